@@ -1,0 +1,37 @@
+# make demo    install what the demo needs and run it
+# make test    install everything, lint, type-check, test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEPENDENCIES := pyproject.toml constraints.txt
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types clean
+
+demo: $(VENV)/.installed-lab
+	$(BIN)/sgdf demo
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+# A stamp is younger than the files it was installed from, or the install runs again.
+$(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
+	$(INSTALL) -e ".[lab]"
+	touch $@
+
+$(VENV)/.installed-dev: $(DEPENDENCIES) | $(BIN)/python
+	$(INSTALL) -e ".[lab,jax,dev]"
+	touch $(VENV)/.installed-lab $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,64 @@
+"""The command line: `sgdf COMMAND`. Heavy imports wait until their command runs."""
+
+import argparse
+import difflib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong name with the near ones."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong, _, choices = message.partition("(choose from ")
+        if choices:
+            known = [choice.strip(" '\")") for choice in choices.split(",")]
+            near = difflib.get_close_matches(wrong.rsplit(":", 1)[-1].strip(" '\""), known)
+            message = f"{wrong.strip()}: did you mean {' or '.join(near)}?" if near else message
+        super().error(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a failure is one sentence, with the traceback behind --debug."""
+    parser = Parser(prog="sgdf", description="SGD with a Wiener filter in the place of momentum")
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("sgdf"))
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    demo = commands.add_parser("demo", help="compare five optimizers on handwritten digits")
+    demo.add_argument("--epochs", type=_positive, default=None, help="epochs per run (default 20)")
+    demo.set_defaults(run=_demo)
+
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except KeyboardInterrupt:
+        print("sgdf: stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if options.debug:
+            raise
+        print(f"sgdf: {_sentence(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from sgdf.lab import demo
+
+    demo.run(epochs=options.epochs or demo.EPOCHS)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sgdf":
+        return f'{error.name} is not installed: pip install "sgdf[lab]"'
+    return f"{type(error).__name__}: {error} (--debug shows where)"

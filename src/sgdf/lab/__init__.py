@@ -1,0 +1,1 @@
+"""Experiments: fair comparisons of optimizers (``pip install "sgdf[lab]"``)."""

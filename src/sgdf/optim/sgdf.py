@@ -1,0 +1,128 @@
+"""SGDF: gradient descent along the Wiener-filtered gradient."""
+
+from typing import Any, ClassVar, TypedDict
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from sgdf.kernels import eager
+from sgdf.optim.base import FilterOptimizer
+
+
+class Settings(TypedDict, total=False):
+    """The keyword-only arguments of SGDF, for the optimizers that pass them on to it."""
+
+    gain_scale: float
+    gain_power: float
+    correction: bool
+    decoupled_weight_decay: bool
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    state_dtype: torch.dtype | None
+
+
+class SGDF(FilterOptimizer):
+    r"""SGD with Filter: the step follows the gradient estimated by a Wiener filter.
+
+    .. math::
+        \theta_t = \theta_{t-1} - \alpha\,\hat g_t, \qquad
+        \hat g_t = \hat m_t + 2 K_t (g_t - \hat m_t), \qquad
+        K_t = \frac{\hat s_t}{\hat s_t + (g_t - \hat m_t)^2 + \epsilon}
+
+    where :math:`\hat m` is the bias-corrected moving average of the gradient and
+    :math:`\hat s` the estimated variance of that average (Algorithm 1 of the paper).
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for any torch optimizer.
+        lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
+            start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
+        betas: decay of the trend m and of the fluctuation s.
+        eps: added to the denominator of K, so compared with *squared* gradients. Where gradients
+            are far below ``sqrt(eps)`` the gain is 0 and SGDF is an averaged SGD: lower eps then.
+        weight_decay: L2 penalty; part of the gradient, so it is filtered with it.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
+            (bias-corrected SGD-EMA).
+        gain_power: exponent of the gain; 1 is the paper's, 0.5 the authors' 2026 release's
+            (with ``gain_scale=1``).
+        correction: use the paper's factor between the variance of a gradient and that of its
+            average; without it the gain is several times larger.
+        decoupled_weight_decay: shrink the parameter instead (as AdamW does).
+        maximize: ascend instead of descend.
+        foreach: update lists of tensors at a time. None: where torch would.
+        fused: reserved for the fused kernels.
+        capturable: keep the step counter on the parameter's device, for CUDA graphs.
+        differentiable: let autograd through the step.
+        state_dtype: dtype of the state. None: the parameter's, but float32 for parameters below
+            it. `load_state_dict` keeps it.
+
+    >>> model = torch.nn.Linear(10, 1)
+    >>> optimizer = SGDF(model.parameters(), lr=0.5, weight_decay=5e-4)
+    >>> model(torch.randn(8, 10)).square().mean().backward()
+    >>> optimizer.step()
+    """
+
+    state_keys: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        gain_scale: float = 2.0,
+        gain_power: float = 1.0,
+        correction: bool = True,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "gain_scale": gain_scale,
+            "gain_power": gain_power,
+            "correction": correction,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "state_dtype": state_dtype,
+        }
+        super().__init__(params, defaults)
+
+    def update(
+        self, group: dict[str, Any], foreach: bool, columns: tuple[list[Tensor], ...]
+    ) -> None:
+        settings = {
+            name: group[name]
+            for name in (
+                "lr",
+                "betas",
+                "eps",
+                "weight_decay",
+                "gain_scale",
+                "gain_power",
+                "correction",
+                "decoupled_weight_decay",
+                "maximize",
+                "capturable",
+            )
+        }
+        if foreach:
+            eager.filter_foreach(*columns, **settings)
+        else:
+            eager.filter_loop(*columns, **settings, differentiable=group["differentiable"])
