@@ -22,9 +22,11 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype.to_real(), torch.float32)
 
 
-def as_scalar(value: Scalar) -> Scalar:
-    """A 1-element tensor of any shape as a 0-dim one, so that it never broadcasts a parameter."""
-    return value.squeeze() if isinstance(value, Tensor) and value.dim() else value
+def _rate(lr: Scalar, like: Tensor) -> Scalar:
+    """lr as a number, or as a 0-dim tensor to compute with beside `like`."""
+    if not isinstance(lr, Tensor):
+        return lr
+    return lr.squeeze().to(like.device, compute_dtype(like), non_blocking=True)
 
 
 def positive_eps(eps: float, dtype: torch.dtype) -> float:
@@ -67,15 +69,14 @@ def filter_loop(
     differentiable: bool,
 ) -> None:
     beta1, beta2 = betas
-    lr = as_scalar(lr)
     for i, param in enumerate(params):
         p, g = _real(param), _real(grads[i])
         m, s = _real(exp_avgs[i]), _real(exp_vars[i])
-        dtype = compute_dtype(p)
+        dtype, rate = compute_dtype(p), _rate(lr, p)
         steps[i].add_(1)
         t, xp = _step_value(steps[i], capturable or differentiable, dtype)
 
-        weights, g = _decay(p, g, lr, weight_decay, decoupled_weight_decay, maximize)
+        weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
         update, new_m, new_s = wiener_filter(
             g,
             m.to(dtype),
@@ -94,7 +95,7 @@ def filter_loop(
             new_v = beta2 * v.to(dtype) + (1 - beta2) * g * g
             v.copy_(new_v)
             update = update / ((new_v / one_minus_power(beta2, t, xp)).sqrt() + eps)
-        p.copy_(weights - lr * update)
+        p.copy_(weights - rate * update)
 
 
 def momentum_loop(
@@ -109,13 +110,13 @@ def momentum_loop(
     decoupled_weight_decay: bool,
     maximize: bool,
 ) -> None:
-    lr = as_scalar(lr)
     for i, param in enumerate(params):
         p, g, m = _real(param), _real(grads[i]), _real(buffers[i])
-        weights, g = _decay(p, g, lr, weight_decay, decoupled_weight_decay, maximize)
+        rate = _rate(lr, p)
+        weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
         new_m = beta * m.to(g.dtype) + mu * g
         m.copy_(new_m)
-        p.copy_(weights - lr * new_m)
+        p.copy_(weights - rate * new_m)
 
 
 def _decay(
@@ -289,12 +290,6 @@ def _alike(columns: list[Sequence[Tensor]]) -> Iterable[tuple[list[Tensor], ...]
         groups.setdefault((row[0].device, *(t.dtype for t in row)), []).append(row)
     for group in groups.values():
         yield tuple(list(column) for column in zip(*group, strict=True))
-
-
-def _rate(lr: Scalar, like: Tensor) -> Scalar:
-    """lr as foreach takes it: a number, or a 0-dim tensor on the parameters' device."""
-    lr = as_scalar(lr)
-    return lr.to(like.device, non_blocking=True) if isinstance(lr, Tensor) else lr
 
 
 def _increment(steps: list[Tensor]) -> None:

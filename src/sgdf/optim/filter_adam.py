@@ -31,9 +31,19 @@ class FilterAdam(SGDF):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
         **settings: Unpack[Settings],
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, **settings)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **settings,
+        )
 
 
 class FilterAdamW(FilterAdam):
@@ -46,7 +56,16 @@ class FilterAdamW(FilterAdam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        *,
+        decoupled_weight_decay: bool = True,
         **settings: Unpack[Settings],
     ) -> None:
-        settings.setdefault("decoupled_weight_decay", True)
-        super().__init__(params, lr, betas, eps, weight_decay, **settings)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **settings,
+        )

@@ -11,12 +11,11 @@ from sgdf.optim.base import FilterOptimizer
 
 
 class Settings(TypedDict, total=False):
-    """The keyword-only arguments of SGDF, for the optimizers that pass them on to it."""
+    """The keyword-only arguments of SGDF that other optimizers pass on to it as they are."""
 
     gain_scale: float
     gain_power: float
     correction: bool
-    decoupled_weight_decay: bool
     maximize: bool
     foreach: bool | None
     fused: bool | None

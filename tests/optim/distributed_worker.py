@@ -1,0 +1,268 @@
+"""One of the two processes behind test_distributed.py: `distributed_worker.py FOLDER RANK`.
+
+Every case of `CASES` runs in a process group of its own and leaves its `Outcome`, or how it
+failed, in FOLDER. `single_process` is what the cases have to equal.
+"""
+
+import copy
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+
+WORLD_SIZE = 2
+STEPS = 6
+SAVED_AFTER = 3  # steps
+
+OPTIMIZERS: dict[str, partial[Optimizer]] = {
+    "SGDF": partial(SGDF, lr=0.1, weight_decay=0.01),
+    "FilterAdam": partial(FilterAdam, lr=0.02),
+    "FilterAdamW": partial(FilterAdamW, lr=0.02, weight_decay=0.1),
+    "Momentum": partial(Momentum, lr=0.05, weight_decay=0.01),
+}
+CHECKPOINTS = {
+    "sharded": (StateDictOptions(), StateDictOptions()),
+    "full": (
+        StateDictOptions(full_state_dict=True, cpu_offload=True),
+        StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    ),
+}
+
+KERNELS = {"loop": False, "foreach": True}  # the optimizers' foreach
+
+Outcome: TypeAlias = dict[str, Any]
+Batch: TypeAlias = tuple[Tensor, Tensor]
+
+
+def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Odd first dimensions: between two ranks 7 and 3 split unevenly, 1 leaves a shard empty."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Tanh(), nn.Linear(3, 1))
+    return nn.Sequential(*layers).to(dtype)
+
+
+def make_batches(dtype: torch.dtype = torch.float32) -> list[Batch]:
+    numbers = torch.randn(STEPS, 8, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return [(batch[:, :5], batch[:, 5:]) for batch in numbers]
+
+
+def my_half(batches: Iterable[Batch]) -> list[Batch]:
+    mine = slice(dist.get_rank(), None, WORLD_SIZE)
+    return [(inputs[mine], targets[mine]) for inputs, targets in batches]
+
+
+def train(model: nn.Module, optimizer: Optimizer, batches: Iterable[Batch]) -> None:
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+
+
+def outcome(model: nn.Module, state: dict[Tensor, dict[str, Tensor]]) -> Outcome:
+    """Parameters and optimizer state by the parameter's name, whole and detached from the run."""
+
+    def whole(tensor: Tensor) -> Tensor:
+        return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+    params = dict(model.named_parameters())
+    return {
+        "params": {name: whole(p) for name, p in params.items()},
+        "state": {
+            name: {key: whole(value) for key, value in state[p].items()}
+            for name, p in params.items()
+            if p in state
+        },
+    }
+
+
+def single_process(name: str, dtype: torch.dtype = torch.float32) -> Outcome:
+    model = make_model(dtype)
+    optimizer = OPTIMIZERS[name](model.parameters())
+    train(model, optimizer, make_batches(dtype))
+    return outcome(model, optimizer.state)
+
+
+def single_process_filter() -> Outcome:
+    model = make_model()
+    optimizer, wiener = filtered_sgd(model)
+    train(model, optimizer, make_batches())
+    return outcome(model, wiener.state)
+
+
+def filtered_sgd(model: nn.Module) -> tuple[Optimizer, WienerFilter]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return optimizer, WienerFilter(optimizer)
+
+
+# --- the cases --------------------------------------------------------------------------------
+
+
+def ddp(name: str) -> Outcome:
+    model = make_model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    train(DistributedDataParallel(model), optimizer, my_half(make_batches()))
+    return outcome(model, optimizer.state)
+
+
+def zero(name: str) -> Outcome:
+    """Also goes on from a consolidated state dict, in a second optimizer."""
+    model = make_model()
+    replica = DistributedDataParallel(model)
+    batches = my_half(make_batches())
+    optimizer = zero_optimizer(name, model)
+    train(replica, optimizer, batches[:SAVED_AFTER])
+    checkpoint = copy.deepcopy((model.state_dict(), consolidated(optimizer)))
+    train(replica, optimizer, batches[SAVED_AFTER:])
+    result = outcome(model, {}) | {"parameters with state": len(optimizer.optim.state)}
+    states = consolidated(optimizer)["state"]
+    names = [name for name, _ in model.named_parameters()]
+    result["state"] = {names[index]: state for index, state in states.items()}
+
+    model_state, optimizer_state = checkpoint
+    model.load_state_dict(model_state)
+    resumed = zero_optimizer(name, model)
+    resumed.load_state_dict(optimizer_state)
+    train(replica, resumed, batches[SAVED_AFTER:])
+    return result | {"resumed params": outcome(model, {})["params"]}
+
+
+def zero_optimizer(name: str, model: nn.Module) -> ZeroRedundancyOptimizer:
+    optimizer = OPTIMIZERS[name]
+    return ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=optimizer.func, **optimizer.keywords
+    )
+
+
+def consolidated(optimizer: ZeroRedundancyOptimizer) -> dict[str, Any]:
+    """The state dict that rank 0 collects from all, on every rank."""
+    optimizer.consolidate_state_dict(to=0)
+    state_dict = [optimizer.state_dict() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(state_dict, src=0)
+    return state_dict[0]
+
+
+def fsdp(name: str, foreach: bool, dtype: torch.dtype = torch.float32) -> Outcome:
+    """Also goes on from every kind of checkpoint, in a fresh model with a fresh optimizer."""
+    batches = make_batches(dtype)
+    if dtype == torch.float32:
+        batches = my_half(batches)
+    # else all of it on both ranks: in bfloat16 the halves' gradients would round differently
+
+    model = sharded_model(dtype)
+    optimizer = OPTIMIZERS[name](model.parameters(), foreach=foreach)
+    train(model, optimizer, batches[:SAVED_AFTER])
+    checkpoints = {
+        kind: copy.deepcopy(
+            (
+                get_model_state_dict(model, options=get_options),
+                get_optimizer_state_dict(model, optimizer, options=get_options),
+            )
+        )
+        for kind, (get_options, _) in CHECKPOINTS.items()
+    }
+    result = {"state when saved": outcome(model, optimizer.state)["state"]}
+    train(model, optimizer, batches[SAVED_AFTER:])
+    result |= outcome(model, optimizer.state) | {"layout": layout(model, optimizer.state)}
+
+    for kind, (model_state, optimizer_state) in checkpoints.items():
+        model = sharded_model(dtype)
+        optimizer = OPTIMIZERS[name](model.parameters(), foreach=foreach)
+        _, set_options = CHECKPOINTS[kind]
+        set_model_state_dict(model, model_state, options=set_options)
+        set_optimizer_state_dict(model, optimizer, optimizer_state, options=set_options)
+        loaded = {
+            "state when loaded": outcome(model, optimizer.state)["state"],
+            "layout when loaded": layout(model, optimizer.state),
+        }
+        train(model, optimizer, batches[SAVED_AFTER:])
+        result[kind] = outcome(model, optimizer.state) | loaded
+    return result
+
+
+def fsdp_filter() -> Outcome:
+    model = sharded_model()
+    optimizer, wiener = filtered_sgd(model)
+    train(model, optimizer, my_half(make_batches()))
+    result = outcome(model, wiener.state) | {"layout": layout(model, wiener.state)}
+
+    _, loaded = filtered_sgd(model)
+    loaded.load_state_dict(wiener.state_dict())
+    result["state when loaded"] = outcome(model, loaded.state)["state"]
+    result["layout when loaded"] = layout(model, loaded.state)
+    return result
+
+
+def sharded_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    model = make_model(dtype)
+    fully_shard(model, mesh=init_device_mesh("cpu", (WORLD_SIZE,)))
+    return model
+
+
+def layout(
+    model: nn.Module, state: dict[Tensor, dict[str, Tensor]]
+) -> dict[str, dict[str, tuple[str, tuple[int, ...]] | None]]:
+    """Placements and local shape of each parameter (as "param") and moment; None: no DTensor."""
+    return {
+        name: {
+            key: (str(value.placements), tuple(value.to_local().shape))
+            if isinstance(value, DTensor)
+            else None
+            for key, value in {"param": p, **state[p]}.items()
+            if key != "step"
+        }
+        for name, p in model.named_parameters()
+    }
+
+
+CASES: dict[str, Callable[[], Outcome]] = {"fsdp-WienerFilter": fsdp_filter}
+for name in OPTIMIZERS:
+    CASES[f"ddp-{name}"] = partial(ddp, name)
+    CASES[f"zero-{name}"] = partial(zero, name)
+    for kernel, foreach in KERNELS.items():
+        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, foreach)
+        CASES[f"fsdp-bfloat16-{name}-{kernel}"] = partial(fsdp, name, foreach, torch.bfloat16)
+
+
+def main(folder: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    for case, run in CASES.items():
+        # A group of its own: where one rank fails, the other must not meet it in the next case.
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder / case}",
+            rank=rank,
+            world_size=WORLD_SIZE,
+            timeout=timedelta(seconds=20),
+        )
+        try:
+            result = run()
+        except Exception:
+            result = {"error": traceback.format_exc()}
+        dist.destroy_process_group()
+        torch.save(result, folder / f"{case}.{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,150 @@
+"""Two processes (gloo, on the CPU) end where one process ends that sees all of the data."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from optim import distributed_worker as worker
+
+DEADLINE = 120  # seconds for all cases together
+BITWISE = {"rtol": 0, "atol": 0}
+ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
+
+Outcomes: TypeAlias = Callable[[str], list[worker.Outcome]]
+
+each_optimizer = pytest.mark.parametrize("name", worker.OPTIMIZERS)
+each_kernel = pytest.mark.parametrize("kernel", worker.KERNELS)
+each_checkpoint = pytest.mark.parametrize("kind", worker.CHECKPOINTS)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """All cases, run once; ask for one by its name to get what it left on each rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(folder)
+
+    def outcomes_of(case: str) -> list[worker.Outcome]:
+        results = []
+        for rank in range(worker.WORLD_SIZE):
+            left = folder / f"{case}.{rank}.pt"
+            if not left.exists():
+                log = (folder / f"{rank}.log").read_text()
+                pytest.fail(f"rank {rank} did not finish {case} in {DEADLINE} s:\n{log}")
+            results.append(torch.load(left, weights_only=False))
+        errors = [f"rank {i}: {r['error']}" for i, r in enumerate(results) if "error" in r]
+        if errors:
+            pytest.fail("\n".join(errors))
+        return results
+
+    return outcomes_of
+
+
+def run_ranks(folder: Path) -> None:
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+    ranks = []
+    try:
+        for rank in range(worker.WORLD_SIZE):
+            with open(folder / f"{rank}.log", "w") as log:
+                command = [sys.executable, worker.__file__, folder, str(rank)]
+                ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        end = time.monotonic() + DEADLINE
+        for process in ranks:
+            process.wait(timeout=max(0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass  # the cases that are missing fail, with the log
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+@each_optimizer
+def test_ddp(outcomes: Outcomes, name: str) -> None:
+    first, second = outcomes(f"ddp-{name}")
+    alone = worker.single_process(name)
+    assert_close(first, alone, **ROUNDING)
+    assert_close(first, second, **BITWISE)
+
+
+@each_optimizer
+def test_zero_redundancy_optimizer(outcomes: Outcomes, name: str) -> None:
+    first, second = outcomes(f"zero-{name}")
+    alone = worker.single_process(name)
+    assert_close(first["params"], alone["params"], **ROUNDING)
+    assert_close(first["params"], second["params"], **BITWISE)
+    # Each rank keeps the state of some parameters; consolidated on rank 0 it is that of all.
+    assert 0 < first["parameters with state"] < len(alone["params"])
+    assert_close(first["state"], alone["state"], **ROUNDING)
+
+
+@each_optimizer
+def test_zero_redundancy_optimizer_resumes(outcomes: Outcomes, name: str) -> None:
+    for rank in outcomes(f"zero-{name}"):
+        assert_close(rank["resumed params"], rank["params"], **BITWISE)
+
+
+@each_kernel
+@each_optimizer
+def test_fsdp(outcomes: Outcomes, name: str, kernel: str) -> None:
+    ranks = outcomes(f"fsdp-{name}-{kernel}")
+    alone = worker.single_process(name)
+    for rank in ranks:
+        assert_close({key: rank[key] for key in alone}, alone, **ROUNDING)
+        assert_sharded_like_parameters(rank["layout"])
+    # The last layer has one output: all of its weights are on the first rank.
+    assert [rank["layout"]["4.weight"]["param"][1] for rank in ranks] == [(1, 3), (0, 3)]
+
+
+@each_checkpoint
+@each_kernel
+@each_optimizer
+def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> None:
+    for rank in outcomes(f"fsdp-{name}-{kernel}"):
+        resumed = rank[kind]
+        assert_close(resumed["state when loaded"], rank["state when saved"], **BITWISE)
+        assert resumed["layout when loaded"] == rank["layout"]
+        assert_close(resumed["params"], rank["params"], **BITWISE)
+        assert_close(resumed["state"], rank["state"], **BITWISE)
+
+
+@each_kernel
+@each_optimizer
+def test_fsdp_keeps_float32_state_of_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
+    alone = worker.single_process(name, torch.bfloat16)
+    for rank in outcomes(f"fsdp-bfloat16-{name}-{kernel}"):
+        assert_close(rank["params"], alone["params"], rtol=2**-7, atol=0)
+        assert_sharded_like_parameters(rank["layout"])
+        for kind in worker.CHECKPOINTS:
+            assert_close(rank[kind]["state when loaded"], rank["state when saved"], **BITWISE)
+            assert_close(rank[kind]["params"], rank["params"], **BITWISE)
+        for state in (rank["state"], rank["state when saved"]):
+            moments = [t for of_param in state.values() for k, t in of_param.items() if k != "step"]
+            assert {moment.dtype for moment in moments} == {torch.float32}
+            # More digits than bfloat16 has, so that rounding anywhere on the way would show.
+            assert all((moment != moment.bfloat16()).any() for moment in moments)
+
+
+def test_fsdp_wiener_filter(outcomes: Outcomes) -> None:
+    alone = worker.single_process_filter()
+    for rank in outcomes("fsdp-WienerFilter"):
+        assert_close({key: rank[key] for key in alone}, alone, **ROUNDING)
+        assert_sharded_like_parameters(rank["layout"])
+        assert_close(rank["state when loaded"], rank["state"], **BITWISE)
+        assert rank["layout when loaded"] == rank["layout"]
+
+
+def assert_sharded_like_parameters(layout: dict[str, dict[str, object]]) -> None:
+    for name, tensors in layout.items():
+        assert tensors["param"] is not None, f"{name} is no DTensor"
+        assert len(tensors) > 1, f"{name} has no state"
+        assert set(tensors.values()) == {tensors["param"]}, f"{name}: {tensors}"

@@ -1,0 +1,83 @@
+"""The optimizers in float64 NumPy, straight from `sgdf.filter`: what every path is held to."""
+
+import numpy as np
+import torch
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf.filter import bias_corrections, one_minus_power, wiener_filter
+
+OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
+
+
+class Reference:
+    """One parameter under one optimizer: `step(gradient)` moves `self.p`."""
+
+    def __init__(self, optimizer, p, group=0):
+        self.kind = type(optimizer)
+        self.settings = dict(optimizer.param_groups[group])
+        self.p = np.array(p, dtype=np.float64)
+        self.m, self.s, self.v = (np.zeros_like(self.p) for _ in range(3))
+        self.t = 0
+
+    def step(self, g):
+        settings = self.settings
+        lr, decay = float(settings["lr"]), settings["weight_decay"]
+        g = np.array(g, dtype=np.float64) * (-1 if settings["maximize"] else 1)
+        decoupled = settings["decoupled_weight_decay"]
+        if not decoupled:
+            g = g + decay * self.p
+        self.t += 1
+        shrink = 1 - lr * decay if decoupled else 1
+        self.p = shrink * self.p - lr * self._direction(g)
+        return self.p
+
+    def _direction(self, g):
+        settings = self.settings
+        if self.kind is Momentum:
+            self.m = settings["beta"] * self.m + settings["mu"] * g
+            return self.m
+        beta1, beta2 = settings["betas"]
+        g_hat, self.m, self.s = wiener_filter(
+            g,
+            self.m,
+            self.s,
+            bias_corrections(self.t, beta1, beta2, settings["correction"]),
+            beta1=beta1,
+            beta2=beta2,
+            eps=max(settings["eps"], np.finfo(np.float64).tiny),
+            gain_scale=settings["gain_scale"],
+            gain_power=settings["gain_power"],
+        )
+        if self.kind is SGDF:
+            return g_hat
+        self.v = beta2 * self.v + (1 - beta2) * g * g
+        return g_hat / (np.sqrt(self.v / one_minus_power(beta2, self.t)) + settings["eps"])
+
+
+def numpy(tensor):
+    """A float64 array of a tensor of any dtype, complex numbers as pairs."""
+    tensor = tensor.detach().cpu()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.double().numpy()
+
+
+def noisy_run(parameters, optimizer, steps, seed=0, scale=1.0):
+    """Step on random gradients, the references beside the optimizer; returns the references."""
+    generator = torch.Generator().manual_seed(seed)
+    references = {
+        p: Reference(optimizer, numpy(p), group)
+        for group, settings in enumerate(optimizer.param_groups)
+        for p in settings["params"]
+    }
+    for _ in range(steps):
+        for p in parameters:
+            dtype = torch.complex128 if p.is_complex() else torch.float64
+            g = 0.3 + torch.randn(p.shape, generator=generator, dtype=dtype)
+            p.grad = torch.empty_like(p).copy_(scale * g)
+        raw = [p.grad.clone() for p in parameters]
+        optimizer.step()
+        for p, g in zip(parameters, raw, strict=True):
+            assert torch.equal(p.grad, g), "a gradient was changed in place"
+            references[p].step(numpy(g))
+    return references

@@ -1,0 +1,183 @@
+"""The algorithm itself: against an independent statement of it, and the properties it promises."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sgdf.filter import bias_corrections, one_minus_power, wiener_filter, wiener_gain
+
+GAINS = {"paper, 2K": (2.0, 1.0), "Wiener, K": (1.0, 1.0), "2026 release, K^0.5": (1.0, 0.5)}
+
+
+def oracle(gradients, b1, b2, eps, scale, power, correction):
+    """Algorithm 1 one scalar at a time, from sums rather than recursions."""
+    estimates = np.empty_like(gradients)
+    for i in np.ndindex(gradients.shape[1:]):
+        g = [float(x) for x in gradients[(slice(None), *i)]]
+        m = [
+            (1 - b1) * math.fsum(b1 ** (t - k) * g[k] for k in range(t + 1)) for t in range(len(g))
+        ]
+        for t in range(len(g)):
+            n = t + 1
+            s = (1 - b2) * math.fsum(b2 ** (t - k) * (g[k] - m[k]) ** 2 for k in range(n))
+            m_hat = m[t] / (1 - b1**n)
+            s_hat = s / (1 - b2**n)
+            if correction:
+                s_hat *= (1 - b1) * (1 - b1 ** (2 * n)) / (1 + b1)
+            gain = s_hat / (s_hat + (g[t] - m_hat) ** 2 + eps)
+            estimates[(t, *i)] = m_hat + scale * gain**power * (g[t] - m_hat)
+    return estimates
+
+
+def run_filter(gradients, b1=0.9, b2=0.999, eps=1e-8, scale=2.0, power=1.0, correction=True):
+    m, s = np.zeros_like(gradients[0]), np.zeros_like(gradients[0])
+    estimates = []
+    for t, g in enumerate(gradients, start=1):
+        g_hat, m, s = wiener_filter(
+            g,
+            m,
+            s,
+            bias_corrections(t, b1, b2, correction),
+            beta1=b1,
+            beta2=b2,
+            eps=eps,
+            gain_scale=scale,
+            gain_power=power,
+        )
+        estimates.append(g_hat)
+    return np.array(estimates)
+
+
+@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize(("scale", "power"), GAINS.values(), ids=GAINS.keys())
+def test_every_published_gain_matches_the_oracle(scale, power, correction):
+    gradients = np.random.default_rng(0).normal(0.3, 1.0, (60, 2, 2))
+    for b1, b2, eps in [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-2), (0.0, 0.0, 1e-8)]:
+        args = (b1, b2, eps, scale, power, correction)
+        # The 0.999 sums differ from the recursion by rounding alone.
+        np.testing.assert_allclose(
+            run_filter(gradients, *args), oracle(gradients, *args), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_one_step_by_hand():
+    # b1 = 1/2, b2 = 1/2, g1 = 4, g2 = 0: every quantity is a short fraction.
+    first = wiener_filter(
+        4.0, 0.0, 0.0, bias_corrections(1, 0.5, 0.5), beta1=0.5, beta2=0.5, eps=0.25
+    )
+    assert first == pytest.approx((4.0, 2.0, 2.0), rel=1e-14)
+    g_hat, m, s = wiener_filter(
+        0.0, *first[1:], bias_corrections(2, 0.5, 0.5), beta1=0.5, beta2=0.5, eps=0.25
+    )
+    m_hat, s_hat = 1 / 0.75, 1.5 * (0.5 * 15 / 16) / (1.5 * 0.75)
+    gain = s_hat / (s_hat + m_hat**2 + 0.25)
+    assert (m, s) == pytest.approx((1.0, 1.5), rel=1e-14)
+    assert g_hat == pytest.approx(m_hat - 2 * gain * m_hat, rel=1e-14)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.999, 1 - 1e-9])
+def test_bias_corrections_keep_their_digits(beta):
+    for t in (1, 2, 10, 1000):
+        exact = math.fsum((1 - beta) * beta**k for k in range(t))  # the geometric sum
+        assert one_minus_power(beta, t) == pytest.approx(
+            exact, rel=1e-7 if beta > 0.9999 else 1e-12
+        )
+        in_float32 = one_minus_power(beta, torch.tensor(float(t)), torch).item()
+        assert in_float32 == pytest.approx(exact, rel=1e-6)
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-12}
+magnitudes = st.integers(-20, 15).map(lambda exponent: 10.0**exponent)
+dtypes = st.sampled_from([np.float32, np.float64])
+some_steps = st.integers(1, 12)
+shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+
+
+@st.composite
+def gradient_runs(draw, steps=some_steps):
+    """A run of gradients of any shape, with magnitudes from 1e-20 to 1e15, zeros among them."""
+    dtype, shape, n = draw(dtypes), draw(shapes), draw(steps)
+    unit = hnp.arrays(np.float64, (n, *shape), elements=st.floats(-1, 1, width=32))
+    return (draw(unit) * draw(magnitudes)).astype(dtype)
+
+
+def tiny(gradients):
+    return np.finfo(gradients.dtype).tiny
+
+
+@given(gradient_runs(), st.sampled_from([0.0, 0.5, 0.9, 0.99]), st.booleans())
+@settings(deadline=None)
+def test_gain_is_between_0_and_1_and_the_estimate_finite(gradients, b1, correction):
+    m, s = np.zeros_like(gradients[0]), np.zeros_like(gradients[0])
+    for t, g in enumerate(gradients, start=1):
+        scalars = bias_corrections(t, b1, 0.999, correction)
+        g_hat, m, s = wiener_filter(g, m, s, scalars, beta1=b1, beta2=0.999, eps=1e-8)
+        gain = wiener_gain(s * scalars.fluctuation, g - m / scalars.trend, 1e-8)
+        assert np.all((gain >= 0) & (gain <= 1))
+        assert np.all(np.isfinite(g_hat))
+        assert g_hat.dtype == gradients.dtype
+
+
+@given(gradient_runs(steps=st.just(1)))
+@settings(deadline=None)
+def test_first_estimate_is_the_gradient(gradients):
+    np.testing.assert_allclose(
+        run_filter(gradients), gradients, rtol=TOLERANCE[gradients.dtype], atol=tiny(gradients)
+    )
+
+
+@given(gradient_runs(steps=st.just(1)), st.integers(1, 60))
+@settings(deadline=None)
+def test_a_constant_gradient_is_its_own_estimate(gradients, steps):
+    constant = np.repeat(gradients, steps, axis=0)
+    np.testing.assert_allclose(
+        run_filter(constant), constant, rtol=TOLERANCE[constant.dtype], atol=tiny(constant)
+    )
+
+
+@given(gradient_runs())
+@settings(deadline=None)
+def test_without_averaging_the_estimate_is_the_gradient(gradients):
+    np.testing.assert_array_equal(run_filter(gradients, b1=0.0), gradients)
+
+
+@given(gradient_runs())
+@settings(deadline=None)
+def test_without_gain_the_estimate_is_the_bias_corrected_average(gradients):
+    m = np.zeros_like(gradients[0])
+    for t, g in enumerate(gradients, start=1):
+        m = 0.9 * m + (1 - 0.9) * g
+        np.testing.assert_allclose(
+            run_filter(gradients[:t], scale=0.0)[-1],
+            m / (1 - 0.9**t),
+            rtol=TOLERANCE[gradients.dtype],
+            atol=tiny(gradients),
+        )
+
+
+@given(gradient_runs(), magnitudes)
+@settings(deadline=None)
+def test_scaling_gradients_by_c_and_eps_by_c_squared_scales_the_estimate(gradients, c):
+    gradients = gradients.astype(np.float64)  # float32 cannot hold the squares of both
+    scaled = run_filter(c * gradients, eps=1e-8 * c**2)
+    expected = c * run_filter(gradients)
+    # The residual is a difference, so its error is relative to the largest gradient.
+    bound = 1e-10 * c * np.abs(gradients).max(initial=0)
+    np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=bound + 1e-300)
+
+
+@given(gradient_runs())
+@settings(deadline=None)
+def test_the_filter_is_odd(gradients):
+    np.testing.assert_array_equal(run_filter(-gradients), -run_filter(gradients))
+
+
+def test_zero_gradients_give_zero():
+    assert not run_filter(np.zeros((5, 3))).any()
