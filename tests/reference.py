@@ -26,13 +26,13 @@ class Reference:
         decoupled = settings["decoupled_weight_decay"]
         if not decoupled:
             g = g + decay * self.p
-        self.t += 1
         shrink = 1 - lr * decay if decoupled else 1
-        self.p = shrink * self.p - lr * self._direction(g)
-        return self.p
+        self.p = shrink * self.p - lr * self.direction(g)
 
-    def _direction(self, g):
+    def direction(self, g):
+        """What the step follows, given the gradient that the moments see."""
         settings = self.settings
+        self.t += 1
         if self.kind is Momentum:
             self.m = settings["beta"] * self.m + settings["mu"] * g
             return self.m

@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
 
 WORLD_SIZE = 2
-STEPS = 6
+STEPS = 5
 SAVED_AFTER = 3  # steps
 
 OPTIMIZERS: dict[str, partial[Optimizer]] = {
@@ -53,14 +53,14 @@ CHECKPOINTS = {
 KERNELS = {"loop": False, "foreach": True}  # the optimizers' foreach
 
 Outcome: TypeAlias = dict[str, Any]
+State: TypeAlias = dict[Tensor, dict[str, Tensor]]
 Batch: TypeAlias = tuple[Tensor, Tensor]
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Odd first dimensions: between two ranks 7 and 3 split unevenly, 1 leaves a shard empty."""
+    """Odd first dimensions: between two ranks 7 splits unevenly, 1 leaves a shard empty."""
     torch.manual_seed(0)
-    layers = (nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Tanh(), nn.Linear(3, 1))
-    return nn.Sequential(*layers).to(dtype)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).to(dtype)
 
 
 def make_batches(dtype: torch.dtype = torch.float32) -> list[Batch]:
@@ -80,17 +80,19 @@ def train(model: nn.Module, optimizer: Optimizer, batches: Iterable[Batch]) -> N
         optimizer.step()
 
 
-def outcome(model: nn.Module, state: dict[Tensor, dict[str, Tensor]]) -> Outcome:
-    """Parameters and optimizer state by the parameter's name, whole and detached from the run."""
+def outcome(model: nn.Module, state: State, whole: bool = True) -> Outcome:
+    """Parameters and state by the parameter's name: copies, `whole` or this rank's shards."""
 
-    def whole(tensor: Tensor) -> Tensor:
-        return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    def copied(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):
+            tensor = tensor.full_tensor() if whole else tensor.to_local()
+        return tensor.detach().clone()
 
     params = dict(model.named_parameters())
     return {
-        "params": {name: whole(p) for name, p in params.items()},
+        "params": {name: copied(p) for name, p in params.items()},
         "state": {
-            name: {key: whole(value) for key, value in state[p].items()}
+            name: {key: copied(value) for key, value in state[p].items()}
             for name, p in params.items()
             if p in state
         },
@@ -182,9 +184,11 @@ def fsdp(name: str, foreach: bool, dtype: torch.dtype = torch.float32) -> Outcom
         )
         for kind, (get_options, _) in CHECKPOINTS.items()
     }
-    result = {"state when saved": outcome(model, optimizer.state)["state"]}
+    result = {"shards when saved": outcome(model, optimizer.state, whole=False)}
     train(model, optimizer, batches[SAVED_AFTER:])
-    result |= outcome(model, optimizer.state) | {"layout": layout(model, optimizer.state)}
+    result |= outcome(model, optimizer.state)
+    result["shards"] = outcome(model, optimizer.state, whole=False)
+    result["layout"] = layout(model, optimizer.state)
 
     for kind, (model_state, optimizer_state) in checkpoints.items():
         model = sharded_model(dtype)
@@ -192,12 +196,12 @@ def fsdp(name: str, foreach: bool, dtype: torch.dtype = torch.float32) -> Outcom
         _, set_options = CHECKPOINTS[kind]
         set_model_state_dict(model, model_state, options=set_options)
         set_optimizer_state_dict(model, optimizer, optimizer_state, options=set_options)
-        loaded = {
-            "state when loaded": outcome(model, optimizer.state)["state"],
+        result[kind] = {
+            "shards when loaded": outcome(model, optimizer.state, whole=False),
             "layout when loaded": layout(model, optimizer.state),
         }
         train(model, optimizer, batches[SAVED_AFTER:])
-        result[kind] = outcome(model, optimizer.state) | loaded
+        result[kind]["shards"] = outcome(model, optimizer.state, whole=False)
     return result
 
 
@@ -205,13 +209,14 @@ def fsdp_filter() -> Outcome:
     model = sharded_model()
     optimizer, wiener = filtered_sgd(model)
     train(model, optimizer, my_half(make_batches()))
-    result = outcome(model, wiener.state) | {"layout": layout(model, wiener.state)}
-
     _, loaded = filtered_sgd(model)
     loaded.load_state_dict(wiener.state_dict())
-    result["state when loaded"] = outcome(model, loaded.state)["state"]
-    result["layout when loaded"] = layout(model, loaded.state)
-    return result
+    return outcome(model, wiener.state) | {
+        "layout": layout(model, wiener.state),
+        "shards": outcome(model, wiener.state, whole=False),
+        "shards when loaded": outcome(model, loaded.state, whole=False),
+        "layout when loaded": layout(model, loaded.state),
+    }
 
 
 def sharded_model(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -220,9 +225,7 @@ def sharded_model(dtype: torch.dtype = torch.float32) -> nn.Module:
     return model
 
 
-def layout(
-    model: nn.Module, state: dict[Tensor, dict[str, Tensor]]
-) -> dict[str, dict[str, tuple[str, tuple[int, ...]] | None]]:
+def layout(model: nn.Module, state: State) -> dict[str, dict[str, Any]]:
     """Placements and local shape of each parameter (as "param") and moment; None: no DTensor."""
     return {
         name: {

@@ -18,8 +18,8 @@ Scalar: TypeAlias = float | Tensor
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """float32 for everything below it, else the tensor's own real dtype."""
-    return torch.promote_types(tensor.dtype.to_real(), torch.float32)
+    """float64 for what has it, float32 for everything below."""
+    return torch.float64 if tensor.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
 def _rate(lr: Scalar, like: Tensor) -> Scalar:

@@ -1,0 +1,96 @@
+"""What cannot be meant is refused, by name and value, before any parameter has moved."""
+
+import math
+
+import pytest
+import torch
+
+from reference import OPTIMIZERS
+from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
+
+BAD = [
+    (SGDF, {"lr": -0.1}, "Invalid learning rate: -0.1"),
+    (SGDF, {"lr": math.nan}, "Invalid learning rate: nan"),
+    (SGDF, {"lr": torch.tensor([0.1, 0.2])}, "Tensor lr must be 1-element"),
+    (SGDF, {"betas": (1.0, 0.999)}, "Invalid beta parameter at index 0: 1.0"),
+    (SGDF, {"betas": (0.9, -0.1)}, "Invalid beta parameter at index 1: -0.1"),
+    (SGDF, {"eps": -1.0}, "Invalid epsilon value: -1.0"),
+    (SGDF, {"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
+    (SGDF, {"gain_scale": -1.0}, "Invalid gain_scale value: -1.0"),
+    (FilterAdam, {"gain_power": 0}, "Invalid gain_power value: 0"),
+    (FilterAdam, {"state_dtype": torch.int64}, "Invalid state_dtype value .*: torch.int64"),
+    (Momentum, {"beta": 1.5}, "Invalid beta value: 1.5"),
+    (Momentum, {"mu": -1}, "Invalid mu value: -1"),
+]
+
+
+def one_parameter():
+    p = torch.ones(3, requires_grad=True)
+    p.grad = torch.ones(3)
+    return p
+
+
+@pytest.mark.parametrize(("optimizer_class", "settings", "message"), BAD)
+def test_bad_settings_are_refused_at_construction_and_in_groups(optimizer_class, settings, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer_class([one_parameter()], **settings)
+    with pytest.raises(ValueError, match=message):
+        optimizer_class([{"params": [one_parameter()], **settings}])
+    optimizer = optimizer_class([one_parameter()])
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": [one_parameter()], **settings})
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"fused": True, "differentiable": True},
+        {"fused": True, "foreach": True},
+        {"foreach": True, "differentiable": True},
+    ],
+)
+def test_flags_that_exclude_each_other(optimizer_class, flags):
+    first, second = flags
+    with pytest.raises(RuntimeError, match=f"`{first}`.*`{second}`"):
+        optimizer_class([one_parameter()], **flags)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_a_sparse_gradient_is_refused_before_any_parameter_moves(optimizer_class):
+    dense, sparse = one_parameter(), torch.ones(2, 2, requires_grad=True)
+    sparse.grad = torch.eye(2).to_sparse()
+    optimizer = optimizer_class([{"params": [dense]}, {"params": [sparse]}])
+    with pytest.raises(RuntimeError, match=f"{optimizer_class.__name__} does not support sparse"):
+        optimizer.step()
+    assert torch.equal(dense, torch.ones(3))
+    filtered = torch.optim.SGD([dense, sparse], lr=0.1)
+    WienerFilter(filtered)
+    with pytest.raises(RuntimeError, match="WienerFilter does not support sparse gradients"):
+        filtered.step()
+    assert torch.equal(dense, torch.ones(3))
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_wrong_parameter_lists(optimizer_class):
+    with pytest.raises(ValueError, match="empty parameter list"):
+        optimizer_class([])
+    with pytest.raises(TypeError, match="should be an iterable"):
+        optimizer_class(one_parameter())
+    with pytest.raises(TypeError, match="can only optimize Tensors"):
+        optimizer_class([1.0])
+    with pytest.raises(ValueError, match="non-leaf"):
+        optimizer_class([one_parameter() * 2])
+    with pytest.raises(TypeError, match="must be a dict"):
+        optimizer_class([one_parameter()]).add_param_group([one_parameter()])
+
+
+def test_the_filter_refuses_what_it_cannot_mean():
+    optimizer = torch.optim.SGD([one_parameter()], lr=0.1)
+    with pytest.raises(TypeError, match=r"torch.optim.Optimizer"):
+        WienerFilter([one_parameter()])
+    with pytest.raises(ValueError, match="Invalid beta parameter at index 0: 2"):
+        WienerFilter(optimizer, betas=(2, 0.5))
+    with pytest.raises(ValueError, match="Invalid state_dtype"):
+        WienerFilter(optimizer, state_dtype=torch.int32)
+    assert not optimizer._optimizer_step_pre_hooks

@@ -1,0 +1,119 @@
+"""Under GradScaler: scaled steps are plain steps, and a skipped step leaves nothing behind."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.testing import assert_close
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+
+SCALE = 2.0**10  # a power of 2: scaling and unscaling are exact
+STEPS = 6
+
+
+class Run:
+    """A small model in training, with or without a scaler; `filtered` has a WienerFilter too."""
+
+    def __init__(self, make: Callable[..., Optimizer], filtered: bool, scaled: bool = True) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.optimizer = make(self.model.parameters())
+        self.wiener = WienerFilter(self.optimizer) if filtered else None
+        # One growth on the way, so that steps are taken at two different scales.
+        self.scaler = GradScaler("cpu", SCALE, growth_interval=4, enabled=scaled)
+
+    def step(self, seed: int, unscale: bool = False, overflow: bool = False) -> None:
+        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+        self.optimizer.zero_grad()
+        self.scaler.scale((self.model(inputs) - 1).square().mean()).backward()
+        if overflow:
+            self.model[0].weight.grad[2, 1] = torch.inf
+        if unscale:
+            self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def steps(self, seeds: Iterable[int], **options: bool) -> None:
+        for seed in seeds:
+            self.step(seed, **options)
+
+    def everything(self) -> dict[str, Any]:
+        """All that a step changes."""
+        states = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict()["state"],
+            "filter": self.wiener.state_dict()["state"] if self.wiener else {},
+        }
+        return copy.deepcopy(states)
+
+
+def fused_adam(params: Any) -> Optimizer:
+    return torch.optim.Adam(params, lr=0.02, fused=True)
+
+
+# What makes the optimizer, whether a WienerFilter is on it, and whether to call unscale_.
+RUNS = {
+    "SGDF": (lambda p: SGDF(p, lr=0.1, weight_decay=0.01), False, False),
+    "SGDF-foreach": (lambda p: SGDF(p, lr=0.1, foreach=True), False, False),
+    "SGDF-unscale_": (lambda p: SGDF(p, lr=0.1), False, True),
+    "FilterAdam": (lambda p: FilterAdam(p, lr=0.02), False, False),
+    "FilterAdamW": (lambda p: FilterAdamW(p, lr=0.02, weight_decay=0.1), False, False),
+    "Momentum": (lambda p: Momentum(p, lr=0.05), False, False),
+    "WienerFilter-SGD": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5), True, False),
+    "WienerFilter-Adam": (lambda p: torch.optim.Adam(p, lr=0.02), True, False),
+    "WienerFilter-Adam-unscale_": (lambda p: torch.optim.Adam(p, lr=0.02), True, True),
+    "WienerFilter-fused-Adam-unscale_": (fused_adam, True, True),
+}
+each_run = pytest.mark.parametrize(("make", "filtered", "unscale"), RUNS.values(), ids=RUNS)
+
+
+@each_run
+def test_scaled_steps_are_plain_steps(
+    make: Callable[..., Optimizer], filtered: bool, unscale: bool
+) -> None:
+    scaled, plain = Run(make, filtered), Run(make, filtered, scaled=False)
+    scaled.steps(range(STEPS), unscale=unscale)
+    plain.steps(range(STEPS))
+    assert scaled.scaler.get_scale() == 2 * SCALE
+    assert_close(scaled.everything(), plain.everything(), rtol=0, atol=0)
+
+
+@each_run
+def test_skipped_step_changes_nothing(
+    make: Callable[..., Optimizer], filtered: bool, unscale: bool
+) -> None:
+    run = Run(make, filtered)
+    run.steps(range(2), unscale=unscale)
+    before = run.everything()
+    assert before["optimizer"]
+    assert bool(before["filter"]) == filtered
+    run.step(2, unscale, overflow=True)
+    assert run.scaler.get_scale() == SCALE / 2
+    assert_close(run.everything(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("skipped", [0, 3], ids=["first", "later"])
+@each_run
+def test_training_goes_on_as_if_without_the_skipped_step(
+    make: Callable[..., Optimizer], filtered: bool, unscale: bool, skipped: int
+) -> None:
+    run, other = Run(make, filtered), Run(make, filtered, scaled=False)
+    for seed in range(STEPS):
+        run.step(seed, unscale, overflow=seed == skipped)
+    other.steps(seed for seed in range(STEPS) if seed != skipped)
+    assert_close(run.everything(), other.everything(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("overflow", [False, True], ids=["finite", "inf"])
+def test_filter_refuses_gradients_that_a_fused_step_would_unscale(overflow: bool) -> None:
+    run = Run(fused_adam, filtered=True)
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"call scaler\.unscale_\(optimizer\) before"):
+        run.step(0, overflow=overflow)
+    assert_close(run.everything(), before, rtol=0, atol=0)

@@ -1,0 +1,169 @@
+"""The filter in front of other people's optimizers."""
+
+import io
+from copy import deepcopy
+
+import pytest
+import torch
+
+from reference import Reference, numpy
+from sgdf import SGDF, WienerFilter
+
+BASES = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "Adam, fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "AdamW, maximize": lambda p: torch.optim.AdamW(p, lr=0.01, maximize=True),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+}
+
+
+def parameters(dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((4, 3), (5,), (), (0,))
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def set_gradients(params, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+
+def run(optimizer, params, steps, first=0):
+    for seed in range(first, first + steps):
+        set_gradients(params, seed)
+        optimizer.step()
+
+
+def assert_equal(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_any_optimizer_steps_along_the_estimate(base):
+    """The same optimizer, fed by hand with estimates of the float64 statement."""
+    filtered, fed = parameters(torch.float64), parameters(torch.float64)
+    optimizer, plain = BASES[base](filtered), BASES[base](fed)
+    WienerFilter(optimizer)
+    references = [Reference(SGDF([p]), numpy(p)) for p in fed]
+    for seed in range(10):
+        set_gradients(filtered, seed), set_gradients(fed, seed)
+        for p, reference in zip(fed, references, strict=True):
+            p.grad.copy_(torch.as_tensor(reference.direction(numpy(p.grad))))
+        optimizer.step(), plain.step()
+        for a, b in zip(filtered, fed, strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
+    for a, b in zip(filtered, fed, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_a_closure_is_filtered_after_it_ran():
+    ways = []
+    for call in ("plain", "positional", "keyword"):
+        params = parameters()
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        WienerFilter(optimizer)
+        for seed in range(5):
+
+            def closure(params=params, seed=seed):
+                set_gradients(params, seed)
+                return torch.tensor(float(seed))
+
+            if call == "plain":
+                closure()
+                assert optimizer.step() is None
+            elif call == "positional":
+                assert optimizer.step(closure) == seed
+            else:
+                assert optimizer.step(closure=closure) == seed
+        ways.append(params)
+    assert_equal(ways[0], ways[1])
+    assert_equal(ways[0], ways[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_saved_and_loaded_it_goes_on_exactly(dtype):
+    params = parameters(dtype)
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    wiener = WienerFilter(optimizer, betas=(0.8, 0.99), gain_scale=1.0)
+    run(optimizer, params, 4)
+
+    buffer = io.BytesIO()
+    torch.save({"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}, buffer)
+    buffer.seek(0)
+    checkpoint = torch.load(buffer, weights_only=True)
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    other = torch.optim.SGD(twins, lr=0.1)
+    loaded = WienerFilter(other)
+    loaded.load_state_dict(checkpoint["filter"])
+    other.load_state_dict(checkpoint["optimizer"])
+
+    run(optimizer, params, 4, first=4), run(other, twins, 4, first=4)
+    assert_equal(params, twins)
+    expected = torch.complex64 if dtype.is_complex else torch.float32
+    assert {s["exp_avg"].dtype for s in loaded.state.values()} == {expected}
+    assert loaded.settings == wiener.settings
+
+
+def test_loading_does_not_share_memory_with_the_checkpoint():
+    params = parameters()
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    wiener = WienerFilter(optimizer)
+    run(optimizer, params, 2)
+    checkpoint = deepcopy(wiener.state_dict())
+    before = deepcopy(checkpoint)
+    wiener.load_state_dict(checkpoint)
+    run(optimizer, params, 2)
+    torch.testing.assert_close(checkpoint["state"], before["state"], rtol=0, atol=0)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_whole():
+    params = parameters()
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    wiener = WienerFilter(optimizer)
+    run(optimizer, params, 2)
+    before = deepcopy(wiener.state_dict())
+    other = torch.optim.SGD(params[:2], lr=0.1)
+    with pytest.raises(ValueError, match="parameter 2, but the optimizer has 2"):
+        WienerFilter(other).load_state_dict(wiener.state_dict())
+    wrong = deepcopy(before)
+    wrong["state"][1]["exp_var"] = torch.zeros(6)
+    with pytest.raises(ValueError, match=r"exp_var of parameter 1 has shape \(6,\)"):
+        wiener.load_state_dict(wrong)
+    wrong = deepcopy(before)
+    wrong["settings"]["eps"] = -1
+    with pytest.raises(ValueError, match="Invalid epsilon value: -1"):
+        wiener.load_state_dict(wrong)
+    torch.testing.assert_close(wiener.state_dict(), before, rtol=0, atol=0)
+
+
+def test_detached_the_optimizer_is_itself_again():
+    params, twins = parameters(), parameters()
+    optimizer, plain = torch.optim.SGD(params, lr=0.1), torch.optim.SGD(twins, lr=0.1)
+    wiener = WienerFilter(optimizer)
+    wiener.detach()
+    wiener.detach()  # once is enough, twice does no harm
+    run(optimizer, params, 3), run(plain, twins, 3)
+    assert_equal(params, twins)
+
+
+def test_parameters_without_gradient_and_groups_added_later():
+    a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
+    optimizer = torch.optim.SGD([a, b], lr=0.1)
+    wiener = WienerFilter(optimizer)
+    a.grad = torch.ones(2)
+    optimizer.step()
+    assert list(wiener.state) == [a]
+    optimizer.add_param_group({"params": [c]})
+    c.grad = torch.ones(2)
+    optimizer.step()
+    assert set(wiener.state_dict()["state"]) == {0, 2}
+    assert "SGD" in repr(wiener)
+
+
+def test_it_says_that_it_overwrites_gradients():
+    assert "overwrites" in WienerFilter.__doc__
