@@ -38,6 +38,8 @@ SETTINGS = {
 }
 # float32 is what decoupled decay costs: torch rounds 1 - lr * decay, optax does not form it.
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
+# Between programs that XLA compiled differently; bfloat16 is the parameters' own precision.
+ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 over_twins = pytest.mark.parametrize("twin", TWINS)
 over_optimizers = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
@@ -72,7 +74,7 @@ def gradient(p, t, dtype):
     return (CURVATURE * p + NOISE[t]).astype(dtype)
 
 
-def torch_path(build, dtype, names=("w",), lrs=None):
+def torch_paths(build, dtype, names=("w",), lrs=None):
     """Parameters after every step; `build` makes the optimizer from a dict of parameters."""
     params = {name: torch.nn.Parameter(torch.tensor(START.astype(dtype))) for name in names}
     optimizer, path = build(params), []
@@ -108,13 +110,11 @@ def optax_paths(optimizers, dtype, names=("w",)):
 
 
 def assert_same_path(actual, expected, dtype):
-    assert actual.keys() == expected.keys()
-    for name, theirs in expected.items():
-        assert actual[name].dtype == theirs.dtype == dtype
-        assert actual[name].shape == theirs.shape == (STEPS, START.size)
-        # Relative to the largest value on the way, since an element may cross zero.
-        error = np.abs(actual[name] - theirs).max(axis=0) / np.abs(theirs).max(axis=0)
-        np.testing.assert_array_less(error, TOLERANCE[dtype], err_msg=name)
+    assert actual.dtype == expected.dtype == dtype
+    assert actual.shape == expected.shape == (STEPS, START.size)
+    # Relative to the largest value on the way, since an element may cross zero.
+    error = np.abs(actual - expected).max(axis=0) / np.abs(expected).max(axis=0)
+    np.testing.assert_array_less(error, TOLERANCE[dtype])
 
 
 def as_complex(values):
@@ -142,17 +142,17 @@ def descend(optimizer, params, grads, jit=False):
     return params, state
 
 
-def assert_trees_close(actual, expected, **tolerance):
+def assert_trees_close(actual, expected, tolerance=1e-5):
+    """To a tolerance relative to the largest value of each leaf."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert jnp.asarray(ours).dtype == jnp.asarray(theirs).dtype
-        np.testing.assert_allclose(
-            np.asarray(ours, np.float64), np.asarray(theirs, np.float64), **tolerance
-        )
+        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
 def assert_trees_identical(actual, expected):
-    assert_trees_close(actual, expected, rtol=0)
+    assert_trees_close(actual, expected, tolerance=0)
 
 
 # --- agreement with torch ----------------------------------------------------------------------
@@ -160,18 +160,31 @@ def assert_trees_identical(actual, expected):
 
 @functools.cache
 def paths_of_all_settings(twin, dtype):
-    _, make, lr = TWINS[twin]
+    torch_class, make, lr = TWINS[twin]
+
+    def build(params):
+        groups = [{"params": [params[key]], **SETTINGS[key]} for key in SETTINGS]
+        return torch_class(groups, lr)
+
     with precision(dtype):
-        return optax_paths({key: make(lr, **SETTINGS[key]) for key in SETTINGS}, dtype)
+        ours = optax_paths({key: make(lr, **SETTINGS[key]) for key in SETTINGS}, dtype)
+    return ours, torch_paths(build, dtype, names=tuple(SETTINGS))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: dtype.__name__)
 @over_twins
 def test_agrees_with_torch(twin, dtype, settings):
-    torch_class, _, lr = TWINS[twin]
-    expected = torch_path(lambda p: torch_class(p.values(), lr, **SETTINGS[settings]), dtype)
-    assert_same_path(paths_of_all_settings(twin, dtype)[settings], expected, dtype)
+    ours, theirs = paths_of_all_settings(twin, dtype)
+    assert_same_path(ours[settings]["w"], theirs[settings], dtype)
+
+
+@over_twins
+def test_settings_that_are_compared_differ(twin):
+    """Or the comparison above says nothing about them."""
+    _, theirs = paths_of_all_settings(twin, np.float64)
+    for one, other in itertools.combinations(theirs.values(), 2):
+        assert np.abs(one - other).max() > 1e-3
 
 
 @over_twins
@@ -186,16 +199,14 @@ def test_learning_rate_schedules_agree_with_torch(twin):
             {key: make(schedule, **DECAYS["decoupled"]) for key, schedule in schedules.items()},
             np.float64,
         )
-        rates = {
-            key: [float(schedule(jnp.int32(t))) for t in range(STEPS)]
-            for key, schedule in schedules.items()
-        }
+        steps = jnp.arange(STEPS, dtype=jnp.int32)
+        rates = {key: schedule(steps).tolist() for key, schedule in schedules.items()}
     for key, lrs in rates.items():
         assert lrs[0] > 1.5 * lrs[-1] > 0
-        expected = torch_path(
+        expected = torch_paths(
             lambda p: torch_class(p.values(), **DECAYS["decoupled"]), np.float64, lrs=lrs
         )
-        assert_same_path(actual[key], expected, np.float64)
+        assert_same_path(actual[key]["w"], expected["w"], np.float64)
 
 
 @over_twins
@@ -215,9 +226,10 @@ def test_weight_decay_mask_is_a_parameter_group(twin):
             groups = [{"params": [p["w"]]}, {"params": [p["b"]], "weight_decay": 0.0}]
             return torch_class(groups, lr, **decay)
 
-        expected = torch_path(build, np.float64, names=("w", "b"))
+        expected = torch_paths(build, np.float64, names=("w", "b"))
         assert np.abs(expected["w"] - expected["b"]).max() > 1e-3
-        assert_same_path(actual[key], expected, np.float64)
+        for name, path in expected.items():
+            assert_same_path(actual[key][name], path, np.float64)
 
 
 @over_twins
@@ -238,10 +250,10 @@ def test_injected_hyperparameters_agree_with_torch(twin):
         "gain_scale",
         "gain_power",
     }
-    expected = torch_path(
+    expected = torch_paths(
         lambda p: torch_class(p.values(), lr, betas=(0.8, 0.99), **settings), np.float64
     )
-    assert_same_path(actual, expected, np.float64)
+    assert_same_path(actual["w"], expected["w"], np.float64)
 
 
 @pytest.mark.skipif(
@@ -253,7 +265,7 @@ def test_complex_parameters_agree_with_torch_when_split(twin):
     start = {"z": as_complex(START), "x": START32}
     grads = [{"z": as_complex(g), "x": g} for g in NOISE32[:20]]
     optimizer = optax.contrib.split_real_and_imaginary(make(lr, **DECAYS["coupled"]))
-    actual, _ = descend(optimizer, start, grads)
+    actual, _ = descend(optimizer, start, grads, jit=True)
 
     params = {name: torch.nn.Parameter(torch.tensor(p)) for name, p in start.items()}
     reference = torch_class(params.values(), lr, **DECAYS["coupled"])
@@ -273,7 +285,7 @@ def test_low_precision_state_agrees_with_torch(twin, low):
     torch_class, make, lr = TWINS[twin]
     p = torch.nn.Parameter(torch.tensor(START).to(getattr(torch, low)))
     reference, grads = torch_class([p], lr), []
-    for g in NOISE[:30]:
+    for g in NOISE[:10]:
         p.grad = torch.tensor(g).to(p.dtype)
         grads.append(jnp.asarray(p.grad.float().numpy(), low))
         reference.step()
@@ -303,7 +315,7 @@ def test_first_step_gives_the_gradient(gain, correction):
 
 
 # filter_adam with eps=0 is not here: there it is Adam's own denominator that makes 0/0.
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])  # which has no 1e-8
 @pytest.mark.parametrize(
     ("make", "eps"), [(sgdf, 1e-8), (sgdf, 0.0), (filter_adam, 1e-8)], ids=["sgdf", "eps=0", "adam"]
 )
@@ -383,13 +395,13 @@ def test_every_leaf_of_a_tree_as_if_alone(make, tree):
         descend(optimizer, leaf, [NOISE32[t + i, :4] for t in range(3)])[0]
         for i, leaf in enumerate(leaves)
     ]
-    assert_trees_close(params, structure.unflatten(alone), rtol=1e-6)
+    assert_trees_close(params, structure.unflatten(alone))
 
 
 @pytest.mark.parametrize(
-    ("param", "grad"), [(1.0, 2.0), (np.ones(3), np.full(3, 2.0))], ids=["float", "numpy float64"]
+    ("param", "grad"), [(1.0, 2.0), (START, NOISE[0])], ids=["float", "numpy float64"]
 )
-@pytest.mark.parametrize("make", [sgdf, filter_adam, optax.adam])
+@over_optimizers
 def test_gradients_need_not_be_jax_arrays(make, param, grad):
     """As optax's own optimizers take them: in JAX's precision, without a word."""
     optimizer = make(0.1)
@@ -397,7 +409,7 @@ def test_gradients_need_not_be_jax_arrays(make, param, grad):
         warnings.simplefilter("error")
         updates, _ = optimizer.update({"w": grad}, optimizer.init({"w": param}), {"w": param})
     expected, _ = optimizer.update(jnp.asarray(grad), optimizer.init(jnp.asarray(param)))
-    assert_trees_close(updates["w"], expected, rtol=1e-6)
+    assert_trees_close(updates["w"], expected)
 
 
 def test_bad_usage_is_reported_as_optax_does():
@@ -423,7 +435,7 @@ def test_parameters_are_not_needed_without_decay(make):
 # --- JAX's transformations ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 @over_optimizers
 def test_jit_traces_once_and_donates(make, dtype):
     optimizer, traces = make(optax.linear_schedule(0.1, 0.01, 20)), []
@@ -440,8 +452,7 @@ def test_jit_traces_once_and_donates(make, dtype):
     for g in grads:
         params, state = step(params, state, g)
     assert len(traces) == 1
-    rtol = 1e-5 if dtype == "float32" else 2e-2
-    assert_trees_close((params, state), expected, rtol=rtol, atol=1e-12)
+    assert_trees_close((params, state), expected, ROUNDING[dtype])
 
 
 def scanned(optimizer):
@@ -455,13 +466,13 @@ def scanned(optimizer):
     return run
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("dtype", ROUNDING)
 @over_optimizers
-def test_scan_over_steps(make, dtype, rtol):
+def test_scan_over_steps(make, dtype):
     optimizer = make(0.01, weight_decay=1e-2)
-    grads, start = jnp.asarray(NOISE[:50], dtype), jnp.asarray(START, dtype)
+    grads, start = jnp.asarray(NOISE[:20], dtype), jnp.asarray(START, dtype)
     actual = jax.jit(scanned(optimizer))(start, grads)
-    assert_trees_close(actual, descend(optimizer, start, grads), rtol=rtol, atol=1e-12)
+    assert_trees_close(actual, descend(optimizer, start, grads), ROUNDING[dtype])
 
 
 @over_optimizers
@@ -475,7 +486,7 @@ def test_vmap_over_seeds(make):
     for seed in range(3):
         alone = run(starts[seed], grads[seed])
         own = jax.tree.map(lambda leaf, seed=seed: leaf[seed], together)
-        assert_trees_close(own, alone, rtol=1e-5, atol=1e-12)
+        assert_trees_close(own, alone)
 
 
 # --- optax's wrappers --------------------------------------------------------------------------
@@ -505,7 +516,7 @@ def test_multi_transform_gives_each_group_its_own(make):
         name: descend(groups[label], PAIR[name], [g[name] for g in PAIR_GRADS[:5]])[0]
         for name, label in labels.items()
     }
-    assert_trees_close(actual, expected, rtol=1e-6)
+    assert_trees_close(actual, expected)
 
 
 @over_optimizers
@@ -526,7 +537,7 @@ def test_chain_filters_the_clipped_gradient(make):
     chain = optax.chain(optax.clip_by_global_norm(1.0), make(0.1))
     actual, _ = descend(chain, PAIR, PAIR_GRADS[:10])
     expected, _ = descend(make(0.1), PAIR, [clipped(grads) for grads in PAIR_GRADS[:10]])
-    assert_trees_close(actual, expected, rtol=1e-5)
+    assert_trees_close(actual, expected)
 
 
 @over_optimizers
@@ -537,10 +548,10 @@ def test_apply_if_finite_skips_the_step_and_keeps_the_state(make):
     params, state = descend(optimizer, PAIR, [*finite[:3], poisoned, *finite[3:]], jit=True)
     assert state.total_notfinite == 1
     expected = descend(make(0.1), PAIR, finite)
-    assert_trees_close((params, state.inner_state), expected, rtol=1e-6, atol=1e-20)
+    assert_trees_close((params, state.inner_state), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 @over_optimizers
 def test_multi_steps_filters_the_mean_gradient(make, dtype):
     start, grads = jnp.asarray(START, dtype), [jnp.asarray(g, dtype) for g in NOISE32[:10]]
@@ -549,8 +560,7 @@ def test_multi_steps_filters_the_mean_gradient(make, dtype):
     assert state.gradient_step == 5
     means = [(a + b) / 2 for a, b in zip(grads[::2], grads[1::2], strict=True)]
     expected = descend(make(0.1), start, means)
-    rtol = 1e-5 if dtype == "float32" else 2e-2
-    assert_trees_close((params, state.inner_opt_state), expected, rtol=rtol, atol=1e-9)
+    assert_trees_close((params, state.inner_opt_state), expected, ROUNDING[dtype])
 
 
 @over_optimizers
@@ -586,7 +596,7 @@ def test_other_injected_hyperparameters_too(make, name, value):
     after, _ = injected.update(PAIR_GRADS[3], injected_state, PAIR)
     changed = make(0.1, weight_decay=1e-2, **{name: value})
     expected, _ = changed.update(PAIR_GRADS[3], state, PAIR)
-    assert_trees_close(after, expected, rtol=1e-3)  # float32 has 0.999 to 5 digits of 0.001
+    assert_trees_close(after, expected, 1e-4)  # float32 has 0.999 to 5 digits of 0.001
     assert not np.allclose(after["w"], before["w"], rtol=1e-2)
 
 

@@ -39,7 +39,7 @@ SAVED_AFTER = 3  # steps
 OPTIMIZERS: dict[str, partial[Optimizer]] = {
     "SGDF": partial(SGDF, lr=0.1, weight_decay=0.01),
     "FilterAdam": partial(FilterAdam, lr=0.02),
-    "FilterAdamW": partial(FilterAdamW, lr=0.02, weight_decay=0.1),
+    "FilterAdamW": partial(FilterAdamW, lr=0.02, gain_scale=1.0, gain_power=0.5),
     "Momentum": partial(Momentum, lr=0.05, weight_decay=0.01),
 }
 CHECKPOINTS = {

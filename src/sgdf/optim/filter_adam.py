@@ -18,6 +18,7 @@ class FilterAdam(SGDF):
     serves both: Adam's denominator, and the gain's, where it is compared with squared gradients.
     All other arguments are those of :class:`SGDF`; ``gain_scale=0`` is Adam itself.
 
+    >>> import torch
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = FilterAdam(model.parameters(), lr=1e-3)
     """

@@ -1,0 +1,100 @@
+"""The package as a user meets it: imports, the command line, the README."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sgdf
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+
+
+def test_public_names():
+    assert set(sgdf.__all__) == {"SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"}
+
+
+def test_import_brings_nothing_that_torch_and_numpy_do_not():
+    code = (
+        "import sys, numpy, torch, torch.optim; before = set(sys.modules); import sgdf; "
+        "print({m.partition('.')[0] for m in set(sys.modules) - before})"
+    )
+    assert python("-c", code).stdout.strip() == "{'sgdf'}"
+
+
+def test_import_adds_little_to_importing_torch():
+    """Bytecode counted, not seconds: what runs at import is definitions alone."""
+    code = (
+        "import sys, torch\n"
+        "calls = 0\n"
+        "def count(*_):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "sys.setprofile(count)\n"
+        "import sgdf\n"
+        "sys.setprofile(None)\n"
+        "print(calls)"
+    )
+    assert int(python("-c", code).stdout) < 60_000  # importing torch: about twenty million
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_the_readme_run(number):
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(examples) == 3
+    if "optax" in examples[number]:
+        pytest.importorskip("optax")
+    exec(compile(examples[number], f"README example {number}", "exec"), {})
+
+
+def test_the_readmes_settings_are_the_defaults():
+    text = (ROOT / "README.md").read_text().partition("| setting | default |")[2]
+    defaults = inspect.signature(sgdf.SGDF).parameters
+    lines = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?) \|", text.split("\n\n")[0], re.MULTILINE)
+    assert len(lines) == 7
+    for line in lines:
+        names = re.findall(r"`(\w+)`", line[0])
+        wanted = tuple(defaults[name].default for name in names)
+        assert eval(line[1]) == (wanted if len(names) > 1 else wanted[0]), line
+
+
+def test_the_tables_of_the_docs_are_the_measured_ones():
+    measured = json.loads((ROOT / "results" / "tracking.json").read_text())["mean squared error"]
+    text = (ROOT / "docs" / "filter.md").read_text().replace("**", "")
+    for table in measured.values():
+        for row, errors in table.items():
+            shown = " | ".join(f"{error:.3g}" for error in errors.values())
+            assert f"| {row} | {shown} |" in text
+
+
+def test_command_line():
+    version = python("-m", "sgdf", "--version")
+    assert version.stdout.strip() == sgdf.__version__
+    wrong = python("-m", "sgdf", "dmeo")
+    assert wrong.returncode == 2
+    assert "did you mean demo?" in wrong.stderr
+    assert python("-m", "sgdf", "demo", "--epochs", "0").returncode == 2
+
+
+def test_a_missing_extra_is_one_sentence(tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError(name='rich')")
+    failed = python("-m", "sgdf", "demo", PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1
+    assert failed.stderr.strip() == 'sgdf: rich is not installed: pip install "sgdf[lab]"'
+    assert "Traceback" in python("-m", "sgdf", "--debug", "demo", PYTHONPATH=str(tmp_path)).stderr
