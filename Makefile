@@ -12,7 +12,7 @@ demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -49,7 +49,6 @@ CHECKPOINTS = {
         StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     ),
 }
-
 KERNELS = {"loop": False, "foreach": True}  # the optimizers' foreach
 
 Outcome: TypeAlias = dict[str, Any]

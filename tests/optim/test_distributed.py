@@ -17,7 +17,7 @@ from optim import distributed_worker as worker
 
 DEADLINE = 120  # seconds for all cases together
 BITWISE = {"rtol": 0, "atol": 0}
-ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
+ROUNDING = {"rtol": 1e-5, "atol": 1e-7}
 
 Outcomes: TypeAlias = Callable[[str], list[worker.Outcome]]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from sgdf.kernels import eager
-from sgdf.optim.base import check_filter, check_state_dtype, new_moment, new_step
+from sgdf.optim.base import check_filter, check_state_dtype, local_tensors, new_moment, new_step
 
 
 class WienerFilter:
@@ -112,8 +112,11 @@ class WienerFilter:
                 }
         states = [self.state[p] for p in params]
         eager.estimate_foreach(
-            grads,
-            *([state[key] for state in states] for key in ("step", "exp_avg", "exp_var")),
+            local_tensors(grads),
+            *(
+                local_tensors([state[key] for state in states])
+                for key in ("step", "exp_avg", "exp_var")
+            ),
             **self.settings,
         )
 

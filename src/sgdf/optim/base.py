@@ -62,7 +62,7 @@ class FilterOptimizer(Optimizer):
                 [] for _ in range(2 + self.counts_steps + len(self.state_keys))
             )
             self._init_group(group, *columns)
-            pending.append((group, columns))
+            pending.append((group, tuple(map(local_tensors, columns))))
         for group, columns in pending:
             foreach = group["foreach"]
             if foreach is None:
@@ -78,7 +78,7 @@ class FilterOptimizer(Optimizer):
             if p.grad.is_sparse:
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
             state = self.state[p]
-            row = [p, p.grad]
+            row = [p, laid_out_like(p, p.grad)]
             if self.counts_steps:
                 if "step" not in state:
                     state["step"] = new_step(p, group["capturable"])
@@ -137,6 +137,18 @@ class FilterOptimizer(Optimizer):
                 step = self.state[p].get("step") if p in self.state else None
                 if step is not None and not isinstance(step, Tensor):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
+
+
+def laid_out_like(p: Tensor, g: Tensor) -> Tensor:
+    """The gradient of a sharded parameter in the parameter's own sharding."""
+    if hasattr(g, "placements") and g.placements != p.placements:  # type: ignore[attr-defined]
+        return g.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+    return g
+
+
+def local_tensors(tensors: list[Tensor]) -> list[Tensor]:
+    """This process's shards: the update is element-wise, so they need nothing from the others."""
+    return [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
 
 
 def constructor_defaults(cls: type) -> dict[str, Any]:
