@@ -66,6 +66,7 @@ def scale_by_wiener_filter(
         updates: optax.Updates, state: WienerFilterState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, WienerFilterState]:
         del params
+        updates = jax.tree.map(jnp.asarray, updates)  # a number or a NumPy array is a gradient too
         count = optax.safe_increment(state.count)
         g_hat, exp_avg, exp_var = _filter_tree(
             updates, state, count, b1, b2, eps, gain_scale, gain_power, correction
@@ -119,6 +120,7 @@ def filter_adam(
         updates: optax.Updates, state: FilterAdamState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, FilterAdamState]:
         del params
+        updates = jax.tree.map(jnp.asarray, updates)  # a number or a NumPy array is a gradient too
         count = optax.safe_increment(state.count)
         g_hat, exp_avg, exp_var = _filter_tree(
             updates, state, count, b1, b2, eps, gain_scale, gain_power, correction
@@ -194,6 +196,8 @@ def _filter_tree(
         )
 
     triples = jax.tree.map(one, updates, state.exp_avg, state.exp_var)
+    if not jax.tree.leaves(updates):  # which jax.tree.transpose refuses
+        return updates, state.exp_avg, state.exp_var
     outer, inner = jax.tree.structure(updates), jax.tree.structure((0, 0, 0))
     g_hat, exp_avg, exp_var = jax.tree.transpose(outer, inner, triples)
     return g_hat, exp_avg, exp_var
