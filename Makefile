@@ -1,18 +1,22 @@
 # make demo    install what the demo needs and run it
 # make test    install everything, lint, type-check, test
+# make test-gpu  the tests that need a GPU, with $(PYTHON) as it is: installs nothing
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEPENDENCIES := pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types clean
+.PHONY: demo test test-gpu lint types clean
 
 demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+
+test-gpu:
+	PYTHONPATH=src:tests:. $(PYTHON) -m pytest -m gpu tests/gpu
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

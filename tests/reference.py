@@ -8,6 +8,32 @@ from sgdf.filter import bias_corrections, one_minus_power, wiener_filter
 
 OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
 
+#: Every setting, once away from its default.
+COMMON = [
+    {},
+    {"weight_decay": 0.1},
+    {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    {"maximize": True, "weight_decay": 0.1},
+    {"lr": torch.tensor([[0.05]])},
+    {"lr": torch.tensor(0.05), "weight_decay": 0.1, "decoupled_weight_decay": True},
+]
+FILTER = [
+    {"gain_scale": 1.0},
+    {"gain_scale": 1.0, "gain_power": 0.5},
+    {"gain_scale": 1.0, "gain_power": 0.7},
+    {"gain_scale": 0.0},
+    {"correction": False},
+    {"betas": (0.5, 0.9), "eps": 1e-2},
+    {"betas": (0.0, 0.0)},
+    {"eps": 0.0},
+]
+OWN = {Momentum: [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]}
+CASES = [
+    (optimizer, settings)
+    for optimizer in OPTIMIZERS
+    for settings in COMMON + OWN.get(optimizer, FILTER)
+]
+
 
 class Reference:
     """One parameter under one optimizer: `step(gradient)` moves `self.p`."""

@@ -2,10 +2,13 @@
 
 import argparse
 import difflib
-import importlib.metadata
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+from sgdf import __version__
+from sgdf.lab import bench  # needs no more than sgdf itself does
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a failure is one sentence, with the traceback behind --debug."""
     parser = Parser(prog="sgdf", description="SGD with a Wiener filter in the place of momentum")
-    parser.add_argument("--version", action="version", version=importlib.metadata.version("sgdf"))
+    parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
@@ -31,7 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--epochs", type=_positive, default=None, help="epochs per run (default 20)")
     demo.set_defaults(run=_demo)
 
+    benches = commands.add_parser("bench", help="measure what the optimizers cost")
+    subjects = benches.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    step = subjects.add_parser("step", help="time and memory of one step, beside SGD and AdamW")
+    bench.add_arguments(step, _positive)
+    step.set_defaults(run=_bench_step)
+
     options = parser.parse_args(arguments)
+    options.typed = shlex.join(["sgdf", *(sys.argv[1:] if arguments is None else arguments)])
     try:
         options.run(options)
     except KeyboardInterrupt:
@@ -49,6 +59,10 @@ def _demo(options: argparse.Namespace) -> None:
     from sgdf.lab import demo
 
     demo.run(epochs=options.epochs or demo.EPOCHS)
+
+
+def _bench_step(options: argparse.Namespace) -> None:
+    bench.run(options, options.typed)
 
 
 def _positive(text: str) -> int:

@@ -164,8 +164,9 @@ def _info(
         optim_inputs_func=_inputs(lr, own, has_capturable, **common),
         optim_error_inputs_func=_error_inputs(bad),
         scheduler_inputs=WARM_SCHEDULERS if cls is SGDF else SCHEDULERS,
-        supported_impls=("foreach", "differentiable"),
-        not_og_supported_flags=("foreach", "differentiable", "maximize", "capturable"),
+        supported_impls=("foreach", "differentiable", "fused"),
+        supports_fused_on=("cpu", "cuda"),
+        not_og_supported_flags=("foreach", "differentiable", "fused", "maximize", "capturable"),
         has_capturable_arg=has_capturable,
         skips=(
             DecorateInfo(

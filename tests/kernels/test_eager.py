@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference import OPTIMIZERS, Reference, noisy_run, numpy
+from reference import CASES, OPTIMIZERS, Reference, noisy_run, numpy
 from sgdf import SGDF, FilterAdam, Momentum
 
 PATHS = {
@@ -14,29 +14,6 @@ PATHS = {
     "foreach, capturable": {"foreach": True, "capturable": True},
     "differentiable": {"differentiable": True},
 }
-COMMON = [
-    {},
-    {"weight_decay": 0.1},
-    {"weight_decay": 0.1, "decoupled_weight_decay": True},
-    {"maximize": True, "weight_decay": 0.1},
-    {"lr": torch.tensor([[0.05]])},
-    {"lr": torch.tensor(0.05), "weight_decay": 0.1, "decoupled_weight_decay": True},
-]
-FILTER = [
-    {"gain_scale": 1.0},
-    {"gain_scale": 1.0, "gain_power": 0.5},
-    {"gain_scale": 0.0},
-    {"correction": False},
-    {"betas": (0.5, 0.9), "eps": 1e-2},
-    {"betas": (0.0, 0.0)},
-    {"eps": 0.0},
-]
-OWN = {Momentum: [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]}
-CASES = [
-    (optimizer, settings)
-    for optimizer in OPTIMIZERS
-    for settings in COMMON + OWN.get(optimizer, FILTER)
-]
 
 
 def build(optimizer, parameters, path, settings):

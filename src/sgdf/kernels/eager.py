@@ -7,14 +7,26 @@ once when they store, and never write to a gradient.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from sgdf.filter import bias_corrections, one_minus_power, wiener_filter
+from sgdf.kernels.quantized import Quantized, dequantize, quantize_
+from sgdf.kernels.rounding import (
+    FOR_MOMENTS,
+    FOR_PARAMETER,
+    FOR_SECOND_MOMENT,
+    random_bits,
+    round_to_bfloat16,
+    step_key,
+    tensor_seed,
+)
 
 Scalar: TypeAlias = float | Tensor
+Moment: TypeAlias = Tensor | Quantized
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
@@ -52,9 +64,9 @@ def filter_loop(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Tensor],
-    exp_vars: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor] = (),
+    exp_avgs: Sequence[Moment],
+    exp_vars: Sequence[Moment],
+    exp_avg_sqs: Sequence[Moment] = (),
     *,
     lr: Scalar,
     betas: tuple[float, float],
@@ -67,11 +79,12 @@ def filter_loop(
     maximize: bool,
     capturable: bool,
     differentiable: bool,
+    stochastic_rounding: bool = False,
+    rounding_seed: int = 0,
 ) -> None:
     beta1, beta2 = betas
     for i, param in enumerate(params):
         p, g = _real(param), _real(grads[i])
-        m, s = _real(exp_avgs[i]), _real(exp_vars[i])
         dtype, rate = compute_dtype(p), _rate(lr, p)
         steps[i].add_(1)
         t, xp = _step_value(steps[i], capturable or differentiable, dtype)
@@ -79,8 +92,8 @@ def filter_loop(
         weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
         update, new_m, new_s = wiener_filter(
             g,
-            m.to(dtype),
-            s.to(dtype),
+            _loaded(exp_avgs[i], dtype),
+            _loaded(exp_vars[i], dtype),
             bias_corrections(t, beta1, beta2, correction, xp),
             beta1=beta1,
             beta2=beta2,
@@ -88,14 +101,53 @@ def filter_loop(
             gain_scale=gain_scale,
             gain_power=gain_power,
         )
-        m.copy_(new_m)
-        s.copy_(new_s)
         if exp_avg_sqs:
-            v = _real(exp_avg_sqs[i])
-            new_v = beta2 * v.to(dtype) + (1 - beta2) * g * g
-            v.copy_(new_v)
+            new_v = beta2 * _loaded(exp_avg_sqs[i], dtype) + (1 - beta2) * g * g
             update = update / ((new_v / one_minus_power(beta2, t, xp)).sqrt() + eps)
-        p.copy_(weights - rate * update)
+        new_p = weights - rate * update
+
+        random = Random(rounding_seed, i, t)
+        _put(exp_avgs[i], new_m, random, FOR_MOMENTS)
+        _put(exp_vars[i], new_s, random, FOR_MOMENTS, shift=12)
+        if exp_avg_sqs:
+            _put(exp_avg_sqs[i], new_v, random, FOR_SECOND_MOMENT)
+        if stochastic_rounding and p.dtype == torch.bfloat16:
+            new_p = round_to_bfloat16(new_p, random.bits(FOR_PARAMETER, p))
+        p.copy_(new_p)
+
+
+@dataclass(frozen=True)
+class Random:
+    """The random bits of one tensor at one step."""
+
+    seed: int
+    index: int
+    step: Scalar
+
+    def bits(self, purpose: int, like: Tensor) -> Tensor:
+        """32 bits an element, laid out like `like`."""
+        key = step_key(tensor_seed(self.seed, self.index), self.step)
+        out = torch.empty_like(like, dtype=torch.int64)
+        in_memory_order(out).copy_(random_bits(key, purpose, like))
+        return out
+
+
+def in_memory_order(t: Tensor) -> Tensor:
+    """The elements of a dense tensor as a vector, without a copy."""
+    return t.as_strided((t.numel(),), (1,))
+
+
+def _put(moment: Moment, value: Tensor, random: Random, purpose: int, shift: int = 0) -> None:
+    if isinstance(moment, Quantized):
+        quantize_(moment, value, random.bits(purpose, moment.codes) >> shift)
+    else:
+        _real(moment).copy_(value)
+
+
+def _loaded(moment: Moment, dtype: torch.dtype) -> Tensor:
+    if isinstance(moment, Quantized):
+        return dequantize(moment).to(dtype)
+    return _real(moment).to(dtype)
 
 
 def momentum_loop(

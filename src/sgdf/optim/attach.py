@@ -9,7 +9,10 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from sgdf.kernels import eager
-from sgdf.optim.base import check_filter, check_state_dtype, local_tensors, new_moment, new_step
+from sgdf.optim.settings import check_filter, check_state_dtype
+from sgdf.optim.state import local, new_moment, new_step
+
+MOMENTS = ("exp_avg", "exp_var")
 
 
 class WienerFilter:
@@ -58,7 +61,7 @@ class WienerFilter:
             "correction": correction,
         }
         check_filter(self.settings)
-        check_state_dtype(state_dtype)
+        check_state_dtype(state_dtype, but=(torch.int8,))
         self.optimizer = optimizer
         self.state_dtype = state_dtype
         self.state: dict[Tensor, dict[str, Tensor]] = {}
@@ -105,18 +108,11 @@ class WienerFilter:
             raise RuntimeError("WienerFilter does not support sparse gradients")
         for p in params:
             if p not in self.state:
-                self.state[p] = {
-                    "step": new_step(p, capturable=False),
-                    "exp_avg": new_moment(p, self.state_dtype),
-                    "exp_var": new_moment(p, self.state_dtype),
-                }
+                self.state[p] = {"step": new_step(p, on_device=False), **self._new_moments(p)}
         states = [self.state[p] for p in params]
         eager.estimate_foreach(
-            local_tensors(grads),
-            *(
-                local_tensors([state[key] for state in states])
-                for key in ("step", "exp_avg", "exp_var")
-            ),
+            [local(g) for g in grads],
+            *([local(state[key]) for state in states] for key in ("step", *MOMENTS)),
             **self.settings,
         )
 
@@ -153,17 +149,21 @@ class WienerFilter:
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
                 )
             p = params[i]
-            for key in ("exp_avg", "exp_var"):
+            for key in MOMENTS:
                 if saved[key].shape != p.shape:
                     raise ValueError(
                         f"loaded {key} of parameter {i} has shape {tuple(saved[key].shape)}, "
                         f"the parameter {tuple(p.shape)}"
                     )
-            state[p] = {"step": saved["step"].detach().clone().cpu()} | {
-                key: new_moment(p, self.state_dtype).copy_(saved[key])
-                for key in ("exp_avg", "exp_var")
-            }
+            state[p] = {"step": saved["step"].detach().clone().cpu(), **self._new_moments(p)}
+            for key in MOMENTS:
+                state[p][key].copy_(saved[key])
         self.settings, self.state = settings, state
+
+    def _new_moments(self, p: Tensor) -> dict[str, Tensor]:
+        return new_moment(p, "exp_avg", self.state_dtype) | new_moment(
+            p, "exp_var", self.state_dtype
+        )
 
     def _params(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]

@@ -1,11 +1,12 @@
-"""What the optimizers share: checking settings, creating state, stepping, loading checkpoints."""
+"""What the optimizers share: a step over all groups, and checkpoints."""
 
-import inspect
-from collections.abc import Callable
-from typing import Any, ClassVar
+import operator
+from collections.abc import Callable, Container
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import (
     Optimizer,
     ParamsT,
@@ -13,9 +14,25 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from sgdf.kernels.eager import compute_dtype
+from sgdf.kernels import compiled, fused
+from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
+from sgdf.optim.state import (
+    PLAIN,
+    loaded_moment,
+    local_row,
+    moment_in,
+    new_moment,
+    new_step,
+    side_by_side,
+)
 
-STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16)
+#: What decides on the path of a group, and so whether a plan of the fused kernels is for it.
+PLAN_FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
+
+PLANS = 4  # kept for a group, for gradients that come and go
+
+#: Lists with an entry for each parameter: tensors, or the codes and scales of an 8-bit moment.
+Columns: TypeAlias = tuple[list[Any], ...]
 
 
 class FilterOptimizer(Optimizer):
@@ -26,6 +43,8 @@ class FilterOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
+        self._plans: dict[int, list[fused.Plan]] = {}  # of the fused kernels, by group
+        self._captured: list[fused.Plan] = []
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -33,11 +52,19 @@ class FilterOptimizer(Optimizer):
             check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
+    @property
+    def implementation(self) -> str:
+        """How a step runs: "loop", "foreach" or "fused"; several where groups differ."""
+        return ", ".join(dict.fromkeys(choose_path(group) for group in self.param_groups))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked by torch's GradScaler: whether the step unscales gradients and skips infinities."""
+        return self.implementation == "fused"
+
     # --- one step -----------------------------------------------------------------------------
 
-    def update(
-        self, group: dict[str, Any], foreach: bool, columns: tuple[list[Tensor], ...]
-    ) -> None:
+    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         """Update one group; `columns` are parameters, gradients, steps (if counted), moments."""
         raise NotImplementedError
 
@@ -48,7 +75,7 @@ class FilterOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss, which step then returns.
         """
-        if "capturable" in self.defaults:
+        if "capturable" in self.defaults and not self._plans:  # a planned step can be captured
             _graph_capture_health_check(self)
         loss = None
         if closure is not None:
@@ -58,35 +85,91 @@ class FilterOptimizer(Optimizer):
         # Every gradient is looked at before the first parameter moves.
         pending = []
         for group in self.param_groups:
-            columns: tuple[list[Tensor], ...] = tuple(
-                [] for _ in range(2 + self.counts_steps + len(self.state_keys))
-            )
-            self._init_group(group, *columns)
-            pending.append((group, tuple(map(local_tensors, columns))))
+            columns = self._planned_columns(group)
+            if columns is None:
+                columns = tuple([] for _ in range(2 + self.counts_steps + len(self.state_keys)))
+                self._init_group(group, *columns)
+            pending.append((group, columns))
         for group, columns in pending:
-            foreach = group["foreach"]
-            if foreach is None:
-                _, foreach = _default_to_fused_or_foreach(columns[0], group["differentiable"])
-            self.update(group, foreach, columns)
+            if columns[0]:
+                self.update(group, choose_path(group, self._plans), columns)
         return loss
 
+    def _planned_columns(self, group: dict[str, Any]) -> Columns | None:
+        """The columns of a fused step on CUDA, if there is a plan for it that still holds."""
+        plans = self._plans.get(id(group["params"])) if self._plans else None
+        if not plans:
+            return None
+        if plans[0].flags != PLAN_FLAGS(group):
+            del self._plans[id(group["params"])]
+            return None
+        grads = [p.grad for p in group["params"]]
+        try:
+            return plans[0].renewed(self.state, grads)
+        except (TypeError, RuntimeError):  # a gradient is None or sparse: _init_group knows
+            return None
+
+    def _plan(self, group: dict[str, Any], columns: Columns) -> fused.Plan:
+        """A plan for the columns: the last one, one of those before, or a new one."""
+        plans = self._plans.setdefault(id(group["params"]), [])
+        if plans and plans[0].columns is columns:
+            return plans[0]
+        for i, plan in enumerate(plans):
+            if plan.suits(columns):
+                plans.insert(0, plans.pop(i))
+                return plan
+        whole = len(columns[0]) == len(group["params"]) and type(group["params"][0]) in PLAIN
+        if whole and self.counts_steps:
+            steps = side_by_side(columns[2])
+            for p, step in zip(group["params"], steps, strict=True):
+                self.state[p]["step"] = step
+            columns = (*columns[:2], steps, *columns[3:])
+        plan = fused.Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
+        plan.flags = PLAN_FLAGS(group)
+        if whole:
+            plan.remember(self.state)
+        plans.insert(0, plan)
+        self._captured += [old for old in plans[PLANS:] if old.captured]  # a graph may need it
+        del plans[PLANS:]
+        return plan
+
+    @_disable_dynamo
+    def run_fused(
+        self, group: dict[str, Any], name: str, columns: Columns, settings: dict[str, Any]
+    ) -> None:
+        """Run the kernel `name` of the parameters' device."""
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        settings = {**settings, "grad_scale": grad_scale, "found_inf": found_inf}
+        if runs_on_triton(columns[0][0]):
+            plan = self._plan(group, columns)
+            getattr(fused, name)(*plan.columns, **settings, plan=plan)
+        else:
+            getattr(compiled, name)(*columns, **settings)
+
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
-    def _init_group(self, group: dict[str, Any], *columns: list[Tensor]) -> None:
+    def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> None:
         for p in group["params"]:
-            if p.grad is None:
+            g = p.grad
+            if g is None:
                 continue
-            if p.grad.is_sparse:
+            if g.is_sparse:
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            if group["fused"]:
+                check_fused(p)
             state = self.state[p]
-            row = [p, laid_out_like(p, p.grad)]
+            row = [p, g]
             if self.counts_steps:
                 if "step" not in state:
-                    state["step"] = new_step(p, group["capturable"])
+                    state["step"] = new_step(p, group["capturable"] or is_fused_on_cuda(group, p))
+                elif p.is_cuda and not state["step"].is_cuda and is_fused_on_cuda(group, p):
+                    state["step"] = state["step"].to(p.device, torch.float32)
                 row.append(state["step"])
             for key in self.state_keys:
                 if key not in state:
-                    state[key] = new_moment(p, group["state_dtype"])
-                row.append(state[key])
+                    state.update(new_moment(p, key, group["state_dtype"]))
+                row.append(moment_in(state, key))
+            if type(p) not in PLAIN:
+                row = local_row(*row)
             for column, tensor in zip(columns, row, strict=True):
                 column.append(tensor)
 
@@ -96,7 +179,8 @@ class FilterOptimizer(Optimizer):
         """Load the optimizer state, in the dtype that this optimizer keeps it in.
 
         torch casts all floating state to the parameter's dtype, which would round the float32
-        moments of a bfloat16 parameter (pytorch issues 43706 and 146542).
+        moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also keeps tensors
+        that need no cast, and so shares them with the optimizer they came from; this copies.
         """
         as_saved: dict[str, Any] = {}
         formats = [group["state_dtype"] for group in self.param_groups]
@@ -110,10 +194,14 @@ class FilterOptimizer(Optimizer):
             for group, dtype in zip(self.param_groups, formats, strict=True):
                 group["state_dtype"] = dtype  # how to keep state is not the checkpoint's to say
             for i, (p, group) in zip(ids, where, strict=True):
-                for key, value in as_saved["state"].get(i, {}).items():
-                    if key in self.state_keys:
-                        dtype = state_dtype(p, group["state_dtype"])
-                        self.state[p][key] = value.to(device=p.device, dtype=dtype)
+                saved = as_saved["state"].get(i, {})
+                if isinstance(saved.get("step"), Tensor):
+                    self.state[p]["step"] = self.state[p]["step"].clone()
+                for key in self.state_keys:
+                    if key in saved:
+                        self.state[p].pop(f"{key}_scale", None)
+                        loaded = loaded_moment(p, key, saved, group["state_dtype"])
+                        self.state[p].update(loaded)
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
@@ -129,6 +217,7 @@ class FilterOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in what a checkpoint or a pickle of an older version does not have."""
         super().__setstate__(state)
+        self._plans, self._captured = {}, []
         missing = constructor_defaults(type(self))
         for group in self.param_groups:
             for name, default in missing.items():
@@ -139,44 +228,23 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
-def laid_out_like(p: Tensor, g: Tensor) -> Tensor:
-    """The gradient of a sharded parameter in the parameter's own sharding."""
-    if hasattr(g, "placements") and g.placements != p.placements:  # type: ignore[attr-defined]
-        return g.redistribute(placements=p.placements)  # type: ignore[attr-defined]
-    return g
-
-
-def local_tensors(tensors: list[Tensor]) -> list[Tensor]:
-    """This process's shards: the update is element-wise, so they need nothing from the others."""
-    return [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-
-
-def constructor_defaults(cls: type) -> dict[str, Any]:
-    """The default of every setting, as the class or the classes it hands them on to declare it."""
-    defaults: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        for name, parameter in inspect.signature(base.__init__).parameters.items():  # type: ignore[misc]
-            if parameter.default is not parameter.empty:
-                defaults[name] = parameter.default
-    return defaults
-
-
-def new_step(p: Tensor, capturable: bool) -> Tensor:
-    """A step counter at 0: on the CPU, where reading it is free, unless a graph will capture it."""
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    return torch.zeros((), dtype=dtype, device=p.device if capturable else "cpu")
-
-
-def new_moment(p: Tensor, wanted: torch.dtype | None) -> Tensor:
-    """Zeros for a moment of p, laid out like p."""
-    dtype = state_dtype(p, wanted)
-    return torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-
-
-def state_dtype(p: Tensor, wanted: torch.dtype | None) -> torch.dtype:
-    """The dtype of the moments of p: `wanted`, or p's own but never less than float32."""
-    dtype = wanted or compute_dtype(p)
-    return dtype.to_complex() if p.is_complex() else dtype
+def choose_path(group: dict[str, Any], planned: Container[int] = ()) -> str:
+    """The kernels that update a group: those asked for, or the fastest that suit every tensor."""
+    if id(group["params"]) in planned:
+        return "fused"
+    if group["fused"]:
+        if not group["params"][0].is_cpu or compiled.available():
+            return "fused"
+        return "loop" if needs_the_loop(group) else "foreach"
+    if group["foreach"]:
+        return "foreach"
+    if group["foreach"] is None and group["fused"] is None:
+        if not group["differentiable"] and fused.suits(group["params"]):
+            return "fused"
+        if not needs_the_loop(group):
+            _, foreach = _default_to_fused_or_foreach(group["params"], group["differentiable"])
+            return "foreach" if foreach else "loop"
+    return "loop"
 
 
 def _graph_capture_health_check(optimizer: Any) -> None:
@@ -187,44 +255,22 @@ def _graph_capture_health_check(optimizer: Any) -> None:
         optimizer._cuda_graph_capture_health_check()
 
 
-def check_settings(settings: dict[str, Any]) -> None:
-    """Raise torch.optim's kind of error for the first setting that cannot be meant."""
-    lr = settings["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError("Tensor lr must be 1-element")
-    require(lr >= 0.0, "learning rate", lr)
-    if "betas" in settings:
-        check_filter(settings)
-    else:
-        require(0.0 <= settings["beta"] < 1.0, "beta value", settings["beta"])
-        require(settings["mu"] > 0.0, "mu value", settings["mu"])
-    require(settings["weight_decay"] >= 0.0, "weight_decay value", settings["weight_decay"])
-    check_state_dtype(settings["state_dtype"])
-    if settings["fused"]:
-        if settings["differentiable"]:
-            raise RuntimeError("`fused` does not support `differentiable`")
-        if settings["foreach"]:
-            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
-        raise RuntimeError("`fused=True` is not available yet: leave it None, or set foreach=True")
-    if settings["foreach"] and settings["differentiable"]:
-        raise RuntimeError("`foreach` does not support `differentiable`")
+def runs_on_triton(p: Tensor) -> bool:
+    """Which of the fused kernels a parameter's device has (tests interpret Triton's on the CPU)."""
+    return p.is_cuda
 
 
-def check_filter(settings: dict[str, Any]) -> None:
-    """The settings of the filter itself, which WienerFilter has too."""
-    require(len(settings["betas"]) == 2, "betas value", settings["betas"])
-    for index, beta in enumerate(settings["betas"]):
-        require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
-    require(settings["eps"] >= 0.0, "epsilon value", settings["eps"])
-    require(settings["gain_scale"] >= 0.0, "gain_scale value", settings["gain_scale"])
-    require(settings["gain_power"] > 0.0, "gain_power value", settings["gain_power"])
+def is_fused_on_cuda(group: dict[str, Any], p: Tensor) -> bool:
+    """Where the step counter has to be on the device, captured or not."""
+    return p.is_cuda and choose_path(group) == "fused"
 
 
-def check_state_dtype(dtype: Any) -> None:
-    known = ", ".join(str(dtype) for dtype in STATE_DTYPES)
-    require(dtype in STATE_DTYPES, f"state_dtype value (not one of {known})", repr(dtype))
-
-
-def require(meant: Any, what: str, value: Any) -> None:
-    if not meant:
-        raise ValueError(f"Invalid {what}: {value}")
+def check_fused(p: Tensor) -> None:
+    """Refuse, in torch's words, what no fused kernel can update."""
+    supported = p.is_cpu or (p.is_cuda and p.dtype in fused.SUPPORTED)
+    if not supported or not (p.is_floating_point() or p.is_complex()):
+        raise RuntimeError(
+            "`fused=True` requires all the params to be floating point Tensors of supported "
+            f"devices: cpu and cuda (there float32, bfloat16, float16) but {p.dtype} and "
+            f"{p.device.type}"
+        )

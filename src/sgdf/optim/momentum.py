@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from sgdf.kernels import eager
-from sgdf.optim.base import FilterOptimizer
+from sgdf.optim.base import Columns, FilterOptimizer
 
 
 class Momentum(FilterOptimizer):
@@ -66,16 +66,12 @@ class Momentum(FilterOptimizer):
         }
         super().__init__(params, defaults)
 
-    def update(
-        self, group: dict[str, Any], foreach: bool, columns: tuple[list[Tensor], ...]
-    ) -> None:
-        run = eager.momentum_foreach if foreach else eager.momentum_loop
-        run(
-            *columns,
-            lr=group["lr"],
-            beta=group["beta"],
-            mu=group["mu"],
-            weight_decay=group["weight_decay"],
-            decoupled_weight_decay=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
-        )
+    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
+        names = ("lr", "beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize")
+        settings = {name: group[name] for name in names}
+        if path == "fused":
+            self.run_fused(group, "momentum_fused", columns, settings)
+        elif path == "foreach":
+            eager.momentum_foreach(*columns, **settings)
+        else:
+            eager.momentum_loop(*columns, **settings)

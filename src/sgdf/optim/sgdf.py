@@ -7,7 +7,19 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from sgdf.kernels import eager
-from sgdf.optim.base import FilterOptimizer
+from sgdf.optim.base import Columns, FilterOptimizer
+
+FILTER_SETTINGS = (
+    "lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "gain_scale",
+    "gain_power",
+    "correction",
+    "decoupled_weight_decay",
+    "maximize",
+)
 
 
 class Settings(TypedDict, total=False):
@@ -22,6 +34,8 @@ class Settings(TypedDict, total=False):
     capturable: bool
     differentiable: bool
     state_dtype: torch.dtype | None
+    stochastic_rounding: bool
+    rounding_seed: int
 
 
 class SGDF(FilterOptimizer):
@@ -52,11 +66,16 @@ class SGDF(FilterOptimizer):
         decoupled_weight_decay: shrink the parameter instead (as AdamW does).
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: where torch would.
-        fused: reserved for the fused kernels.
+        fused: one kernel over all tensors, in Triton on CUDA and in C++ on the CPU. None: on CUDA,
+            where it suits every parameter (float32, bfloat16, float16).
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
         differentiable: let autograd through the step.
         state_dtype: dtype of the state. None: the parameter's, but float32 for parameters below
-            it. `load_state_dict` keeps it.
+            it. ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements,
+            or rows under 128). `load_state_dict` keeps it, and converts what it loads.
+        stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
+            half a step of bfloat16 arrive on average instead of being lost.
+        rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = SGDF(model.parameters(), lr=0.5, weight_decay=5e-4)
@@ -84,6 +103,8 @@ class SGDF(FilterOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -100,28 +121,24 @@ class SGDF(FilterOptimizer):
             "capturable": capturable,
             "differentiable": differentiable,
             "state_dtype": state_dtype,
+            "stochastic_rounding": stochastic_rounding,
+            "rounding_seed": rounding_seed,
         }
         super().__init__(params, defaults)
 
-    def update(
-        self, group: dict[str, Any], foreach: bool, columns: tuple[list[Tensor], ...]
-    ) -> None:
-        settings = {
-            name: group[name]
-            for name in (
-                "lr",
-                "betas",
-                "eps",
-                "weight_decay",
-                "gain_scale",
-                "gain_power",
-                "correction",
-                "decoupled_weight_decay",
-                "maximize",
-                "capturable",
-            )
-        }
-        if foreach:
-            eager.filter_foreach(*columns, **settings)
+    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
+        settings = {name: group[name] for name in FILTER_SETTINGS}
+        if path == "foreach":
+            eager.filter_foreach(*columns, **settings, capturable=group["capturable"])
+            return
+        settings["stochastic_rounding"] = group["stochastic_rounding"]
+        settings["rounding_seed"] = group["rounding_seed"]
+        if path == "fused":
+            self.run_fused(group, "filter_fused", columns, settings)
         else:
-            eager.filter_loop(*columns, **settings, differentiable=group["differentiable"])
+            eager.filter_loop(
+                *columns,
+                **settings,
+                capturable=group["capturable"],
+                differentiable=group["differentiable"],
+            )

@@ -1,0 +1,396 @@
+// One step of the filter (or of momentum) over a list of tensors, in one pass over memory.
+//
+// A tensor is cut into tiles that fit the first-level cache. What is stored in the dtype to
+// compute in is worked on in place; everything else is converted into a buffer and back. The
+// arithmetic has the order of sgdf/filter.py and is compiled without contraction to FMA, so that
+// a result, and with it every random rounding, has the bits of the torch loop. (Roots are rounded
+// correctly here; torch.sqrt is an ulp off now and then.)
+//
+// No headers of torch: this compiles in seconds, and one binary serves all of its versions.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+constexpr int TILE = 1024;                // elements; five buffers of doubles are 40 KiB
+constexpr int BLOCK = 256;                // quantized.BLOCK
+constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work; fewer are not shared out
+
+enum Dtype { F32, F64, BF16, F16, I8, U8 }; // compiled.DTYPES
+enum Kind { MOMENTUM, FILTER, ADAM };
+enum Power { ONE, ROOT, ANY };
+
+// rounding.py
+constexpr std::uint32_t GOLDEN = 0x9E3779B9u;
+constexpr std::uint32_t FOR_PARAMETER = 0, FOR_MOMENTS = 0x85EBCA6Bu,
+                        FOR_SECOND_MOMENT = 0xC2B2AE35u;
+
+struct Row { // as compiled.py packs it
+    std::uint64_t p, g, moment[3], scale[3];
+    std::uint64_t numel;
+    std::uint64_t length; // of a row of the tensor, for the blocks of 8-bit moments; else 0
+    std::uint64_t dtypes; // of p, g and the moments, four bits each
+    std::uint64_t key;    // rounding.step_key
+
+    Dtype dtype(int column) const { return Dtype(dtypes >> (4 * column) & 15); }
+};
+
+struct Corrections { // filter.Corrections, and 1 - b2^t for Adam's second moment
+    double trend, fluctuation, second;
+};
+
+struct Settings {
+    double lr, beta1, beta2, eps, weight_decay, gain_scale, gain_power, grad_scale;
+    double decoupled, maximize, stochastic; // 0 or 1; of one type, the struct is an array
+};
+
+template <class To, class From> inline To bits(From x) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To y;
+    std::memcpy(&y, &x, sizeof y);
+    return y;
+}
+
+// --- dtypes ----------------------------------------------------------------------------------
+
+inline float from_bfloat16(std::uint16_t x) { return bits<float>(std::uint32_t(x) << 16); }
+
+inline std::uint16_t to_bfloat16(float x) {
+    std::uint32_t b = bits<std::uint32_t>(x);
+    return x == x ? std::uint16_t((b + 0x7FFFu + (b >> 16 & 1)) >> 16) : std::uint16_t(0x7FC0);
+}
+
+inline std::uint16_t to_bfloat16(float x, std::uint32_t random) {
+    std::uint32_t b = bits<std::uint32_t>(x);
+    bool finite = (b & 0x7F800000u) != 0x7F800000u;
+    return finite ? std::uint16_t((b + (random & 0xFFFF)) >> 16) : to_bfloat16(x);
+}
+
+// Half precision by integer arithmetic, as in Maratyszcza's FP16: it needs no help of the
+// processor, and vectorises.
+inline float from_float16(std::uint16_t x) {
+    std::uint32_t w = std::uint32_t(x) << 16, sign = w & 0x80000000u, twice = w + w;
+    float normal = bits<float>((twice >> 4) + (0xE0u << 23)) * 0x1p-112f;
+    float subnormal = bits<float>(twice >> 17 | 126u << 23) - 0.5f;
+    return bits<float>(sign | bits<std::uint32_t>(twice < 1u << 27 ? subnormal : normal));
+}
+
+inline std::uint16_t to_float16(float x) {
+    std::uint32_t w = bits<std::uint32_t>(x), twice = w + w;
+    float base = std::fabs(x) * 0x1p+112f * 0x1p-110f;
+    std::uint32_t bias = std::max(twice & 0xFF000000u, 0x71000000u);
+    std::uint32_t b = bits<std::uint32_t>(bits<float>((bias >> 1) + 0x07800000u) + base);
+    std::uint32_t magnitude = (b >> 13 & 0x7C00u) + (b & 0xFFFu);
+    return std::uint16_t((w >> 16 & 0x8000u) | (twice > 0xFF000000u ? 0x7E00u : magnitude));
+}
+
+// --- random bits and 8-bit moments -----------------------------------------------------------
+
+void random_bits(std::uint32_t *out, std::int64_t start, int n, std::uint32_t key) {
+    std::uint32_t first = std::uint32_t(start) * GOLDEN;
+    for (int i = 0; i < n; i++) {
+        std::uint32_t x = (first + std::uint32_t(i) * GOLDEN) ^ key;
+        x = (x ^ x >> 16) * 0x7FEB352Du;
+        x = (x ^ x >> 15) * 0x846CA68Bu;
+        out[i] = x ^ x >> 16;
+    }
+}
+
+// quantized.py: a code is the leading bits of t + FLOOR, less those of FLOOR, which are ZERO.
+constexpr int DROPPED = 20;
+constexpr float SMALLEST = 0x1p-126f; // of the normal numbers: a block of zeros divides by it
+
+template <class Code> struct Format {
+    static constexpr bool SIGNED = std::is_signed<Code>::value;
+    static constexpr float FLOOR = SIGNED ? 0x1p-15f : 0x1p-31f;
+    static constexpr std::int32_t ZERO = (SIGNED ? 127 - 15 : 127 - 31) << (23 - DROPPED);
+};
+
+template <class T, class Code>
+void dequantize(const Code *__restrict codes, float scale, int n, T *__restrict out) {
+    using F = Format<Code>;
+    for (int i = 0; i < n; i++) {
+        std::int32_t c = codes[i];
+        float t = bits<float>(((c < 0 ? -c : c) + F::ZERO) << DROPPED) - F::FLOOR;
+        out[i] = T((c < 0 ? -t : t) * scale);
+    }
+}
+
+template <class T, class Code>
+void quantize(const T *__restrict x, int n, const std::uint32_t *__restrict random, int shift,
+              Code *__restrict codes, float *scale) {
+    using F = Format<Code>;
+    std::uint32_t most = 0; // without its sign a float is ordered as an integer, NaN above all
+    for (int i = 0; i < n; i++)
+        most = std::max(most, bits<std::uint32_t>(float(x[i])) << 1);
+    const float largest = bits<float>(most >> 1);
+    const float inverse = 1 / (largest < SMALLEST ? SMALLEST : largest);
+    *scale = largest;
+    for (int i = 0; i < n; i++) {
+        float t = std::fabs(float(x[i])) * inverse + F::FLOOR;
+        std::uint32_t carry = random[i] >> shift & ((1u << DROPPED) - 1);
+        std::int32_t c = std::int32_t(bits<std::uint32_t>(t) + carry) >> DROPPED;
+        codes[i] = Code(x[i] < 0 ? F::ZERO - c : c - F::ZERO);
+    }
+}
+
+// --- tiles -----------------------------------------------------------------------------------
+
+template <class T> struct Tile {
+    std::int64_t index, start;
+    int n;
+    // Of the moments: low 20 bits for m, high ones for s; then of the second moment.
+    alignas(64) std::uint32_t random[2][BLOCK];
+};
+
+// The tile in T: in place if that is how it is stored, else in the buffer.
+template <class T>
+T *load(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T> &tile, T *buffer) {
+    auto convert = [&](auto *stored, auto value) {
+        auto *__restrict from = stored + tile.start;
+        T *__restrict to = buffer;
+        for (int i = 0; i < tile.n; i++)
+            to[i] = T(value(from[i]));
+        return buffer;
+    };
+    auto plain = [](auto x) { return x; };
+    switch (dtype) {
+    case F32:
+        if constexpr (std::is_same<T, float>::value)
+            return reinterpret_cast<float *>(address) + tile.start;
+        else
+            return convert(reinterpret_cast<float *>(address), plain);
+    case F64:
+        if constexpr (std::is_same<T, double>::value)
+            return reinterpret_cast<double *>(address) + tile.start;
+        else
+            return convert(reinterpret_cast<double *>(address), plain);
+    case BF16:
+        return convert(reinterpret_cast<std::uint16_t *>(address),
+                       [](std::uint16_t x) { return from_bfloat16(x); });
+    case F16:
+        return convert(reinterpret_cast<std::uint16_t *>(address),
+                       [](std::uint16_t x) { return from_float16(x); });
+    case I8:
+        dequantize(reinterpret_cast<std::int8_t *>(address) + tile.start,
+                   reinterpret_cast<float *>(scale)[tile.index], tile.n, buffer);
+        break;
+    case U8:
+        dequantize(reinterpret_cast<std::uint8_t *>(address) + tile.start,
+                   reinterpret_cast<float *>(scale)[tile.index], tile.n, buffer);
+    }
+    return buffer;
+}
+
+template <class T>
+void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T> &tile,
+           const T *computed, const std::uint32_t *random, int shift) {
+    auto convert = [&](auto *stored, auto value) {
+        auto *__restrict to = stored + tile.start;
+        const T *__restrict from = computed;
+        for (int i = 0; i < tile.n; i++)
+            to[i] = value(from[i]);
+    };
+    switch (dtype) {
+    case F32:
+        if (!std::is_same<T, float>::value)
+            convert(reinterpret_cast<float *>(address), [](T x) { return float(x); });
+        break;
+    case F64:
+        if (!std::is_same<T, double>::value)
+            convert(reinterpret_cast<double *>(address), [](T x) { return double(x); });
+        break;
+    case BF16:
+        convert(reinterpret_cast<std::uint16_t *>(address),
+                [](T x) { return to_bfloat16(float(x)); });
+        break;
+    case F16:
+        convert(reinterpret_cast<std::uint16_t *>(address),
+                [](T x) { return to_float16(float(x)); });
+        break;
+    case I8:
+        quantize(computed, tile.n, random, shift,
+                 reinterpret_cast<std::int8_t *>(address) + tile.start,
+                 reinterpret_cast<float *>(scale) + tile.index);
+        break;
+    case U8:
+        quantize(computed, tile.n, random, shift,
+                 reinterpret_cast<std::uint8_t *>(address) + tile.start,
+                 reinterpret_cast<float *>(scale) + tile.index);
+    }
+}
+
+// --- the step --------------------------------------------------------------------------------
+
+template <class T> struct Scalars {
+    T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
+    T trend, fluctuation, second;
+
+    Scalars(const Settings &o, const Corrections &c)
+        : lr(T(o.lr)), shrink(T(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
+          decay(T(o.weight_decay)), beta1(T(o.beta1)), rest1(T(1 - o.beta1)),
+          beta2(T(o.beta2)), rest2(T(1 - o.beta2)),
+          gain_eps(T(std::max(o.eps, double(std::numeric_limits<T>::min())))),
+          adam_eps(T(o.eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
+          trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)) {}
+};
+
+// filter.wiener_filter and the update of p. Weight decay in the gradient is a case of its own: 0
+// times an infinite weight is not 0, and in a loop of its own it costs a fifth of the step.
+template <class T, bool adam, bool coupled, Power power>
+void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restrict gs,
+            T *__restrict ms, T *__restrict ss, T *__restrict vs) {
+    const Scalars<T> k = scalars; // a copy no store can alias
+    for (int i = 0; i < n; i++) {
+        T g = coupled ? gs[i] + k.decay * ps[i] : gs[i];
+        T m = k.beta1 * ms[i] + k.rest1 * g;
+        T s = k.beta2 * ss[i] + k.rest2 * (g - m) * (g - m);
+        T m_hat = m / k.trend;
+        T s_hat = s * k.fluctuation;
+        T residual = g - m_hat;
+        T gain = s_hat / (s_hat + residual * residual + k.gain_eps);
+        if (power == ROOT)
+            gain = std::sqrt(gain);
+        if (power == ANY)
+            gain = std::pow(gain, k.gain_power);
+        T update = m_hat + k.gain_scale * gain * residual;
+        ms[i] = m;
+        ss[i] = s;
+        if (adam) {
+            T v = k.beta2 * vs[i] + k.rest2 * g * g;
+            vs[i] = v;
+            update = update / (std::sqrt(v / k.second) + k.adam_eps);
+        }
+        ps[i] = k.shrink * ps[i] - k.lr * update;
+    }
+}
+
+template <class T, bool adam> auto chosen(bool coupled, double power) {
+    return power == 1     ? (coupled ? filter<T, adam, true, ONE> : filter<T, adam, false, ONE>)
+           : power == 0.5 ? (coupled ? filter<T, adam, true, ROOT> : filter<T, adam, false, ROOT>)
+                          : (coupled ? filter<T, adam, true, ANY> : filter<T, adam, false, ANY>);
+}
+
+template <class T, bool coupled>
+void momentum(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restrict gs,
+              T *__restrict ms) {
+    // beta1 is beta and gain_scale is mu.
+    const T beta = scalars.beta1, mu = scalars.gain_scale, shrink = scalars.shrink;
+    const T lr = scalars.lr, decay = scalars.decay;
+    for (int i = 0; i < n; i++) {
+        T g = coupled ? gs[i] + decay * ps[i] : gs[i];
+        T m = beta * ms[i] + mu * g;
+        ms[i] = m;
+        ps[i] = shrink * ps[i] - lr * m;
+    }
+}
+
+// The gradient unscaled and with its sign. Never written in place.
+template <class T> const T *gradient(const Settings &o, int n, const T *g, T *buffer) {
+    if (o.grad_scale != 1) {
+        const T scale = T(o.grad_scale);
+        for (int i = 0; i < n; i++)
+            buffer[i] = g[i] / scale;
+        g = buffer;
+    }
+    if (o.maximize) {
+        for (int i = 0; i < n; i++)
+            buffer[i] = -g[i];
+        g = buffer;
+    }
+    return g;
+}
+
+template <class T>
+void step(const Row &row, const Corrections &corrections, const Settings &o, Kind kind,
+          std::int64_t first, std::int64_t last) {
+    alignas(64) T p_buffer[TILE], g_buffer[TILE], buffers[3][TILE];
+    const Scalars<T> scalars(o, corrections);
+    const int moments = kind == MOMENTUM ? 1 : kind == FILTER ? 2 : 3;
+    const std::int64_t numel = std::int64_t(row.numel);
+    const std::int64_t length = row.length ? std::int64_t(row.length) : numel;
+    const int size = row.length ? BLOCK : TILE;
+    const std::int64_t per_row = (length + size - 1) / size;
+    const bool coupled = o.weight_decay != 0 && !o.decoupled;
+    const auto filter_step = kind == ADAM ? chosen<T, true>(coupled, o.gain_power)
+                                          : chosen<T, false>(coupled, o.gain_power);
+    const std::uint32_t key = std::uint32_t(row.key);
+
+    Tile<T> tile;
+    for (tile.index = first; tile.index < last; tile.index++) {
+        const std::int64_t within = tile.index % per_row * size;
+        tile.start = tile.index / per_row * length + within;
+        tile.n = int(std::min<std::int64_t>(size, length - within));
+
+        T *p = load(row.dtype(0), row.p, 0, tile, p_buffer);
+        const T *raw = load(row.dtype(1), row.g, 0, tile, g_buffer);
+        const T *g = gradient(o, tile.n, raw, g_buffer);
+        T *x[3] = {nullptr, nullptr, nullptr};
+        for (int j = 0; j < moments; j++)
+            x[j] = load(row.dtype(2 + j), row.moment[j], row.scale[j], tile, buffers[j]);
+
+        if (kind == MOMENTUM)
+            (coupled ? momentum<T, true> : momentum<T, false>)(scalars, tile.n, p, g, x[0]);
+        else
+            filter_step(scalars, tile.n, p, g, x[0], x[1], x[2]);
+
+        if (row.length) {
+            random_bits(tile.random[0], tile.start, tile.n, key ^ FOR_MOMENTS);
+            if (moments > 2)
+                random_bits(tile.random[1], tile.start, tile.n, key ^ FOR_SECOND_MOMENT);
+        }
+        for (int j = 0; j < moments; j++)
+            store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j],
+                  tile.random[j == 2], j == 1 ? 12 : 0);
+        if (o.stochastic && row.dtype(0) == BF16) {
+            std::uint32_t random[TILE];
+            random_bits(random, tile.start, tile.n, key ^ FOR_PARAMETER);
+            auto *stored = reinterpret_cast<std::uint16_t *>(row.p) + tile.start;
+            for (int i = 0; i < tile.n; i++)
+                stored[i] = to_bfloat16(float(p[i]), random[i]);
+        } else {
+            store(row.dtype(0), row.p, 0, tile, p, nullptr, 0);
+        }
+    }
+}
+
+struct Piece {
+    std::int64_t row, first, last; // tiles
+};
+
+} // namespace
+
+extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,
+                          const Corrections *corrections, const Settings *settings,
+                          int threads) {
+    std::vector<Piece> pieces;
+    std::int64_t total = 0;
+    for (std::int64_t i = 0; i < count; i++) {
+        const std::int64_t numel = std::int64_t(rows[i].numel);
+        const std::int64_t length = rows[i].length ? std::int64_t(rows[i].length) : numel;
+        if (numel == 0)
+            continue;
+        const std::int64_t size = rows[i].length ? BLOCK : TILE;
+        const std::int64_t tiles = numel / length * ((length + size - 1) / size);
+        for (std::int64_t first = 0; first < tiles; first += PIECE / size)
+            pieces.push_back({i, first, std::min(first + PIECE / size, tiles)});
+        total += numel;
+    }
+    if (total <= PIECE) // waking the others takes longer than doing it
+        threads = 1;
+    const std::int64_t n = std::int64_t(pieces.size());
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (std::int64_t j = 0; j < n; j++) {
+        const Piece &piece = pieces[j];
+        const Row &row = rows[piece.row];
+        // float64 where the parameter is, else float32: eager.compute_dtype
+        (row.dtype(0) == F64 ? step<double> : step<float>)(row, corrections[piece.row], *settings,
+                                                          Kind(kind), piece.first, piece.last);
+    }
+}

@@ -1,0 +1,116 @@
+"""Moments in 8 bits: a code per element and a float32 scale per block of a row.
+
+A moment of shape (rows, ...) is cut, row by row, into blocks of `BLOCK` elements in memory
+order. Blocks never cross rows, so a shard of rows is quantised as the whole would be: scales
+have shape (rows, blocks per row) and shard like the parameter.
+
+The codes are small floats without a header: a value t in [0, 1] of its block's largest is stored
+as the leading bits (exponent and 3 of the mantissa) of t + floor. Above `floor` the levels are an
+eighth of a power of two apart, below it they are evenly spaced down to an exact 0. `exp_avg` has a
+sign and floor 2^-15, `exp_var` and `exp_avg_sq` have floor 2^-31, so that small variances stay.
+Codes of powers (t^(1/4), t^(1/8)) are a little finer where a block is even and coarser where it is
+not, and cost twice the arithmetic (benchmarks/codes.py measures them).
+
+Both round at random: the 20 bits that do not fit are compared with 20 random ones by adding the
+two, so the mean is exact. With b2 = 0.999 a variance moves by a thousandth a step, far less than
+half a level: rounding to nearest would hold it where it is.
+
+Here in torch, for the loop and for checkpoints; the C++ and Triton kernels repeat these lines.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK = 256
+DROPPED = 20  # bits of a float32 mantissa that a code does not keep
+FLOOR = {torch.int8: 2.0**-15, torch.uint8: 2.0**-31}
+SMALLEST = 4096  # elements; below, 8 bits save nothing
+SHORTEST_ROW = 128  # elements; below, the scales would weigh too much
+
+
+class Quantized(NamedTuple):
+    """Codes in the parameter's shape (int8 if signed, else uint8) and their blocks' scales."""
+
+    codes: Tensor
+    scale: Tensor
+
+
+def quantizable(p: Tensor) -> bool:
+    """Whether 8 bits pay for p, and its rows follow one another in memory."""
+    if p.dim() < 2 or p.is_complex() or p.numel() < SMALLEST:
+        return False
+    row = p.numel() // p.shape[0]
+    placements = getattr(p, "placements", ())
+    return (
+        row >= SHORTEST_ROW
+        and p.stride(0) == row
+        and dense(p)
+        and all(placement.is_replicate() or placement.is_shard(0) for placement in placements)
+    )
+
+
+def dense(p: Tensor) -> bool:
+    """Whether p fills its stretch of memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def blocks_per_row(p: Tensor) -> int:
+    return -(-(p.numel() // p.shape[0]) // BLOCK) if p.numel() else 0
+
+
+def flat_rows(t: Tensor) -> Tensor:
+    """(rows, elements per row) in memory order, without a copy."""
+    return t.as_strided((t.shape[0], t.stride(0)), (t.stride(0), 1))
+
+
+def dequantize(moment: Quantized) -> Tensor:
+    """The moment in float32, laid out like its codes."""
+    codes, scale = moment
+    out = torch.empty_like(codes, dtype=torch.float32)
+    if codes.numel():
+        c = _blocks(flat_rows(codes).int())
+        floor = FLOOR[codes.dtype]
+        t = ((c.abs() + _code_of(floor)) << DROPPED).view(torch.float32) - floor
+        values = torch.where(c < 0, -t, t) * scale[..., None]
+        flat_rows(out).copy_(values.flatten(1)[:, : codes.stride(0)])
+    return out
+
+
+def quantize_(moment: Quantized, x: Tensor, bits: Tensor | None = None) -> None:
+    """Write x into codes and scales, by the low 20 of random `bits` an element; None: nearest."""
+    codes, scale = moment
+    if not codes.numel():
+        return
+    if x.stride() != codes.stride():
+        x = torch.empty_like(codes, dtype=torch.float32).copy_(x)
+    values = _blocks(flat_rows(x).float())
+    largest = values.abs().amax(-1)
+    scale.copy_(largest)
+    floor = FLOOR[codes.dtype]
+    tiny = torch.finfo(torch.float32).tiny  # a block of zeros divides by it
+    t = values.abs() * (1 / largest.clamp(min=tiny))[..., None] + floor
+    carry: int | Tensor = 1 << (DROPPED - 1)
+    if bits is not None:
+        carry = _blocks(flat_rows(bits) & ((1 << DROPPED) - 1)).int()
+    c = ((t.view(torch.int32) + carry) >> DROPPED) - _code_of(floor)
+    c = torch.where(values < 0, -c, c)
+    flat_rows(codes).copy_(c.flatten(1)[:, : codes.stride(0)])
+
+
+def _code_of(floor: float) -> int:
+    """The leading bits of `floor`, which is a power of two: the code of 0."""
+    return (127 + int(math.log2(floor))) << (23 - DROPPED)
+
+
+def _blocks(rows: Tensor) -> Tensor:
+    """(rows, n) as (rows, blocks, BLOCK), the last block filled up with zeros."""
+    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))

@@ -1,0 +1,54 @@
+"""Random bits for stochastic rounding, and rounding to bfloat16 with them.
+
+The bits are a hash of (seed, tensor, step, element), not a stream: every path draws the same
+ones, a resumed run goes on with those it would have had, and a captured CUDA graph draws new
+ones at each replay because the step lives on the device. Here in torch; the C++ and Triton
+kernels repeat these few lines.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B9
+MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
+#: What the bits are for; each use of one element has bits of its own.
+FOR_PARAMETER, FOR_MOMENTS, FOR_SECOND_MOMENT = 0, 0x85EBCA6B, 0xC2B2AE35
+_32_BITS = 0xFFFFFFFF
+
+
+def mix(x: Any) -> Any:
+    """A bijection of 32-bit numbers in which every bit of x stirs every bit of the result."""
+    x = x ^ (x >> 16)
+    x = (x * MULTIPLIERS[0]) & _32_BITS
+    x = x ^ (x >> 15)
+    x = (x * MULTIPLIERS[1]) & _32_BITS
+    return x ^ (x >> 16)
+
+
+def tensor_seed(seed: int, index: int) -> int:
+    """The seed of the index-th tensor of a group."""
+    return int(mix((seed + index * GOLDEN) & _32_BITS))
+
+
+def step_key(seed: int, step: float | Tensor) -> Any:
+    """The key of one tensor at one step; a tensor where the step is one."""
+    step = step.to(torch.int64) if isinstance(step, Tensor) else int(step)
+    return mix(seed ^ step)
+
+
+def random_bits(key: Any, purpose: int, like: Tensor) -> Tensor:
+    """32 random bits for each element of `like` (by its place in memory order), as int64."""
+    index = torch.arange(like.numel(), device=like.device)
+    return mix(((index * GOLDEN) & _32_BITS) ^ key ^ purpose)
+
+
+def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
+    """float32 to bfloat16, up or down at random so that the mean is x, by the low 16 `bits`.
+
+    The 16 bits that do not fit are compared with 16 random ones by adding the two: the carry is
+    the decision.
+    """
+    raised = ((x.view(torch.int32) + (bits & 0xFFFF).to(torch.int32)) & -0x10000).view(x.dtype)
+    return torch.where(x.isfinite(), raised, x).to(torch.bfloat16)

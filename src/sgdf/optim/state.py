@@ -1,0 +1,95 @@
+"""The state of a parameter: created, found, loaded from a checkpoint, and this process's share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from sgdf.kernels.eager import compute_dtype
+from sgdf.kernels.quantized import (
+    Quantized,
+    blocks_per_row,
+    dequantize,
+    quantizable,
+    quantize_,
+)
+
+PLAIN = (Tensor, Parameter)
+
+
+def new_step(p: Tensor, on_device: bool) -> Tensor:
+    """A step counter at 0: on the CPU, where reading it is free, unless a graph will capture it."""
+    if on_device:
+        return torch.zeros((), dtype=torch.float32, device=p.device)
+    wide = torch.get_default_dtype() == torch.float64
+    return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
+
+
+def side_by_side(steps: list[Tensor]) -> list[Tensor]:
+    """The same counters as slices of one tensor, so that one addition counts them all."""
+    return list(torch.stack(steps).unbind())
+
+
+def moment_in(state: dict[str, Any], key: str) -> Tensor | Quantized:
+    scale = state.get(f"{key}_scale")
+    return state[key] if scale is None else Quantized(state[key], scale)
+
+
+def new_moment(p: Tensor, key: str, wanted: torch.dtype | None) -> dict[str, Tensor]:
+    """Zeros for a moment of p, laid out like p, by their state keys."""
+    if wanted != torch.int8 or not quantizable(p):
+        dtype = state_dtype(p, wanted)
+        return {key: torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)}
+    # A trend has a sign, the variances and second moments do not.
+    code = torch.int8 if key == "exp_avg" else torch.uint8
+    shape = (p.shape[0], blocks_per_row(p))
+    if type(p) in PLAIN:
+        scale = torch.zeros(shape, dtype=torch.float32, device=p.device)
+    else:
+        from torch.distributed.tensor import zeros
+
+        mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
+        scale = zeros(*shape, dtype=torch.float32, device_mesh=mesh, placements=placements)
+    return {
+        key: torch.zeros_like(p, dtype=code, memory_format=torch.preserve_format),
+        f"{key}_scale": scale,
+    }
+
+
+def loaded_moment(
+    p: Tensor, key: str, saved: dict[str, Tensor], wanted: torch.dtype | None
+) -> dict[str, Tensor]:
+    """A moment of a checkpoint, in the format that `wanted` means for p, in memory of its own."""
+    target, source = new_moment(p, key, wanted), moment_in(saved, key)
+    ours = moment_in(target, key)
+    if isinstance(source, Quantized) and isinstance(ours, Quantized):
+        return {name: saved[name].to(p.device, copy=True) for name in target}
+    value = dequantize(local(source)) if isinstance(source, Quantized) else source
+    if isinstance(ours, Quantized):
+        value = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
+        quantize_(local(ours), value)
+        return target
+    if isinstance(source, Quantized):
+        local(ours).copy_(value)
+        return target
+    return {key: value.to(device=p.device, dtype=state_dtype(p, wanted), copy=True)}
+
+
+def state_dtype(p: Tensor, wanted: torch.dtype | None) -> torch.dtype:
+    """The dtype of moments of p that have one: `wanted`, or p's own but at least float32."""
+    dtype = compute_dtype(p) if wanted in (None, torch.int8) else wanted
+    return dtype.to_complex() if p.is_complex() else dtype
+
+
+def local_row(p: Any, g: Any, *state: Any) -> list[Any]:
+    """This process's shards: the update is element-wise, so they need nothing from the others."""
+    if hasattr(g, "placements") and g.placements != p.placements:
+        g = g.redistribute(placements=p.placements)
+    return [local(t) for t in (p, g, *state)]
+
+
+def local(t: Any) -> Any:
+    if isinstance(t, Quantized):
+        return Quantized(local(t.codes), local(t.scale))
+    return t.to_local() if hasattr(t, "to_local") else t

@@ -1,0 +1,314 @@
+"""The Triton kernels compiled, on a GPU: `make test-gpu`. Needs torch, Triton, NumPy, pytest."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from reference import CASES, OPTIMIZERS, Reference, numpy
+from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def normal(shapes, dtype=torch.float32, seed=0):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return [
+        torch.randn(s, generator=generator, device="cuda").to(dtype).requires_grad_()
+        for s in shapes
+    ]
+
+
+def set_gradients(parameters, seed, scale=1.0):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    for p in parameters:
+        g = scale * torch.randn(p.shape, generator=generator, device="cuda")
+        p.grad = torch.empty_like(p).copy_(g)
+
+
+def twins(optimizer_class, parameters, steps=5, **kwargs):
+    """The same run by the loop and by the kernels, which are the default here."""
+    copies = [torch.empty_like(p).copy_(p).detach().requires_grad_() for p in parameters]
+    loop = optimizer_class(parameters, foreach=False, fused=False, **kwargs)
+    kernels = optimizer_class(copies, **kwargs)
+    assert (loop.implementation, kernels.implementation) == ("loop", "fused")
+    for seed in range(steps):
+        for optimizer, params in ((loop, parameters), (kernels, copies)):
+            set_gradients(params, seed)
+            optimizer.step()
+    return loop, kernels, parameters, copies
+
+
+@pytest.mark.parametrize(("optimizer", "settings"), CASES)
+def test_it_follows_the_statement(optimizer, settings):
+    parameters = normal([(4, 3), (1025,), (), (0,), (300, 70)])
+    on_device = {
+        key: value.cuda() if isinstance(value, torch.Tensor) else value
+        for key, value in settings.items()
+    }
+    for chosen in (settings, on_device):
+        optimizer_ = optimizer(parameters, **{"lr": 0.05, **chosen})
+        assert optimizer_.implementation == "fused"
+        references = noisy_run_on_gpu(parameters, optimizer_)
+        for p in parameters:
+            np.testing.assert_allclose(numpy(p), references[p].p, rtol=3e-5, atol=3e-5)
+
+
+def noisy_run_on_gpu(parameters, optimizer, steps=6):
+    references = {p: Reference(optimizer, numpy(p)) for p in parameters}
+    for seed in range(steps):
+        set_gradients(parameters, seed)
+        before = [p.grad.clone() for p in parameters]
+        optimizer.step()
+        for p, g in zip(parameters, before, strict=True):
+            assert torch.equal(p.grad, g)
+            references[p].step(numpy(g))
+    return references
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+@pytest.mark.parametrize("gradients", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtype_pairings_round_once_a_step(dtype, gradients, optimizer_class):
+    p = torch.randn(5000, device="cuda").to(dtype).requires_grad_()
+    p.grad_dtype = gradients
+    optimizer = optimizer_class([p], lr=0.01, weight_decay=0.1)
+    reference = Reference(optimizer, numpy(p))
+    steps = 5
+    for _ in range(steps):
+        p.grad = torch.randn(5000, device="cuda").to(gradients)
+        optimizer.step()
+        reference.step(numpy(p.grad))
+    unit = torch.finfo(dtype).eps
+    np.testing.assert_allclose(numpy(p), reference.p, rtol=steps * unit, atol=2 * steps * unit)
+    key = optimizer.state_keys[0]
+    assert optimizer.state[p][key].dtype == torch.float32
+
+
+@pytest.mark.parametrize("state_dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_state_dtypes(state_dtype):
+    _, kernels, a, b = twins(FilterAdam, normal([(5000,)]), state_dtype=state_dtype, eps=1e-3)
+    torch.testing.assert_close(a[0], b[0], rtol=1e-4, atol=1e-3)
+    assert kernels.state[b[0]]["exp_avg"].dtype == state_dtype
+
+
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 512), (50, 300), (100, 129), (32, 16, 3, 3)])
+def test_8_bit_state_has_the_codes_of_the_loop(shape, dtype, optimizer_class):
+    loop, kernels, a, b = twins(
+        optimizer_class, normal([shape, (7,)], dtype), state_dtype=torch.int8, lr=0.01,
+        stochastic_rounding=True, rounding_seed=1,
+    )  # fmt: skip
+    torch.testing.assert_close(a[0], b[0], rtol=2e-2, atol=2e-2)
+    for key in kernels.state_keys:
+        codes = [o.state[p[0]][key].int() for o, p in ((loop, a), (kernels, b))]
+        assert (codes[0] != codes[1]).float().mean() < 2e-3
+    assert kernels.state[b[1]]["exp_avg"].dtype == torch.float32
+
+
+def test_layouts():
+    parameters = [
+        torch.randn(16, 8, 3, 3, device="cuda").to(memory_format=torch.channels_last),
+        torch.randn(60, 40, device="cuda").t(),
+        torch.randn(4001, device="cuda")[1:],
+        torch.randn(400, device="cuda")[::3],
+    ]
+    parameters = [p.detach().requires_grad_() for p in parameters]
+    for optimizer_class in OPTIMIZERS:
+        optimizer = optimizer_class(parameters, lr=0.01)
+        references = noisy_run_on_gpu(parameters, optimizer)
+        for p in parameters:
+            np.testing.assert_allclose(numpy(p), references[p].p, rtol=3e-5, atol=3e-5)
+
+
+def test_hundreds_of_tensors():
+    shapes = [(i % 50, i % 7 + 1) for i in range(400)]
+    _, _, a, b = twins(SGDF, normal(shapes))
+    for p, q in zip(a, b, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tensor_past_2_to_the_31_elements():
+    p = torch.ones(2**31 + 1000, device="cuda", dtype=torch.bfloat16)
+    p.grad = torch.ones_like(p)
+    optimizer = SGDF([p], lr=0.5, state_dtype=torch.bfloat16)
+    optimizer.step()
+    assert p[:1000].eq(0.5).all()
+    assert p[-1000:].eq(0.5).all()
+
+
+def test_gradients_set_to_none_every_step():
+    _, kernels, a, b = twins(SGDF, normal([(1000,), (33, 65)]), steps=10)
+    for p, q in zip(a, b, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+    plans = kernels._plans[id(kernels.param_groups[0]["params"])]
+    assert len(plans) == 1
+
+
+# --- CUDA graphs --------------------------------------------------------------------------------
+
+
+WARM_UP, REPLAYS = 3, 100
+
+
+def train(optimizer_class, options, captured):
+    """Whole steps (backward too) under a cosine schedule that fills the learning rate's tensor."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 8)
+    ).cuda()
+    inputs = torch.randn(WARM_UP + REPLAYS, 16, 64, device="cuda")
+    batch, lr = inputs[0].clone(), torch.tensor(0.0, device="cuda")
+    optimizer = optimizer_class(model.parameters(), lr=lr, capturable=True, **options)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    def prepare(t):
+        lr.fill_(0.005 * (1 + math.cos(math.pi * t / len(inputs))))
+        batch.copy_(inputs[t])
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for t in range(WARM_UP):
+            prepare(t)
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    run = step
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        run = graph.replay
+    for t in range(WARM_UP, len(inputs)):
+        prepare(t)
+        run()
+    torch.cuda.synchronize()
+    assert {s["step"].item() for s in optimizer.state.values()} == {float(len(inputs))}
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"state_dtype": torch.int8}, {"foreach": True}])
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
+def test_100_replays_under_a_cosine_schedule_are_100_steps(optimizer_class, options):
+    eager, replayed = (train(optimizer_class, options, captured) for captured in (False, True))
+    for p, q in zip(eager, replayed, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0)
+
+
+def test_capturing_a_first_step_is_refused_by_name():
+    p = torch.ones(10, device="cuda")
+    p.grad = torch.ones_like(p)
+    optimizer = SGDF([p], capturable=True)
+    graph = torch.cuda.CUDAGraph()
+    refused = pytest.raises(RuntimeError, match="run one step before capturing")
+    with refused, torch.cuda.graph(graph):
+        optimizer.step()
+
+
+# --- GradScaler, memory, checkpoints, FSDP2 -----------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_grad_scaler_inside_the_kernel(optimizer_class):
+    scaled, plain = normal([(300,), (5,)]), normal([(300,), (5,)])
+    optimizer, reference = optimizer_class(scaled, lr=0.01), optimizer_class(plain, lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=2)
+    for seed in range(6):
+        set_gradients(plain, seed)
+        reference.step()
+        set_gradients(scaled, seed, scale=scaler.get_scale())
+        scaler.scale(torch.zeros((), device="cuda"))  # as a loss would have been
+        scaler.step(optimizer)
+        scaler.update()
+    for p, q in zip(scaled, plain, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+    before = copy.deepcopy([optimizer.state_dict()["state"], scaled])
+    set_gradients(scaled, 9)
+    scaled[1].grad[0] = torch.inf
+    scaler.step(optimizer)
+    scaler.update()
+    after = [optimizer.state_dict()["state"], scaled]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam, Momentum])
+def test_a_step_needs_no_memory_of_its_own(optimizer_class, state_dtype):
+    if optimizer_class is Momentum and state_dtype == torch.int8:
+        pytest.skip("Momentum has no 8-bit state")
+    parameters = normal([(4096, 4096), (4096,)])
+    optimizer = optimizer_class(parameters, lr=0.01, state_dtype=state_dtype)
+    set_gradients(parameters, 0)
+    optimizer.step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    optimizer.step()
+    extra = torch.cuda.max_memory_allocated() - before
+    assert extra <= 0.01 * sum(p.nbytes for p in parameters)
+
+
+def test_a_checkpoint_of_the_cpu_goes_on_here():
+    cpu = [torch.randn(64, 512).requires_grad_()]
+    optimizer = SGDF(cpu, lr=0.1)
+    cpu[0].grad = torch.randn(64, 512)
+    optimizer.step()
+    gpu = [cpu[0].detach().cuda().requires_grad_()]
+    moved = SGDF(gpu, lr=0.1)
+    moved.load_state_dict(optimizer.state_dict())
+    for _ in range(3):
+        cpu[0].grad = torch.randn(64, 512)
+        gpu[0].grad = cpu[0].grad.cuda()
+        optimizer.step(), moved.step()
+    torch.testing.assert_close(gpu[0].cpu(), cpu[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_filter_before_a_fused_optimizer():
+    p, q = normal([(500,)]), normal([(500,)])
+    filtered, ours = torch.optim.SGD(p, lr=0.1, fused=True), SGDF(q, lr=0.1)
+    WienerFilter(filtered)
+    for seed in range(5):
+        set_gradients(p, seed), set_gradients(q, seed)
+        filtered.step(), ours.step()
+    torch.testing.assert_close(p[0], q[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.int8])
+def test_fsdp2_shards(state_dtype, tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.Linear(64, 3)).cuda()
+        twin = copy.deepcopy(model)
+        fully_shard(model, mesh=init_device_mesh("cuda", (1,)))
+        sharded = SGDF(model.parameters(), lr=0.1, state_dtype=state_dtype)
+        plain = SGDF(twin.parameters(), lr=0.1, state_dtype=state_dtype)
+        assert sharded.implementation == "fused"
+        for _ in range(4):
+            x = torch.randn(8, 256, device="cuda")
+            for m, optimizer in ((model, sharded), (twin, plain)):
+                optimizer.zero_grad()
+                m(x).square().mean().backward()
+                optimizer.step()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.full_tensor(), q, rtol=1e-5, atol=1e-6)
+        assert len(sharded._plans[id(sharded.param_groups[0]["params"])]) == 1
+    finally:
+        dist.destroy_process_group()

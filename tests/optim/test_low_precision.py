@@ -1,0 +1,280 @@
+"""State in 8 bits and bfloat16 parameters that learn."""
+
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
+from sgdf.kernels.rounding import random_bits, round_to_bfloat16, step_key, tensor_seed
+
+PATHS = [{"foreach": False}, {"fused": True}]
+
+
+def saved(optimizer):
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def new_quantized(shape, signed):
+    codes = torch.zeros(shape, dtype=torch.int8 if signed else torch.uint8)
+    return Quantized(codes, torch.zeros(shape[0], -(-codes[0].numel() // 256)))
+
+
+# --- the code -----------------------------------------------------------------------------------
+
+
+@given(
+    st.booleans(),
+    st.integers(1, 3),
+    st.sampled_from([1, 255, 256, 257, 600]),
+    st.integers(-20, 15).map(lambda exponent: 10.0**exponent),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_code_is_within_an_eighth_and_comes_back_as_it_is(signed, rows, columns, magnitude):
+    x = magnitude * torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
+    x = x if signed else x.square() / magnitude
+    moment = new_quantized(x.shape, signed)
+    quantize_(moment, x)
+    once = dequantize(moment)
+    largest = moment.scale.repeat_interleave(256, dim=1)[:, :columns]
+    floor = largest * (2.0**-15 if signed else 2.0**-31)
+    assert ((once - x).abs() <= x.abs() / 16 + floor / 8).all()
+    again = new_quantized(x.shape, signed)
+    quantize_(again, once)
+    torch.testing.assert_close(dequantize(again), once, rtol=0.07, atol=0)
+
+
+def test_zeros_stay_zeros_and_rounding_has_no_bias():
+    moment = new_quantized((1, 256), signed=True)
+    quantize_(moment, torch.zeros(1, 256))
+    assert not dequantize(moment).any()
+
+    x = torch.linspace(-1, 1, 256).reshape(1, 256)
+    mean, n = torch.zeros(1, 256), 4000
+    for step in range(n):
+        bits = random_bits(step_key(tensor_seed(0, 0), step), 0, x).reshape(1, 256)
+        quantize_(moment, x, bits)
+        mean += dequantize(moment) / n
+    # A level is an eighth of a power of two: its noise over the root of n, with four sigmas.
+    assert ((mean - x).abs() <= 4 * (x.abs() / 8 + 2**-18) / n**0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pays"),
+    [
+        (torch.empty(16, 256), True),
+        (torch.empty(15, 256), False),  # under 4096 elements
+        (torch.empty(64, 64), False),  # rows under 128
+        (torch.empty(8192), False),  # no rows
+        (torch.empty(32, 16, 3, 3).to(memory_format=torch.channels_last), True),
+        (torch.empty(256, 64).t(), False),  # rows do not follow one another
+        (torch.empty(64, 512)[:, ::2], False),
+        (torch.empty(64, 256, dtype=torch.complex64), False),
+    ],
+)
+def test_which_tensors_are_worth_it(tensor, pays):
+    assert quantizable(tensor) == pays
+
+
+# --- optimizers with 8-bit state ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
+def test_1000_steps_on_a_noisy_quadratic_end_where_float32_ends(optimizer_class, path):
+    """The mean square distance from the minimum, over 8192 coordinates: within 5 percent."""
+
+    def distance(**kwargs):
+        generator = torch.Generator().manual_seed(0)
+        p = torch.full((32, 256), 3.0).requires_grad_()
+        lr = 0.05 if optimizer_class is SGDF else 0.01
+        optimizer = optimizer_class([p], lr=lr, **path, **kwargs)
+        curvature = torch.logspace(-1, 0, 256)
+        total = 0.0
+        for step in range(1000):
+            p.grad = curvature * p.detach() + 0.5 * torch.randn(32, 256, generator=generator)
+            optimizer.step()
+            if step >= 700:
+                total += p.detach().square().mean().item() / 300
+        return total
+
+    assert distance(state_dtype=torch.int8) == pytest.approx(distance(), rel=0.05)
+
+
+def test_1000_steps_on_digits_end_where_float32_ends():
+    """Test accuracy within 2 points of float32's, three seeds each (their spread is about 0.5)."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    bunch = datasets.load_digits()
+    x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1297], order[1297:]
+
+    def accuracy(seed, **kwargs):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+        )
+        wide = torch.nn.Linear(256, 256)
+        model.insert(2, wide), model.insert(3, torch.nn.ReLU())
+        optimizer = SGDF(model.parameters(), lr=0.3, fused=True, **kwargs)
+        for _ in range(1000):
+            batch = train[torch.randint(len(train), (32,))]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+        if kwargs:
+            assert optimizer.state[wide.weight]["exp_avg"].dtype == torch.int8
+        with torch.no_grad():
+            return 100 * (model(x[test]).argmax(1) == y[test]).float().mean().item()
+
+    full = sum(accuracy(seed) for seed in range(3)) / 3
+    eight = sum(accuracy(seed, state_dtype=torch.int8) for seed in range(3)) / 3
+    assert full > 95
+    assert abs(full - eight) < 2
+
+
+def big_and_small(seed=0):
+    torch.manual_seed(seed)
+    return [torch.randn(16, 512, requires_grad=True), torch.randn(10, requires_grad=True)]
+
+
+def advance(optimizer, steps, first=0):
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(step)
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_state_of_a_large_tensor_is_two_bytes_a_parameter(path):
+    big, small = big_and_small()
+    optimizer = SGDF([big, small], state_dtype=torch.int8, **path)
+    advance(optimizer, 2)
+    state = optimizer.state[big]
+    assert set(state) == {"step", "exp_avg", "exp_avg_scale", "exp_var", "exp_var_scale"}
+    size = sum(t.nbytes for key, t in state.items() if key != "step")
+    assert size / big.numel() <= 2.1
+    assert optimizer.state[small]["exp_avg"].dtype == torch.float32
+
+
+def test_a_group_can_opt_out():
+    p, q = torch.randn(16, 512, requires_grad=True), torch.randn(16, 512, requires_grad=True)
+    groups = [{"params": [p]}, {"params": [q], "state_dtype": None}]
+    optimizer = SGDF(groups, state_dtype=torch.int8)
+    advance(optimizer, 1)
+    assert optimizer.state[p]["exp_avg"].dtype == torch.int8
+    assert optimizer.state[q]["exp_avg"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
+def test_an_8_bit_checkpoint_goes_on_exactly(optimizer_class, path):
+    params = big_and_small()
+    optimizer = optimizer_class(params, lr=0.1, state_dtype=torch.int8, **path)
+    advance(optimizer, 3)
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    loaded = optimizer_class(twins, lr=0.1, state_dtype=torch.int8, **path)
+    loaded.load_state_dict(saved(optimizer))
+    advance(optimizer, 3, first=3), advance(loaded, 3, first=3)
+    for p, q in zip(params, twins, strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("other", [None, torch.bfloat16, torch.float64])
+def test_checkpoints_convert_both_ways(other):
+    params = big_and_small()
+    eight = FilterAdam(params, lr=0.01, state_dtype=torch.int8)
+    wide = FilterAdam([p.detach().clone().requires_grad_() for p in params], state_dtype=other)
+    advance(eight, 4), advance(wide, 4)
+
+    state = eight.state[params[0]]
+    before = {
+        key: dequantize(Quantized(state[key], state[f"{key}_scale"])) for key in eight.state_keys
+    }
+    wide.load_state_dict(saved(eight))
+    p = wide.param_groups[0]["params"][0]
+    for key, value in before.items():
+        assert wide.state[p][key].dtype == (other or torch.float32)
+        torch.testing.assert_close(wide.state[p][key].float(), value, rtol=4e-3, atol=0)
+    assert set(wide.state[p]) == {"step", *wide.state_keys}
+
+    eight.load_state_dict(saved(wide))
+    state = eight.state[params[0]]
+    for key, value in before.items():
+        back = dequantize(Quantized(state[key], state[f"{key}_scale"]))
+        torch.testing.assert_close(back, value, rtol=0.07, atol=1e-9)
+    advance(eight, 1), advance(wide, 1)
+
+
+def test_what_8_bits_and_random_rounding_do_not_go_with():
+    p = torch.randn(3)
+    for refused in ({"foreach": True}, {"differentiable": True}):
+        for setting in ({"state_dtype": torch.int8}, {"stochastic_rounding": True}):
+            with pytest.raises(RuntimeError, match=r"state_dtype=torch\.int8.*stochastic_rounding"):
+                SGDF([p], **refused, **setting)
+    with pytest.raises(ValueError, match="Invalid state_dtype"):
+        Momentum([p], state_dtype=torch.int8)
+
+
+# --- bfloat16 parameters ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_updates_below_half_a_unit_are_lost_without_and_arrive_with_random_rounding(path):
+    """A hundred steps of a fiftieth of bfloat16's spacing, on 20000 parameters."""
+
+    def moved(**kwargs):
+        p = torch.ones(20_000, dtype=torch.bfloat16, requires_grad=True)
+        spacing = 2**-8  # below 1
+        optimizer = SGDF([p], lr=spacing / 50, **path, **kwargs)
+        for _ in range(100):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+        return (1 - p.detach().double().mean().item()) / spacing
+
+    assert moved() == 0
+    assert moved(stochastic_rounding=True) == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_random_rounding_repeats_itself_and_goes_on_from_a_checkpoint(path):
+    def run(seed, interrupted=False):
+        p = torch.ones(5000, dtype=torch.bfloat16, requires_grad=True)
+        settings = {"lr": 1e-3, "stochastic_rounding": True, "rounding_seed": seed, **path}
+        optimizer = SGDF([p], **settings)
+        advance(optimizer, 3)
+        if interrupted:
+            checkpoint = saved(optimizer)
+            optimizer = SGDF([p], **settings)
+            optimizer.load_state_dict(checkpoint)
+        advance(optimizer, 3, first=3)
+        return p.detach()
+
+    assert torch.equal(run(0), run(0))
+    assert torch.equal(run(0), run(0, interrupted=True))
+    assert not torch.equal(run(0), run(1))
+
+
+def test_both_paths_draw_the_same_bits():
+    results = []
+    for path in PATHS:
+        p = torch.linspace(-2, 2, 5000).bfloat16().requires_grad_()
+        optimizer = SGDF([p], lr=1e-3, stochastic_rounding=True, **path)
+        advance(optimizer, 5)
+        results.append(p.detach())
+    assert (results[0] != results[1]).float().mean() < 1e-3
+
+
+def test_rounding_keeps_what_is_not_finite_and_what_needs_none():
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0, -0.0, 3e38])
+    bits = torch.full((6,), 0xFFFF)
+    rounded = round_to_bfloat16(x, bits)
+    torch.testing.assert_close(rounded[:5], x[:5].bfloat16(), equal_nan=True, rtol=0, atol=0)
