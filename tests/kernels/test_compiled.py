@@ -625,8 +625,10 @@ def cache(tmp_path, monkeypatch):
 def afresh():
     """Forget that the kernels were compiled, before and after."""
     compiled._compiled.cache_clear()
+    compiled._say_why_not.cache_clear()
     yield
     compiled._compiled.cache_clear()
+    compiled._say_why_not.cache_clear()
 
 
 def works(library):

@@ -49,22 +49,28 @@ CHECKPOINTS = {
         StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     ),
 }
-KERNELS = {"loop": False, "foreach": True}  # the optimizers' foreach
+KERNELS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 Outcome: TypeAlias = dict[str, Any]
 State: TypeAlias = dict[Tensor, dict[str, Tensor]]
 Batch: TypeAlias = tuple[Tensor, Tensor]
 
 
-def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Odd first dimensions: between two ranks 7 splits unevenly, 1 leaves a shard empty."""
+def make_model(dtype: torch.dtype = torch.float32, wide: bool = False) -> nn.Module:
+    """Odd first dimensions: between two ranks 7 splits unevenly, 1 leaves a shard empty.
+
+    A `wide` model has a weight that is worth 8-bit state.
+    """
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).to(dtype)
+    inputs, hidden = (300, 33) if wide else (5, 7)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, 1)).to(dtype)
 
 
-def make_batches(dtype: torch.dtype = torch.float32) -> list[Batch]:
-    numbers = torch.randn(STEPS, 8, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
-    return [(batch[:, :5], batch[:, 5:]) for batch in numbers]
+def make_batches(dtype: torch.dtype = torch.float32, wide: bool = False) -> list[Batch]:
+    inputs = 300 if wide else 5
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.randn(STEPS, 8, inputs + 1, generator=generator).to(dtype)
+    return [(batch[:, :inputs], batch[:, inputs:]) for batch in numbers]
 
 
 def my_half(batches: Iterable[Batch]) -> list[Batch]:
@@ -98,10 +104,12 @@ def outcome(model: nn.Module, state: State, whole: bool = True) -> Outcome:
     }
 
 
-def single_process(name: str, dtype: torch.dtype = torch.float32) -> Outcome:
-    model = make_model(dtype)
-    optimizer = OPTIMIZERS[name](model.parameters())
-    train(model, optimizer, make_batches(dtype))
+def single_process(
+    name: str, dtype: torch.dtype = torch.float32, wide: bool = False, **options: Any
+) -> Outcome:
+    model = make_model(dtype, wide)
+    optimizer = OPTIMIZERS[name](model.parameters(), **options)
+    train(model, optimizer, make_batches(dtype, wide))
     return outcome(model, optimizer.state)
 
 
@@ -164,15 +172,17 @@ def consolidated(optimizer: ZeroRedundancyOptimizer) -> dict[str, Any]:
     return state_dict[0]
 
 
-def fsdp(name: str, foreach: bool, dtype: torch.dtype = torch.float32) -> Outcome:
+def fsdp(
+    name: str, dtype: torch.dtype = torch.float32, wide: bool = False, **options: Any
+) -> Outcome:
     """Also goes on from every kind of checkpoint, in a fresh model with a fresh optimizer."""
-    batches = make_batches(dtype)
+    batches = make_batches(dtype, wide)
     if dtype == torch.float32:
         batches = my_half(batches)
     # else all of it on both ranks: in bfloat16 the halves' gradients would round differently
 
-    model = sharded_model(dtype)
-    optimizer = OPTIMIZERS[name](model.parameters(), foreach=foreach)
+    model = sharded_model(dtype, wide)
+    optimizer = OPTIMIZERS[name](model.parameters(), **options)
     train(model, optimizer, batches[:SAVED_AFTER])
     checkpoints = {
         kind: copy.deepcopy(
@@ -190,8 +200,8 @@ def fsdp(name: str, foreach: bool, dtype: torch.dtype = torch.float32) -> Outcom
     result["layout"] = layout(model, optimizer.state)
 
     for kind, (model_state, optimizer_state) in checkpoints.items():
-        model = sharded_model(dtype)
-        optimizer = OPTIMIZERS[name](model.parameters(), foreach=foreach)
+        model = sharded_model(dtype, wide)
+        optimizer = OPTIMIZERS[name](model.parameters(), **options)
         _, set_options = CHECKPOINTS[kind]
         set_model_state_dict(model, model_state, options=set_options)
         set_optimizer_state_dict(model, optimizer, optimizer_state, options=set_options)
@@ -218,8 +228,8 @@ def fsdp_filter() -> Outcome:
     }
 
 
-def sharded_model(dtype: torch.dtype = torch.float32) -> nn.Module:
-    model = make_model(dtype)
+def sharded_model(dtype: torch.dtype = torch.float32, wide: bool = False) -> nn.Module:
+    model = make_model(dtype, wide)
     fully_shard(model, mesh=init_device_mesh("cpu", (WORLD_SIZE,)))
     return model
 
@@ -242,9 +252,14 @@ CASES: dict[str, Callable[[], Outcome]] = {"fsdp-WienerFilter": fsdp_filter}
 for name in OPTIMIZERS:
     CASES[f"ddp-{name}"] = partial(ddp, name)
     CASES[f"zero-{name}"] = partial(zero, name)
-    for kernel, foreach in KERNELS.items():
-        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, foreach)
-        CASES[f"fsdp-bfloat16-{name}-{kernel}"] = partial(fsdp, name, foreach, torch.bfloat16)
+    for kernel, options in KERNELS.items():
+        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
+        CASES[f"fsdp-bfloat16-{name}-{kernel}"] = partial(fsdp, name, torch.bfloat16, **options)
+for name in ("SGDF", "FilterAdam"):
+    for kernel in ("loop", "fused"):
+        CASES[f"fsdp-8-bit-{name}-{kernel}"] = partial(
+            fsdp, name, wide=True, state_dtype=torch.int8, **KERNELS[kernel]
+        )
 
 
 def main(folder: Path, rank: int) -> None:

@@ -132,6 +132,24 @@ def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
             assert_close(rank[kind]["shards"], rank["shards"], **BITWISE)
 
 
+@pytest.mark.parametrize("kernel", ["loop", "fused"])
+@pytest.mark.parametrize("name", ["SGDF", "FilterAdam"])
+def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
+    """Blocks do not cross rows, so shards of rows have whole blocks; random bits are a rank's own."""
+    alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
+    for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
+        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)
+        codes = rank["state"]["0.weight"]
+        assert (codes["exp_avg"].dtype, codes["exp_var"].dtype) == (torch.int8, torch.uint8)
+        assert codes["exp_avg_scale"].shape == (33, 2)
+        assert_sharded_like_parameters(
+            {"weight": {k: v for k, v in rank["layout"]["0.weight"].items() if "scale" not in k}}
+        )
+        for kind in worker.CHECKPOINTS:
+            assert_close(rank[kind]["shards when loaded"], rank["shards when saved"], **BITWISE)
+            assert_close(rank[kind]["shards"], rank["shards"], **BITWISE)
+
+
 def test_fsdp_wiener_filter(outcomes: Outcomes) -> None:
     alone = worker.single_process_filter()
     for rank in outcomes("fsdp-WienerFilter"):

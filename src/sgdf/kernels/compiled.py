@@ -57,7 +57,19 @@ MOMENTUM, FILTER, ADAM = range(3)
 
 def available() -> bool:
     """Whether the kernels are there, compiling them if need be; says once why if they are not."""
+    if _library() is None:
+        _say_why_not()
     return _library() is not None
+
+
+def suits(params: Sequence[Tensor]) -> bool:
+    """Whether these kernels can update every one of the parameters; no word if they cannot."""
+    return (
+        bool(params)
+        and not torch.compiler.is_compiling()
+        and all(p.is_cpu and (p.is_floating_point() or p.is_complex()) for p in params)
+        and _library() is not None
+    )
 
 
 _lock = threading.Lock()
@@ -65,20 +77,24 @@ _lock = threading.Lock()
 
 def _library() -> ctypes.CDLL | None:
     with _lock:  # functools.cache lets two threads compute the same value
-        return _compiled()
+        return _compiled()[0]
 
 
 @functools.cache
-def _compiled() -> ctypes.CDLL | None:
+def _compiled() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none."""
     try:
-        return _load()
+        return _load(), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        reason = " ".join(str(error).split())
-        warnings.warn(
-            f"the fused CPU kernels cannot be used, foreach takes their place: {reason}",
-            stacklevel=4,
-        )
-        return None
+        return None, " ".join(str(error).split())
+
+
+@functools.cache
+def _say_why_not() -> None:
+    reason = _compiled()[1]
+    warnings.warn(
+        f"the fused CPU kernels cannot be used, foreach takes their place: {reason}", stacklevel=4
+    )
 
 
 def _load() -> ctypes.CDLL:

@@ -232,6 +232,8 @@ def choose_path(group: dict[str, Any], planned: Container[int] = ()) -> str:
     """The kernels that update a group: those asked for, or the fastest that suit every tensor."""
     if id(group["params"]) in planned:
         return "fused"
+    if not group["params"]:
+        return "loop"
     if group["fused"]:
         if not group["params"][0].is_cpu or compiled.available():
             return "fused"
@@ -239,7 +241,8 @@ def choose_path(group: dict[str, Any], planned: Container[int] = ()) -> str:
     if group["foreach"]:
         return "foreach"
     if group["foreach"] is None and group["fused"] is None:
-        if not group["differentiable"] and fused.suits(group["params"]):
+        suits = compiled.suits if group["params"][0].is_cpu else fused.suits
+        if not group["differentiable"] and suits(group["params"]):
             return "fused"
         if not needs_the_loop(group):
             _, foreach = _default_to_fused_or_foreach(group["params"], group["differentiable"])

@@ -66,8 +66,8 @@ class SGDF(FilterOptimizer):
         decoupled_weight_decay: shrink the parameter instead (as AdamW does).
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: where torch would.
-        fused: one kernel over all tensors, in Triton on CUDA and in C++ on the CPU. None: on CUDA,
-            where it suits every parameter (float32, bfloat16, float16).
+        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
+            CPU, compiled at the first step ever. None: where it suits every parameter.
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
         differentiable: let autograd through the step.
         state_dtype: dtype of the state. None: the parameter's, but float32 for parameters below
