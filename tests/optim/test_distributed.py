@@ -135,7 +135,7 @@ def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["loop", "fused"])
 @pytest.mark.parametrize("name", ["SGDF", "FilterAdam"])
 def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
-    """Blocks do not cross rows, so shards of rows have whole blocks; random bits are a rank's own."""
+    """Blocks do not cross rows, so shards of rows are whole; random bits are each rank's own."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
     for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
         assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)

@@ -175,6 +175,15 @@ class FilterOptimizer(Optimizer):
 
     # --- checkpoints --------------------------------------------------------------------------
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state and the settings, but for `state_dtype`: it says how this optimizer keeps its
+        state, not what the state is, and torch's distributed checkpoints cannot hold a dtype.
+        """
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            group.pop("state_dtype", None)
+        return state_dict
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer state, in the dtype that this optimizer keeps it in.
 
@@ -192,7 +201,7 @@ class FilterOptimizer(Optimizer):
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for group, dtype in zip(self.param_groups, formats, strict=True):
-                group["state_dtype"] = dtype  # how to keep state is not the checkpoint's to say
+                group["state_dtype"] = dtype
             for i, (p, group) in zip(ids, where, strict=True):
                 saved = as_saved["state"].get(i, {})
                 if isinstance(saved.get("step"), Tensor):
