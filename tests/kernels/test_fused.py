@@ -251,6 +251,11 @@ CHANGES = {
     "no state": lambda p, o: o.state.clear(),
     "another state": lambda p, o: o.state.update({p: {}}),
     "a checkpoint": lambda p, o: o.load_state_dict(o.state_dict()),
+    "another parameter": lambda p, o: o.param_groups[0]["params"].__setitem__(
+        0, torch.ones(6, requires_grad=True)
+    ),
+    "another list": lambda p, o: o.param_groups[0].update(params=o.param_groups[0]["params"][::-1]),
+    "another seed": lambda p, o: o.param_groups[0].update(rounding_seed=1),
     "a smaller parameter": lambda p, o: (setattr(p, "grad", None), setattr(p, "data", p.data[:3])),
 }
 

@@ -249,7 +249,9 @@ class Plan:
         self.sizes = list(map(Tensor.numel, grads))
         self.dtypes = list(map(DTYPE, grads))
 
-    def renewed(self, state: dict[Tensor, dict[str, Any]], grads: list[Tensor]) -> Columns | None:
+    def renewed(
+        self, state: dict[Tensor, dict[str, Any]], params: list[Tensor], grads: list[Tensor]
+    ) -> Columns | None:
         """The columns with this step's gradients; None if anything else is not as it was.
 
         A gradient has its parameter's size and dtype, so those of the gradients tell both.
@@ -258,7 +260,8 @@ class Plan:
             return None
         values = map(dict.values, self.states)
         if (
-            len(grads) != len(self.sizes)
+            len(params) != len(self.sizes)
+            or not all(map(operator.is_, params, self.columns[0]))
             or not all(map(operator.is_, state.values(), self.all_states))
             or not all(map(operator.is_, chain.from_iterable(values), self.values))
             or list(map(Tensor.data_ptr, self.movable)) != self.addresses
@@ -270,7 +273,8 @@ class Plan:
         self.columns = (self.columns[0], grads, *self.columns[2:])
         return self.columns
 
-    flags: tuple[Any, ...]
+    made_for: tuple[Any, ...]
+    params: list[Tensor]
 
 
 DTYPE = operator.attrgetter("dtype")

@@ -26,9 +26,6 @@ from sgdf.optim.state import (
     side_by_side,
 )
 
-#: What decides on the path of a group, and so whether a plan of the fused kernels is for it.
-PLAN_FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
-
 PLANS = 4  # kept for a group, for gradients that come and go
 
 #: Lists with an entry for each parameter: tensors, or the codes and scales of an 8-bit moment.
@@ -100,12 +97,12 @@ class FilterOptimizer(Optimizer):
         plans = self._plans.get(id(group["params"])) if self._plans else None
         if not plans:
             return None
-        if plans[0].flags != PLAN_FLAGS(group):
+        if plans[0].made_for != what_plans_depend_on(group):
             del self._plans[id(group["params"])]
             return None
         grads = [p.grad for p in group["params"]]
         try:
-            return plans[0].renewed(self.state, grads)
+            return plans[0].renewed(self.state, group["params"], grads)
         except (TypeError, RuntimeError):  # a gradient is None or sparse: _init_group knows
             return None
 
@@ -125,7 +122,8 @@ class FilterOptimizer(Optimizer):
                 self.state[p]["step"] = step
             columns = (*columns[:2], steps, *columns[3:])
         plan = fused.Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
-        plan.flags = PLAN_FLAGS(group)
+        plan.made_for = what_plans_depend_on(group)
+        plan.params = group["params"]  # alive, so that no other list gets its id
         if whole:
             plan.remember(self.state)
         plans.insert(0, plan)
@@ -235,6 +233,14 @@ class FilterOptimizer(Optimizer):
                 step = self.state[p].get("step") if p in self.state else None
                 if step is not None and not isinstance(step, Tensor):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
+
+
+FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
+
+
+def what_plans_depend_on(group: dict[str, Any]) -> tuple[Any, ...]:
+    """The settings that a plan of the fused kernels is made for; all others are read each step."""
+    return (*FLAGS(group), group.get("rounding_seed"))
 
 
 def choose_path(group: dict[str, Any], planned: Container[int] = ()) -> str:
