@@ -129,3 +129,26 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     assert failed.returncode == 1
     assert failed.stderr.strip() == 'sgdf: rich is not installed: pip install "sgdf[lab]"'
     assert "Traceback" in python("-m", "sgdf", "--debug", "demo", PYTHONPATH=str(tmp_path)).stderr
+
+
+def test_make_installs_again_when_and_only_when_a_dependency_file_changed(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").touch()
+
+    def planned(target):
+        command = ["make", "--dry-run", target]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert "pip install" in planned("demo")
+    for stamp in (".installed-lab", ".installed-dev"):
+        (tmp_path / ".venv" / stamp).touch()
+    for target in ("demo", "test"):
+        assert "pip install" not in planned(target)
+    for name in ("pyproject.toml", "constraints.txt"):
+        later = (tmp_path / ".venv" / ".installed-dev").stat().st_mtime + 10
+        os.utime(tmp_path / name, (later, later))
+        for target in ("demo", "test"):
+            assert "pip install" in planned(target)
+        os.utime(tmp_path / name, (later - 20, later - 20))
