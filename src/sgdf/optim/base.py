@@ -1,7 +1,7 @@
 """What the optimizers share: a step over all groups, and checkpoints."""
 
 import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -243,9 +243,9 @@ def what_plans_depend_on(group: dict[str, Any]) -> tuple[Any, ...]:
     return (*FLAGS(group), group.get("rounding_seed"))
 
 
-def choose_path(group: dict[str, Any], planned: Container[int] = ()) -> str:
+def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
     """The kernels that update a group: those asked for, or the fastest that suit every tensor."""
-    if id(group["params"]) in planned:
+    if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
         return "fused"
     if not group["params"]:
         return "loop"
