@@ -65,8 +65,8 @@ def available() -> bool:
 def suits(params: Sequence[Tensor]) -> bool:
     """Whether these kernels can update every one of the parameters; no word if they cannot."""
     return (
-        bool(params)
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
+        and len(params) > 0
         and all(p.is_cpu and (p.is_floating_point() or p.is_complex()) for p in params)
         and _library() is not None
     )

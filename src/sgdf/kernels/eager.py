@@ -210,7 +210,7 @@ def filter_foreach(
     maximize: bool,
     capturable: bool,
 ) -> None:
-    adam = bool(exp_avg_sqs)
+    adam = len(exp_avg_sqs) > 0
     columns = [params, grads, steps, exp_avgs, exp_vars] + ([exp_avg_sqs] if adam else [])
     for p, g, t, *moments in _alike(columns):
         dtype = compute_dtype(p[0])

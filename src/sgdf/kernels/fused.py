@@ -41,8 +41,8 @@ def has_triton() -> bool:
 def suits(params: Sequence[Tensor]) -> bool:
     """Whether these kernels can update every one of the parameters."""
     return (
-        bool(params)
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
+        and len(params) > 0
         and has_triton()
         and all(p.is_cuda and p.dtype in SUPPORTED for p in params)
     )
