@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sgdf import __version__
-from sgdf.lab import bench  # needs no more than sgdf itself does
+from sgdf.lab import arguments, bench, data  # these need no more than sgdf itself does
+from sgdf.lab.errors import LabError
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a failure is one sentence, with the traceback behind --debug."""
     parser = Parser(prog="sgdf", description="SGD with a Wiener filter in the place of momentum")
     parser.add_argument("--version", action="version", version=__version__)
@@ -40,12 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.add_arguments(step, _positive)
     step.set_defaults(run=_bench_step)
 
-    options = parser.parse_args(arguments)
-    options.typed = shlex.join(["sgdf", *(sys.argv[1:] if arguments is None else arguments)])
+    train = commands.add_parser("train", help="train a model on a task; a killed run goes on")
+    arguments.add_train(train, _positive)
+    train.set_defaults(run=_train)
+
+    reproduce = commands.add_parser("reproduce", help="run a table or figure of the paper again")
+    arguments.add_reproduce(reproduce, _positive)
+    reproduce.set_defaults(run=_reproduce)
+
+    datasets = commands.add_parser("data", help="the data sets: what is here, and getting them")
+    data.add_commands(datasets.add_subparsers(dest="what", metavar="WHAT", required=True))
+
+    options = parser.parse_args(argv)
+    options.typed = shlex.join(["sgdf", *(sys.argv[1:] if argv is None else argv)])
     try:
         options.run(options)
-    except KeyboardInterrupt:
-        print("sgdf: stopped", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"sgdf: {interrupt or 'stopped'}", file=sys.stderr)
         return 130
     except Exception as error:
         if options.debug:
@@ -65,6 +77,18 @@ def _bench_step(options: argparse.Namespace) -> None:
     bench.run(options, options.typed)
 
 
+def _train(options: argparse.Namespace) -> None:
+    from sgdf.lab import train
+
+    train.run(options)
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from sgdf.lab import reproduce
+
+    reproduce.run(options)
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -75,4 +99,6 @@ def _positive(text: str) -> int:
 def _sentence(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sgdf":
         return f'{error.name} is not installed: pip install "sgdf[lab]"'
+    if isinstance(error, LabError):
+        return str(error)
     return f"{type(error).__name__}: {error} (--debug shows where)"

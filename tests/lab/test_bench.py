@@ -11,7 +11,7 @@ import torch
 
 import sgdf
 from sgdf.cli import main
-from sgdf.lab import bench
+from sgdf.lab import bench, provenance
 
 EAGER = [
     "sgd-fused",
@@ -151,7 +151,7 @@ def test_the_record_holds_the_run(run, monkeypatch):
 
 def test_the_commit_is_that_of_the_package(monkeypatch):
     monkeypatch.delenv("SGDF_COMMIT", raising=False)
-    assert bench.commit() is None or len(bench.commit().removesuffix("-dirty")) == 40
+    assert provenance.commit() is None or len(provenance.commit().removesuffix("-dirty")) == 40
 
 
 def test_a_record_replaces_the_old_one_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -8,13 +8,10 @@ and gradients and differ in their state; the learning rate is too small to move 
 import argparse
 import contextlib
 import gc
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +28,7 @@ from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.lab import provenance
 
 LR = 1e-12  # not 0, which an optimizer might take a short cut for
 REPEATS = 30
@@ -721,48 +719,6 @@ def cells_of(row: dict[str, Any], failed: str | None) -> list[str]:
 # --- the record -------------------------------------------------------------------------------
 
 
-def machine(device: str) -> dict[str, Any]:
-    try:
-        triton: str | None = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        triton = None
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "cuda": torch.version.cuda if device == "cuda" else None,
-        "torch": str(torch.__version__),
-        "triton": triton,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str | None:
-    """The commit of this code, "-dirty" where the package has changes; SGDF_COMMIT overrides."""
-    if "SGDF_COMMIT" in os.environ:
-        return os.environ["SGDF_COMMIT"]
-    here = Path(__file__).parent.parent
-
-    def git(*arguments: str) -> str:
-        ran = subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True)
-        return ran.stdout.strip()
-
-    with contextlib.suppress(OSError):
-        # An installed copy may lie inside the repository of another project.
-        if git("ls-files", "__init__.py"):
-            return git("rev-parse", "HEAD") + ("-dirty" if git("status", "-s", ".") else "")
-    return None
-
-
 def write(record: dict[str, Any], target: Path) -> None:
     """The whole file or the old one, never a part; series of numbers on a line each."""
     text = json.dumps(record, indent=1, allow_nan=False)
@@ -812,10 +768,10 @@ def run(options: argparse.Namespace, command: str) -> dict[str, Any]:
     target = options.out or Path("results") / f"bench-step-{device}.json"
     record: dict[str, Any] = {
         "command": command,
-        "commit": commit(),
+        "commit": provenance.commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "complete": False,
-        "machine": machine(device),
+        "machine": provenance.machine(device),
         "settings": {"device": device, "repeats": effort.repeats, "seconds": effort.seconds},
         "copy": None,
         "lists": {},

@@ -1,0 +1,206 @@
+"""What the trainer costs beyond forward, backward and step, and what several runs at once save.
+
+    python benchmarks/trainer.py [--device cuda] [--models vgg11 resnet18] [--epochs 3]
+
+`bare` is the model's forward and backward and the optimizer's step on one batch that stays where
+it is, captured and compiled as the trainer does it. `trainer` is a whole epoch as the lab runs it:
+order, augmentation, metrics, the smaller last batch, divided by its steps. Both are measured in
+turns, and the medians compared. Images are the synthetic ones, 50,000 of them.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from sgdf.lab import config as configs
+from sgdf.lab import data, provenance
+from sgdf.lab.data import Dataset, Split
+from sgdf.lab.train import take_turns
+from sgdf.lab.trainer import Trainer
+
+OPTIMIZER = "sgdf"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--precisions", nargs="+")
+    parser.add_argument("--together", nargs="*", type=int, default=[3])
+    parser.add_argument("--epochs", type=int, default=5, help="measured, of each")
+    parser.add_argument("--images", type=int, default=0, help="default 50,000; on a CPU 2,048")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    gpu = device.type == "cuda"
+    dataset = enlarged(options.images or (50_000 if gpu else 2_048))
+    rows = []
+    for model in options.models or (["vgg11", "resnet18"] if gpu else ["cnn"]):
+        for precision in options.precisions or (["tf32", "bf16"] if gpu else ["fp32"]):
+            rows.append(alone(model, precision, dataset, device, options.epochs))
+            print(rows[-1], flush=True)
+            for count in options.together if gpu and model == "vgg11" else []:
+                rows[-1][f"together_{count}"] = together(
+                    count, model, precision, dataset, device, options.epochs
+                )
+                print(rows[-1], flush=True)
+    show(rows)
+    out = options.out or Path(f"results/bench-trainer-{device.type}.json")
+    record = {
+        "command": "python benchmarks/trainer.py",
+        "commit": provenance.commit(),
+        "machine": provenance.machine(device.type),
+        "images": len(dataset.train.labels),
+        "rows": rows,
+    }
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    print("written to", out)
+
+
+def enlarged(images: int) -> Dataset:
+    small = data.load("cifar10", synthetic=True)
+
+    def repeated(split: Split, count: int) -> Split:
+        index = torch.arange(count) % len(split.labels)
+        return Split(split.images[index], split.labels[index])
+
+    return Dataset(
+        name=small.name,
+        train=repeated(small.train, images),
+        test=repeated(small.test, images // 5),
+        classes=small.classes,
+        mean=small.mean,
+        std=small.std,
+        source=small.source,
+    )
+
+
+def trainer(model: str, precision: str, dataset: Dataset, device: torch.device, seed: int = 0):
+    config = configs.make(
+        "cifar10", model=model, optimizer=OPTIMIZER, seed=seed, precision=precision
+    )
+    return Trainer(config, dataset, device)
+
+
+def alone(model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int) -> dict:
+    start = time.perf_counter()
+    lab = trainer(model, precision, dataset, device)
+    epoch(lab)
+    ready = time.perf_counter() - start
+    for _ in range(3):  # every graph captured
+        epoch(lab)
+    lab.metrics()
+    bare = Bare(trainer(model, precision, dataset, device))
+    steps = len(lab.sizes)
+    bare(steps // 4)
+    bare_ms, trainer_ms, judge_ms = [], [], []
+    for _ in range(epochs):
+        bare_ms.append(1000 * timed(lambda: bare(steps), device) / steps)
+        trainer_ms.append(1000 * timed(lambda: epoch(lab), device) / steps)
+        judge_ms.append(1000 * timed(lab.metrics, device))
+    return {
+        "model": model,
+        "precision": precision,
+        "bare_ms": bare_ms,
+        "trainer_ms": trainer_ms,
+        "evaluation_ms": judge_ms,
+        "epoch_s": (median(trainer_ms) * steps + median(judge_ms)) / 1000,
+        "first_epoch_s": ready,
+    }
+
+
+def together(
+    count: int, model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int
+) -> list[float]:
+    """Seconds an epoch of `count` runs that take turns on streams of their own."""
+    labs = [trainer(model, precision, dataset, device, seed) for seed in range(count)]
+
+    def all_epochs() -> None:
+        take_turns([lab.epoch() for lab in labs])
+        for lab in labs:
+            lab.metrics()
+
+    for _ in range(4):
+        all_epochs()
+    return [timed(all_epochs, device) for _ in range(epochs)]
+
+
+class Bare:
+    """Forward, backward and step on one batch, over and over."""
+
+    def __init__(self, lab: Trainer) -> None:
+        self.lab = lab
+        lab.batches.begin(0)
+        images, labels = lab.batches.take(lab.batches.position, lab.config.batch)
+
+        def loss() -> torch.Tensor:
+            with lab._autocast():
+                logits = lab.model(images)
+            return torch.nn.functional.cross_entropy(logits.float(), labels)
+
+        self.loss: Callable[[], torch.Tensor] = torch.compile(loss) if lab.on_gpu else loss
+
+    def work(self) -> None:
+        self.lab.optimizer.zero_grad(set_to_none=True)
+        self.loss().backward()
+        self.lab.optimizer.step()
+
+    def __call__(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.lab.graphs is None:
+                self.work()
+            else:
+                with self.lab._turn():
+                    self.lab.graphs.run("bare", self.work)
+
+
+def epoch(lab: Trainer) -> None:
+    for _ in lab.epoch():
+        pass
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def show(rows: list[dict]) -> None:
+    table = Table(title="The trainer beside forward, backward and step alone (medians)")
+    for name in ("model", "precision"):
+        table.add_column(name)
+    for name in ("bare ms", "trainer ms", "overhead", "evaluation ms", "s/epoch", "first epoch s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        bare, whole = median(row["bare_ms"]), median(row["trainer_ms"])
+        table.add_row(
+            row["model"],
+            row["precision"],
+            f"{bare:.3f}",
+            f"{whole:.3f}",
+            f"{100 * (whole / bare - 1):+.1f} %",
+            f"{median(row['evaluation_ms']):.1f}",
+            f"{row['epoch_s']:.3f}",
+            f"{row['first_epoch_s']:.1f}",
+        )
+    Console(width=120).print(table)
+    for row in rows:
+        for name in row:
+            if name.startswith("together_"):
+                seconds = median(row[name])
+                times = f"{seconds / row['epoch_s']:.2f} times one run"
+                print(f"{row['model']} {row['precision']}: {name} {seconds:.3f} s/epoch, {times}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The options of the commands that train. Importing this needs no more than sgdf itself does."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sgdf.lab import config as configs
+from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab.config import Config
+from sgdf.lab.errors import LabError, unknown
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that trains."""
+    add = parser.add_argument
+    add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="default %(default)s")
+    add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
+    add("--no-compile", action="store_true", help="on a GPU: start at once, train slower")
+
+
+def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    add = parser.add_argument
+    add("task", nargs="?", metavar="TASK", help=f"of {', '.join(tasks.TASKS)}")
+    add("--model", help=f"of {', '.join(models.NAMES)} (default: the task's)")
+    add("--optimizer", help=f"of {', '.join(optimizers.NAMES)}, or package.Class (default sgdf)")
+    add("--seed", type=int, nargs="+", help="several seeds train together (default 0)")
+    add("--epochs", type=positive, help="default: the task's")
+    add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
+    add("--data", choices=("real", "synthetic"), help="synthetic: a stand-in of the same shape")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of the optimizer, or: "
+        "batch, schedule, milestones, drop, clip, accumulate, validation, norms")  # fmt: skip
+    add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
+    add_place(parser)
+
+
+WORDS = ("task", "model", "optimizer", "seed", "epochs", "precision", "data")
+
+
+def configs_from(options: argparse.Namespace) -> list[Config]:
+    """A run for every seed; the command line goes before the file."""
+    said: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    if options.config:
+        said = configs.read_toml(options.config)
+        overrides = said.pop("set", {})
+        for name in said:
+            if name not in WORDS:
+                raise unknown(f"setting in {options.config}:", name, (*WORDS, "set"))
+    said |= {n: getattr(options, n) for n in WORDS if getattr(options, n) is not None}
+    overrides |= dict(map(configs.parse_setting, options.set))
+    if "task" not in said:
+        raise LabError(f"which task? There are {', '.join(tasks.TASKS)}")
+    seeds = said.pop("seed", 0)
+    return [
+        configs.make(**said, seed=seed, overrides=overrides)
+        for seed in (seeds if isinstance(seeds, list) else [seeds])
+    ]
+
+
+def add_reproduce(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help=f"of {', '.join(paper.PRESETS)}")
+    add("--only", nargs="+", metavar="OPTIMIZER", help="default: all of the table")
+    add("--seeds", type=int, nargs="+", help="default: the paper's")
+    add("--epochs", type=positive, help="default: the paper's")
+    add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
+    add("--data", choices=("real", "synthetic"), default="real", help="default %(default)s")
+    add("--together", type=positive, default=3, help="runs at once on a GPU (default %(default)s)")
+    add_place(parser)

@@ -1,0 +1,96 @@
+"""Batches from data that stays on the device as bytes, in an order that the seed decides.
+
+Order, crops and flips of an epoch are drawn on the CPU from (seed, epoch) alone. They are the same
+for every optimizer, on every device and after any interruption, and a CUDA graph finds them in
+tensors that are filled before the epoch begins.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgdf.lab.data import Dataset, Split
+
+PADDING = 4
+
+
+def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
+    """Independent seeds for the purposes that need one."""
+    words = [seed, epoch, *purpose.encode()]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def hold_out(split: Split, count: int) -> tuple[Split, Split]:
+    """What is left to train on, and `count` images to choose by: always the same ones."""
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))
+    kept, held = order[count:].sort().values, order[:count].sort().values
+    return (
+        Split(split.images[kept], split.labels[kept]),
+        Split(split.images[held], split.labels[held]),
+    )
+
+
+class Images:
+    """Images on the device, as bytes, pixel by pixel; normalised when they are taken out."""
+
+    def __init__(
+        self, split: Split, dataset: Dataset, device: torch.device, padding: int = 0
+    ) -> None:
+        self.size = split.images.shape[-1]
+        pixels = split.images.permute(0, 2, 3, 1)
+        if padding:  # zeros, around raw pixels
+            pixels = torch.nn.functional.pad(pixels, (0, 0, padding, padding, padding, padding))
+        self.pixels = pixels.contiguous().to(device)
+        self.labels = split.labels.to(device)
+        self.mean = torch.tensor(dataset.mean, device=device)
+        self.std = torch.tensor(dataset.std, device=device)
+        self.span = torch.arange(self.size, device=device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Channels last in memory, which is how convolutions are fastest."""
+        return ((pixels.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+
+    def cropped(self, index: Tensor, y: Tensor, x: Tensor, flip: Tensor) -> Tensor:
+        """The images `index`, cut out at (y, x), mirrored where `flip`."""
+        rows = y[:, None] + self.span
+        columns = x[:, None] + torch.where(flip[:, None], self.size - 1 - self.span, self.span)
+        return self.pixels[index[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+class Epochs:
+    """The training images in this epoch's order, cropped and flipped if `augmented`."""
+
+    def __init__(
+        self, split: Split, dataset: Dataset, device: torch.device, *, seed: int, augmented: bool
+    ) -> None:
+        self.augmented = augmented
+        self.images = Images(split, dataset, device, PADDING if augmented else 0)
+        self.seed = seed
+        # order, y, x, flip: a column an image
+        self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+
+    def begin(self, epoch: int) -> None:
+        """Draw the epoch's order and augmentation."""
+        generator = torch.Generator().manual_seed(seed_for("data", self.seed, epoch))
+        n = len(self.images)
+        plan = torch.zeros(4, n, dtype=torch.int32)
+        plan[0] = torch.randperm(n, generator=generator)
+        if self.augmented:
+            plan[1:3] = torch.randint(0, 2 * PADDING + 1, (2, n), generator=generator)
+            plan[3] = torch.randint(0, 2, (n,), generator=generator)
+        self.plan.copy_(plan)
+        self.position.zero_()
+
+    def take(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The `size` images from `position` on in the epoch's order, and their labels."""
+        where = position + torch.arange(size, device=position.device)
+        index, y, x, flip = self.plan[:, where].long()
+        if self.augmented:
+            pixels = self.images.cropped(index, y, x, flip.bool())
+        else:
+            pixels = self.images.pixels[index]
+        return self.images.normalised(pixels), self.images.labels[index]

@@ -1,0 +1,170 @@
+"""The settings of a run: everything that decides its numbers, and nothing else."""
+
+import ast
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sgdf.lab import models, optimizers, paper, schedules, tasks
+from sgdf.lab.errors import LabError, unknown
+
+VERSION = 1
+PRECISIONS = ("tf32", "bf16", "fp32")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. `batch` is what one step of the optimizer sees, in `accumulate` pieces."""
+
+    task: str
+    model: str
+    optimizer: str
+    seed: int = 0
+    epochs: int = 200
+    batch: int = 128
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+    schedule: str = "step"
+    milestones: tuple[int, ...] = ()
+    drop: float = 0.1  # the factor at a milestone
+    clip: float | None = None
+    accumulate: int = 1
+    precision: str = "tf32"  # where the device has it; a CPU computes in float32
+    data: str = "real"
+    validation: int = 0  # training images held out, to choose by
+    norms: bool = False  # record the norms of gradients and of steps
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        tasks.find(self.task)
+        if self.model not in models.NAMES:
+            raise unknown("model", self.model, models.NAMES)
+        schedules.check(self.schedule, self.milestones, self.drop)
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+        if self.data not in ("real", "synthetic"):
+            raise unknown("kind of data", self.data, ("real", "synthetic"))
+        for name, least in (("epochs", 1), ("batch", 1), ("accumulate", 1), ("validation", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise LabError(f"{name} is a whole number from {least} on, not {value!r}")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
+            raise LabError(f"seed is a whole number from 0 on, not {self.seed!r}")
+        if self.accumulate > self.batch:
+            raise LabError(f"a batch of {self.batch} cannot be had in {self.accumulate} pieces")
+        if self.clip is not None and not self.clip > 0:
+            raise LabError(f"clip is a positive norm, not {self.clip!r}")
+
+    @property
+    def lr(self) -> float:
+        return float(self.settings["lr"])
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder: what it is in words, and a hash of all its settings."""
+        words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
+        digest = hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+        return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str) -> "Config":
+        if not isinstance(values, Mapping) or not isinstance(values.get("version"), int):
+            raise LabError(f"{where} is not the settings of a run")
+        if values["version"] > VERSION:
+            raise LabError(
+                f"{where} was written by a newer sgdf (version {values['version']} of the "
+                f"settings, this one knows {VERSION}): update sgdf, or start elsewhere with --out"
+            )
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise unknown(f"setting in {where}:", name, known)
+        given: dict[str, Any] = {**values, "milestones": tuple(values.get("milestones", ()))}
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise LabError(f"{where} is not the settings of a run: {error}") from None
+
+
+# --- from what a user says ----------------------------------------------------------------------
+
+OWN = {"schedule", "milestones", "drop", "clip", "accumulate", "batch", "validation", "norms"}
+
+
+def make(
+    task: str,
+    *,
+    model: str | None = None,
+    optimizer: str = "sgdf",
+    seed: int = 0,
+    epochs: int | None = None,
+    precision: str = "tf32",
+    data: str = "real",
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """The published settings of the task and optimizer, but for what is said otherwise."""
+    protocol = tasks.find(task)
+    said = dict(overrides or {})
+    own = {name: said.pop(name) for name in OWN & said.keys()}
+    epochs = epochs or protocol.epochs
+    # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
+    milestones = own.pop("milestones", (math.ceil(0.75 * epochs),))
+    entry = optimizers.find(optimizer)
+    published = paper.settings(task, optimizer) if optimizer in paper.OPTIMIZERS else {}
+    settings = {**published, **said}
+    if "lr" not in settings:
+        raise LabError(f"{optimizer} needs a learning rate: --set lr=...")
+    check_number("lr", settings["lr"])
+    entry.check(settings)
+    return Config(
+        task=task,
+        model=model or protocol.model,
+        optimizer=optimizer,
+        seed=seed,
+        epochs=epochs,
+        settings=settings,
+        milestones=tuple(milestones) if isinstance(milestones, Iterable) else (milestones,),
+        precision=precision,
+        data=data,
+        **{"batch": protocol.batch, **own},
+    )
+
+
+def check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise LabError(f"{name} is a number, not {value!r}")
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`name=value`, the value as Python or TOML would write it, or a plain word."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise LabError(f"--set takes name=value, not {text!r}")
+    words = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return name, words[value.lower()]
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of settings, or one sentence that says where it is wrong."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise LabError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,17 @@
+"""Mistakes a user can put right: each is one sentence that says how."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class LabError(Exception):
+    """Shown as it is, without a traceback."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
+    """A name that is none of the known ones, answered with the near ones, or else with all."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3)
+    if near:
+        return LabError(f"there is no {kind} {name!r}: did you mean {' or '.join(near)}?")
+    return LabError(f"there is no {kind} {name!r}; there are {', '.join(known)}")

@@ -1,0 +1,307 @@
+"""From settings to finished runs: start or go on, show progress, save, stop when asked."""
+
+import argparse
+import contextlib
+import functools
+import math
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sgdf.lab import arguments, data, paper
+from sgdf.lab.config import Config
+from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.runs import Run
+from sgdf.lab.trainer import Trainer
+
+LINE_EVERY = 10.0  # seconds between lines where no bar can be drawn
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are computed and kept."""
+
+    out: Path
+    device: torch.device
+    data_dir: Path | None = None
+    compile: bool = True
+    command: str = ""
+
+
+def train(
+    wanted: Sequence[Config], place: Place, console: Console | None = None
+) -> list[dict[str, Any]]:
+    """Bring the runs to their end, all of them together, and return their results.
+
+    On one GPU several runs share the time well; a CPU is better used by one run after another.
+    A run that fails is shown at once, and the others go on.
+    """
+    console = console or Console()
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(stop_when_asked(console))
+        watch = stack.enter_context(watching(console, wanted))
+        sessions = [Session(Run(place.out, c), place, stop, watch, console) for c in wanted]
+        for session in sessions:
+            session.in_company = len(sessions) > 1
+        take_turns([session.work() for session in sessions])
+        if stop.requested and not all(session.result for session in sessions):
+            saved = ", ".join(f"{s.saved_epochs} epochs in {s.run.folder}" for s in sessions)
+            raise KeyboardInterrupt(f"stopped; saved: {saved}. The same command goes on from there")
+    if len(sessions) == 1 and sessions[0].error:
+        raise sessions[0].error
+    return [session.result for session in sessions]
+
+
+def take_turns(workers: list[Iterator[None]]) -> None:
+    """One step of each, over and over, until all are done."""
+    while workers:
+        workers = [worker for worker in workers if next(worker, StopIteration) is None]
+
+
+class Session:
+    """A run in this process: from where it stands to its end."""
+
+    def __init__(
+        self, run: Run, place: Place, stop: "Stop", watch: "Watch", console: Console
+    ) -> None:
+        self.run, self.place, self.stop, self.watch = run, place, stop, watch
+        self.console = console
+        self.saved_epochs = 0
+        self.result: dict[str, Any] = {}
+        self.error: Exception | None = None
+        self.in_company = False
+
+    def work(self) -> Iterator[None]:
+        """Step by step, giving control back after each."""
+        try:
+            if not self._is_finished():
+                config, place = self.run.config, self.place
+                dataset = load_dataset(config.task, place.data_dir, config.data == "synthetic")
+                # Mistakes show here, before there is a folder.
+                trainer = Trainer(config, dataset, place.device, compile=place.compile)
+                with self.run.open():
+                    yield from self._to_the_end(trainer)
+        except Exception as error:
+            self.error = error
+            sentence = error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+            self.result = {"status": "failed", "error": str(sentence)}
+            if self.in_company:  # alone, it is the command that fails
+                self.console.print(f"{title(self.run.config)} failed: {sentence}", soft_wrap=True)
+
+    def _is_finished(self) -> bool:
+        self.result = self.run.result() or {}
+        self.saved_epochs = self.result.get("epochs", 0)
+        return bool(self.result)
+
+    def _to_the_end(self, trainer: Trainer) -> Iterator[None]:
+        if self._is_finished():  # by another process, while this one got ready
+            return
+        config = self.run.config
+        self._go_on(trainer)
+        self.run.note_environment(self.place.command, self.place.device)
+        while trainer.done < config.epochs:
+            start = time.perf_counter()
+            for i, _ in enumerate(trainer.epoch()):
+                if self.stop.requested and self.saved_epochs == trainer.done:
+                    return  # nothing but this epoch is lost
+                self.watch.step(config, trainer.done + (i + 1) / len(trainer.sizes))
+                yield
+            metrics = trainer.metrics()
+            times = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            if not math.isfinite(metrics["train_loss"]):
+                self.run.add({**finite(metrics), "diverged": True}, times)
+                self._finish("diverged")
+                return
+            self.run.add(finite(metrics), times)
+            self.watch.epoch(config, metrics)
+            if trainer.done == config.epochs or self.stop.requested or self.run.save_is_due():
+                self.run.save(trainer.state_dict())
+                self.saved_epochs = trainer.done
+        self._finish("finished")
+
+    def _go_on(self, trainer: Trainer) -> None:
+        checkpoint, complaints = self.run.load(self.place.device)
+        for complaint in complaints:
+            instead = "the one before it is used" if checkpoint else "the run starts again"
+            self.console.print(f"{complaint}: {instead}", soft_wrap=True)
+        if checkpoint is not None:
+            trainer.load_state_dict(checkpoint)
+            self.saved_epochs = trainer.done
+
+    def _finish(self, status: str) -> None:
+        self.result = summary(self.run.metrics, self.run.times, status)
+        self.run.finish(self.result)
+
+
+@functools.lru_cache(maxsize=1)  # runs together, and one after another, mostly share it
+def load_dataset(task: str, data_dir: Path | None, synthetic: bool) -> data.Dataset:
+    return data.load(task, data_dir, synthetic=synthetic)
+
+
+def finite(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Without the numbers that are none, which JSON does not know."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }
+
+
+def summary(
+    metrics: list[dict[str, Any]], times: list[dict[str, Any]], status: str
+) -> dict[str, Any]:
+    """The end of a run in a few numbers: the best epoch, which papers report, and the last."""
+    good = [line for line in metrics if not line.get("diverged")]
+    best = max(good, key=lambda line: line["test_accuracy"], default=None)
+    return {
+        "status": status,
+        "epochs": metrics[-1]["epoch"],
+        "best_test_accuracy": best and best["test_accuracy"],
+        "best_epoch": best and best["epoch"],
+        "final_test_accuracy": good[-1]["test_accuracy"] if good else None,
+        "seconds": sum(line["seconds"] for line in times),
+    }
+
+
+# --- progress and interruption ------------------------------------------------------------------
+
+
+class Stop:
+    requested = False
+
+
+@contextlib.contextmanager
+def stop_when_asked(console: Console) -> Iterator[Stop]:
+    """Ctrl-C, or a polite kill, stops after what it takes to save; a second one stops at once."""
+    stop = Stop()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+        console.print("stopping: once more stops without saving")
+
+    try:
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # only the main thread is told of signals
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+class Watch:
+    """Tells how the runs are doing: a bar each, or now and then a line."""
+
+    def __init__(self, console: Console, progress: Progress | None, wanted: Sequence[Config]):
+        self.console, self.progress = console, progress
+        self.bars = {}
+        self.shown = dict.fromkeys((c.name for c in wanted), 0.0)
+        self.best = dict.fromkeys((c.name for c in wanted), 0.0)
+        if progress:
+            for c in wanted:
+                self.bars[c.name] = progress.add_task(title(c), total=c.epochs, numbers="")
+
+    def step(self, config: Config, epochs: float) -> None:
+        now = time.monotonic()
+        if self.progress and now - self.shown[config.name] > 0.2:
+            self.shown[config.name] = now
+            self.progress.update(self.bars[config.name], completed=epochs)
+
+    def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
+        self.best[config.name] = max(self.best[config.name], metrics["test_accuracy"])
+        numbers = (
+            f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}  "
+            f"test {metrics['test_accuracy']:.2f}  best {self.best[config.name]:.2f}"
+        )
+        now = time.monotonic()
+        if self.progress:
+            bar = self.bars[config.name]
+            self.progress.update(bar, completed=metrics["epoch"], numbers=numbers)
+        elif now - self.shown[config.name] > LINE_EVERY or metrics["epoch"] == config.epochs:
+            self.shown[config.name] = now
+            self.console.print(f"{title(config)}  {numbers}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def watching(console: Console, wanted: Sequence[Config]) -> Iterator[Watch]:
+    if not console.is_terminal:
+        yield Watch(console, None, wanted)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Watch(console, progress, wanted)
+
+
+def title(config: Config) -> str:
+    return f"{config.task} {config.model} {config.optimizer} lr {config.lr:g} seed {config.seed}"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def place_from(options: argparse.Namespace) -> Place:
+    return Place(
+        out=options.out,
+        device=find_device(options.device),
+        data_dir=options.data_dir,
+        compile=not options.no_compile,
+        command=options.typed,
+    )
+
+
+def find_device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, ("cpu", "cuda")) from None
+    if device.type not in ("cpu", "cuda"):
+        raise unknown("device", name, ("cpu", "cuda"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise LabError(f"there is no device {name} here: try --device cpu")
+    return device
+
+
+def run(options: argparse.Namespace) -> None:
+    wanted = arguments.configs_from(options)
+    place = place_from(options)
+    console = Console()
+    if place.device.type == "cuda":
+        results = train(wanted, place, console)
+    else:
+        results = [result for config in wanted for result in train([config], place, console)]
+    for config, result in zip(wanted, results, strict=True):
+        console.print(outcome(config, result), soft_wrap=True)
+        console.print(f"  in {shlex.quote(str(place.out / config.name))}", soft_wrap=True)
+
+
+def outcome(config: Config, result: dict[str, Any]) -> str:
+    if result["status"] == "failed":
+        return f"{title(config)}: failed: {result['error']}"
+    if result["status"] == "diverged":
+        return f"{title(config)}: diverged in epoch {result['epochs']}"
+    value = paper.published(config.task, config.model, config.optimizer)
+    published = f" (published {value.mean:.2f})" if value and config.data == "real" else ""
+    return (
+        f"{title(config)}: best test accuracy {result['best_test_accuracy']:.2f}{published} in "
+        f"epoch {result['best_epoch']}, final {result['final_test_accuracy']:.2f}, "
+        f"{result['seconds']:.0f} s"
+    )

@@ -1,0 +1,373 @@
+"""Training by the published protocol: the same steps on a CPU and, as CUDA graphs, on a GPU.
+
+On a GPU everything of a step (batch, augmentation, forward, backward, the optimizer's update and
+the sums for the metrics) is captured once and replayed; the host only counts, and waits for the
+device once an epoch. The steps that warm a capture up are steps of the run itself.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sgdf.lab import models, optimizers, schedules, tasks
+from sgdf.lab.batches import Epochs, Images, hold_out, seed_for
+from sgdf.lab.config import Config
+from sgdf.lab.data import Dataset
+from sgdf.lab.errors import LabError
+
+EVALUATION_BATCH = 1000
+WARM_UP = 3  # steps before a capture: compiling, choosing convolutions, allocating state
+# How an optimizer runs is the live one's choice, not the checkpoint's.
+FLAGS = ("lr", "foreach", "fused", "capturable", "differentiable")
+
+
+class Trainer:
+    """A model on its way from epoch to epoch.
+
+    `epoch()` gives control back after every step that it has queued, so that several trainers
+    can take turns on one GPU, each on a stream of its own.
+    """
+
+    def __init__(
+        self, config: Config, dataset: Dataset, device: torch.device, *, compile: bool = True
+    ) -> None:
+        self.config, self.device, self.classes = config, device, dataset.classes
+        self.on_gpu = device.type == "cuda"
+        self.done = 0  # epochs
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for("weights", config.seed))
+            _, channels, height, width = dataset.train.images.shape
+            shape = channels, height, width
+            self.model = models.build(config.model, classes=dataset.classes, shape=shape)
+        self.model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        set_precision(config.precision)
+
+        training, validation = dataset.train, None
+        if config.validation:
+            if config.validation >= len(training.labels):
+                raise LabError(f"validation takes all {len(training.labels)} training images")
+            training, validation = hold_out(training, config.validation)
+        self.batches = Epochs(
+            training,
+            dataset,
+            device,
+            seed=config.seed,
+            augmented=tasks.find(config.task).augmented,
+        )
+        self.judged = {"test": Images(dataset.test, dataset, device)}
+        if validation is not None:
+            self.judged["validation"] = Images(validation, dataset, device)
+
+        entry = optimizers.find(config.optimizer)
+        self.captures_step = self.on_gpu and entry.capturable
+        self.lr: Tensor | float = config.lr
+        if self.captures_step:
+            self.lr = torch.tensor(config.lr, dtype=torch.float32, device=device)
+        self.optimizer = optimizers.build(
+            config.optimizer,
+            self.model.parameters(),
+            {**config.settings, "lr": self.lr},
+            device=device,
+        )
+        self.sizes = batch_sizes(len(training.labels), config.batch)
+        self.lrs = torch.zeros(len(self.sizes), device=device)
+        self.sums = Sums(device)
+        self.graphs = Graphs(device) if self.on_gpu else None
+        # Compiling the smaller last batch as well would take as long again, for one step an epoch.
+        self.whole_piece = piece_sizes(config.batch, config.accumulate)[0]
+        self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
+        if self.on_gpu and compile:
+            self.compiled_loss = torch.compile(self._loss, dynamic=False)
+
+    # --- an epoch -----------------------------------------------------------------------------
+
+    def epoch(self) -> Iterator[None]:
+        """Queue the steps of the next epoch, one by one; then `self.metrics()` has the results."""
+        lrs = self._learning_rates(self.done)
+        with self._turn():
+            self.batches.begin(self.done)
+            self.lrs.copy_(torch.tensor(lrs))
+            self.sums.zero()
+            self._seed()
+        self.model.train()
+        every = getattr(self.optimizer, "hessian_every", 0)
+        first = self.done * len(self.sizes)
+        for i, size in enumerate(self.sizes):
+            curvature = bool(every) and (first + i) % every == every - 1
+            with self._turn():
+                self._run(size, curvature, lrs[i])
+            yield
+        self.done += 1
+
+    def _learning_rates(self, epoch: int) -> list[float]:
+        config = self.config
+        factors = schedules.factors(
+            config.schedule,
+            epoch=epoch,
+            epochs=config.epochs,
+            steps_per_epoch=len(self.sizes),
+            milestones=config.milestones,
+            drop=config.drop,
+        )
+        return [config.lr * factor for factor in factors]
+
+    def _seed(self) -> None:
+        """Dropout's numbers, like the data's, depend on seed and epoch alone."""
+        seed = seed_for("dropout", self.config.seed, self.done)
+        if self.graphs:
+            self.graphs.generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """This trainer's stream and random numbers."""
+        if self.graphs is None:
+            yield
+            return
+        with torch.cuda.stream(self.graphs.stream), self.graphs.random_numbers():
+            yield
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def _run(self, size: int, curvature: bool, lr: float) -> None:
+        if not self.captures_step:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+        if self.graphs is None:
+            self._gradients(size)
+            self._update(size, curvature)
+        elif self.captures_step:
+            self.graphs.run((size, curvature), lambda: self._whole_step(size, curvature))
+        else:
+            grads = self.graphs.run((size,), lambda: self._gradients(size))
+            for p, grad in zip(self.model.parameters(), grads, strict=True):
+                p.grad = grad
+            self._update(size, curvature)
+
+    def _whole_step(self, size: int, curvature: bool) -> None:
+        assert isinstance(self.lr, Tensor)
+        self.lr.copy_(self.lrs.index_select(0, self.sums.steps.view(1)).squeeze())
+        self._gradients(size)
+        self._update(size, curvature)
+
+    def _gradients(self, size: int) -> list[Tensor | None]:
+        """Forward and backward of the next `size` images, in pieces that add up."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for piece in piece_sizes(size, self.config.accumulate):
+            compute = self.compiled_loss if piece == self.whole_piece else self._loss
+            loss, correct = compute(self.batches.position, piece)
+            (loss / size).backward()
+            self.sums.add(loss.detach(), correct)
+            self.batches.position += piece
+        if self.config.norms:
+            grads = [p.grad for p in self.model.parameters()]
+            self.sums.norms["gradient"] += joint_norm(grads)
+        if self.config.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        return [p.grad for p in self.model.parameters()]
+
+    def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        images, labels = self.batches.take(position, size)
+        with self._autocast():
+            logits = self.model(images)
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        return loss, (logits.argmax(1) == labels).sum()
+
+    def _update(self, size: int, curvature: bool) -> None:
+        if self.config.norms:
+            self._step_measured()
+        else:
+            self.optimizer.step()
+        if curvature:
+            self._update_curvature(size)
+        self.sums.steps += 1
+
+    @torch.no_grad()
+    def _step_measured(self) -> None:
+        """A step, and the norm of the direction it went: what it moved, over the learning rate."""
+        params: list[Tensor] = list(self.model.parameters())
+        before = [p.clone() for p in params]
+        self.optimizer.step()
+        moved = joint_norm(torch._foreach_sub(before, params))
+        self.sums.norms["direction"] += moved / self.optimizer.param_groups[0]["lr"]
+
+    def _update_curvature(self, size: int) -> None:
+        """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
+        self.optimizer.zero_grad(set_to_none=True)
+        images, _ = self.batches.take(self.batches.position - size, size)
+        with self._autocast():
+            logits = self.model(images)
+        logits = logits.float()
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
+        drawn = (logits.detach() + noise).argmax(1)
+        F.cross_entropy(logits, drawn).backward()
+        self.optimizer.update_hessian(size)  # type: ignore[attr-defined]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if not self.on_gpu or self.config.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+    # --- the results of an epoch ----------------------------------------------------------------
+
+    def metrics(self) -> dict[str, Any]:
+        """What the epoch that was just queued came to; waits for the device."""
+        with self._turn():
+            judged = {name: self._judge(name) for name in self.judged}
+            columns = [*self.sums.values(), *(value for pair in judged.values() for value in pair)]
+            numbers = iter(torch.stack([c.double() for c in columns]).tolist())
+        images = sum(self.sizes)
+        result: dict[str, Any] = {"epoch": self.done}
+        result["lr"] = self._learning_rates(self.done - 1)[-1]
+        result["train_loss"] = next(numbers) / images
+        result["train_accuracy"] = 100 * next(numbers) / images
+        norms = {name: next(numbers) / len(self.sizes) for name in self.sums.norms}
+        for name in judged:
+            result[f"{name}_loss"] = next(numbers) / len(self.judged[name])
+            result[f"{name}_accuracy"] = 100 * next(numbers) / len(self.judged[name])
+        if self.config.norms:
+            result |= {f"{name}_norm": value for name, value in norms.items()}
+        return result
+
+    def _judge(self, name: str) -> tuple[Tensor, Tensor]:
+        """Sum of the losses and number of right answers."""
+        images = self.judged[name]
+        self.model.eval()
+        if self.graphs is None:
+            sums = self._judge_all(images)
+        else:
+            sums = self.graphs.run(name, lambda: self._judge_all(images))
+        self.model.train()
+        return sums
+
+    @torch.no_grad()
+    def _judge_all(self, images: Images) -> tuple[Tensor, Tensor]:
+        loss = torch.zeros((), device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        for start in range(0, len(images), EVALUATION_BATCH):
+            labels = images.labels[start : start + EVALUATION_BATCH]
+            pixels = images.pixels[start : start + EVALUATION_BATCH]
+            with self._autocast():
+                logits = self.model(images.normalised(pixels))
+            loss += F.cross_entropy(logits.float(), labels, reduction="sum")
+            correct += (logits.argmax(1) == labels).sum()
+        return loss, correct
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch depends on; the rest follows from seed and epoch."""
+        if self.graphs:
+            self.graphs.stream.synchronize()
+        return {
+            "epoch": self.done,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        saved = dict(state["optimizer"])
+        groups = zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
+        saved["param_groups"] = [
+            {**old, **{flag: live[flag] for flag in FLAGS if flag in live}} for old, live in groups
+        ]
+        self.optimizer.load_state_dict(saved)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr  # the tensor that captured steps read
+        self.done = state["epoch"]
+
+
+class Sums:
+    """What an epoch adds up on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss = torch.zeros((), device=device, dtype=torch.float64)
+        self.correct = torch.zeros((), device=device, dtype=torch.int64)
+        self.steps = torch.zeros((), device=device, dtype=torch.int64)
+        self.norms = {name: torch.zeros((), device=device) for name in ("gradient", "direction")}
+
+    def zero(self) -> None:
+        for value in (self.loss, self.correct, self.steps, *self.norms.values()):
+            value.zero_()
+
+    def add(self, loss: Tensor, correct: Tensor) -> None:
+        self.loss += loss
+        self.correct += correct
+
+    def values(self) -> tuple[Tensor, ...]:
+        return (self.loss, self.correct, *self.norms.values())
+
+
+class Graphs:
+    """Work on a stream of its own, captured after it ran a few times and replayed from then on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+        self.generator = torch.Generator(device)
+        self.default = torch.cuda.default_generators[self.stream.device.index]
+        self.pool = torch.cuda.graph_pool_handle()
+        self.ran: dict[Any, int] = {}
+        self.captured: dict[Any, tuple[torch.cuda.CUDAGraph, Any]] = {}
+
+    def run(self, key: Any, work: Callable[[], Any]) -> Any:
+        """Do the work and return what it returns; captured, always the same tensors."""
+        if key in self.captured:
+            graph, result = self.captured[key]
+            graph.replay()
+            return result
+        self.ran[key] = self.ran.get(key, 0) + 1
+        result = work()
+        if self.ran[key] == WARM_UP:
+            self.captured[key] = self._capture(work)
+        return result
+
+    def _capture(self, work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            result = work()
+        return graph, result
+
+    @contextlib.contextmanager
+    def random_numbers(self) -> Iterator[None]:
+        """Let this stream's generator stand in for the default one, which dropout draws from.
+
+        Graphs of one generator share the memory that their seed is read from, so that trainers
+        side by side need one each.
+        """
+        before = self.default.graphsafe_get_state()
+        self.default.graphsafe_set_state(self.generator.graphsafe_get_state())
+        try:
+            yield
+        finally:
+            self.default.graphsafe_set_state(before)
+
+
+def joint_norm(tensors: Any) -> Tensor:
+    return torch.stack(torch._foreach_norm(tensors)).norm()
+
+
+def batch_sizes(images: int, batch: int) -> list[int]:
+    """Whole batches, and the rest as a last one: the published protocol drops nothing."""
+    rest = images % batch
+    return [batch] * (images // batch) + ([rest] if rest else [])
+
+
+def piece_sizes(size: int, pieces: int) -> list[int]:
+    """A batch in pieces that differ by one image at most."""
+    return [len(piece) for piece in torch.arange(size).tensor_split(min(pieces, size))]
+
+
+def set_precision(precision: str) -> None:
+    """TF32 for products and convolutions, or full float32; a CPU has float32 only."""
+    fast = precision != "fp32"
+    torch.set_float32_matmul_precision("high" if fast else "highest")
+    torch.backends.cudnn.allow_tf32 = fast
+    torch.backends.cudnn.benchmark = True

@@ -1,0 +1,184 @@
+"""What a user types, rightly and wrongly."""
+
+import dataclasses
+import json
+
+import pytest
+
+from sgdf.cli import main
+from sgdf.lab import config as configs
+from sgdf.lab.errors import LabError
+
+SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
+
+
+@pytest.fixture
+def sgdf(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; returns exit code and all that it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path / "data"))
+
+    def command(*words: str) -> tuple[int, str]:
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = error.code
+        said = capsys.readouterr()
+        return code, " ".join((said.out + said.err).split())
+
+    return command
+
+
+def only_run(tmp_path):
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def test_train_writes_a_run_and_says_where(sgdf, tmp_path):
+    code, said = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
+    assert code == 0
+    folder = only_run(tmp_path)
+    assert folder.name.startswith("digits-mlp-sgdf-s0-")
+    assert folder.name in said
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["lr"] == 0.2
+    assert config["epochs"] == 2
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert result["final_test_accuracy"] == lines[-1]["test_accuracy"]
+    assert result["best_test_accuracy"] == max(line["test_accuracy"] for line in lines)
+    environment = json.loads((folder / "env.json").read_text())
+    assert environment["command"] == "sgdf train digits --epochs 2 --set lr=0.2 --device cpu"
+    assert environment["machine"]["torch"]
+
+
+def test_settings_of_schedule_and_optimizer(sgdf, tmp_path):
+    code, _ = sgdf("train", "digits", "--epochs", "4", "--device", "cpu", "--optimizer", "adam",
+                   "--set", "schedule=cosine", "--set", "betas=(0.8, 0.99)", "--set", "clip=1",
+                   "--set", "accumulate=2", "--set", "batch=64", "--set", "norms=true")  # fmt: skip
+    assert code == 0
+    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    assert config["schedule"] == "cosine"
+    assert config["settings"]["betas"] == [0.8, 0.99]
+    assert (config["clip"], config["accumulate"], config["batch"]) == (1, 2, 64)
+
+
+def test_several_seeds(sgdf, tmp_path):
+    code, said = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
+    assert code == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert "seed 1: best test accuracy" in said
+
+
+def test_a_toml_file_and_the_command_line_before_it(sgdf, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'task = "digits"\noptimizer = "sgd"\nepochs = 9\n[set]\nlr = 0.01\nmomentum = 0.5\n'
+    )
+    code, _ = sgdf("train", "--config", "run.toml", "--epochs", "1", "--set", "lr=0.02")
+    assert code == 0
+    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    assert (config["optimizer"], config["epochs"]) == ("sgd", 1)
+    assert config["settings"] == {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.0005}
+
+
+def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
+    (tmp_path / "mypkg.py").write_text(
+        "import torch\n"
+        "class MyOpt(torch.optim.SGD):\n"
+        "    def __init__(self, params, lr, twist=1.0):\n"
+        "        super().__init__(params, lr * twist)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["train", "digits", "--optimizer", "mypkg.MyOpt", "--epochs", "1", "--device", "cpu"]
+    code, said = sgdf(*words)
+    assert code == 1
+    assert "needs a learning rate: --set lr=..." in said
+    code, said = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
+    assert code == 0
+    assert only_run(tmp_path).name.startswith("digits-mlp-mypkg.MyOpt-s0-")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["cifar11"], "there is no task 'cifar11': did you mean cifar10"),
+        (["cifar10", "--model", "vgg12", *SYNTHETIC], "no model 'vgg12': did you mean vgg11"),
+        (["digits", "--optimizer", "sgfd"], "no optimizer 'sgfd': did you mean sgd or sgdf"),
+        (["digits", "--set", "weight_deca=1"], "did you mean weight_decay"),
+        (["digits", "--set", "schedule=cosin"], "did you mean cosine"),
+        (["digits", "--set", "lr"], "--set takes name=value, not 'lr'"),
+        (["digits", "--set", "lr=fast"], "lr is a number, not 'fast'"),
+        (["digits", "--set", "lr=nan"], "lr is a number, not 'nan'"),
+        (["digits", "--set", "batch=0"], "batch is a whole number from 1 on, not 0"),
+        (["digits", "--set", "clip=-1"], "clip is a positive norm"),
+        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be had in 33 pieces"),
+        (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be made with"),
+        (["digits", "--seed", "-1"], "seed is a whole number from 0 on"),
+        (["digits", "--epochs", "0"], "0 is not a positive number"),
+        (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),
+        (["digits", "--device", "tpu"], "no device 'tpu'"),
+        (["digits", "--precision", "tf33"], "did you mean tf32"),
+        (["digits", "--model", "vgg11"], "vgg11 takes images from 32x32 pixels"),
+        (["cifar10"], "run `sgdf data fetch cifar10"),
+        ([], "which task?"),
+        (["--config", "none.toml"], "there is no file none.toml"),
+        (["--config", "bad.toml"], "bad.toml is not TOML"),
+        (["--config", "odd.toml"], "no setting in odd.toml: 'modl': did you mean model"),
+    ],
+)
+def test_mistakes_are_one_sentence(sgdf, tmp_path, words, answer):
+    (tmp_path / "bad.toml").write_text("task = [1,")
+    (tmp_path / "odd.toml").write_text('task = "digits"\nmodl = "cnn"')
+    code, said = sgdf("train", *words)
+    assert code in (1, 2)
+    assert answer in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("runs/*")), "a mistake leaves no folder behind"
+
+
+def test_a_config_that_is_none():
+    for values in ({}, {"version": "1"}, [], None):
+        with pytest.raises(LabError, match="not the settings of a run"):
+            configs.Config.from_json(values, "config.json")
+    with pytest.raises(LabError, match="newer sgdf"):
+        configs.Config.from_json({"version": 2}, "config.json")
+    with pytest.raises(LabError, match="'optimzer': did you mean optimizer"):
+        configs.Config.from_json({"version": 1, "optimzer": 3}, "config.json")
+    with pytest.raises(LabError, match="missing"):
+        configs.Config.from_json({"version": 1}, "config.json")
+
+
+def test_a_name_stands_for_the_settings():
+    first = configs.make("cifar10")
+    assert first.name == configs.make("cifar10").name
+    assert first.name.startswith("cifar10-vgg11-sgdf-s0-")
+    others = [
+        configs.make("cifar10", seed=1),
+        configs.make("cifar10", epochs=100),
+        configs.make("cifar10", precision="bf16"),
+        configs.make("cifar10", overrides={"lr": 0.4}),
+        configs.make("cifar10", overrides={"clip": 1.0}),
+    ]
+    assert len({first.name, *(other.name for other in others)}) == 6
+    assert configs.Config.from_json(first.as_json(), "x").name == first.name
+    assert "/" not in dataclasses.replace(first, optimizer="../../x/y").name
+
+
+def test_published_settings_are_the_default():
+    config = configs.make("cifar10")
+    assert (config.epochs, config.batch, config.milestones, config.drop) == (200, 128, (150,), 0.1)
+    assert config.settings["lr"] == 0.5
+    assert config.settings["weight_decay"] == 5e-4
+    assert configs.make("cifar10", epochs=10).milestones == (8,)
+
+
+def test_reproduce_shows_published_beside_measured(sgdf, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
+    code, said = sgdf(*words, "--only", "sgdd")
+    assert code == 1
+    assert "did you mean" in said
+    code, said = sgdf("reproduce", "cifar10-vgg12")
+    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in said
