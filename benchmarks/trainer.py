@@ -22,8 +22,7 @@ from rich.table import Table
 from sgdf.lab import config as configs
 from sgdf.lab import data, provenance
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.train import take_turns
-from sgdf.lab.trainer import Trainer
+from sgdf.lab.trainer import Trainer, take_turns
 
 OPTIMIZER = "sgdf"
 

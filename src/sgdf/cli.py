@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except KeyboardInterrupt as interrupt:
-        print(f"sgdf: {interrupt or 'stopped'}", file=sys.stderr)
+        print(f"sgdf: {str(interrupt) or 'stopped'}", file=sys.stderr)
         return 130
     except Exception as error:
         if options.debug:

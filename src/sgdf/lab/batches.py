@@ -72,17 +72,25 @@ class Epochs:
         # order, y, x, flip: a column an image
         self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
+        self.drawn: tuple[int, Tensor] | None = None
+
+    def draw(self, epoch: int) -> None:
+        """Decide on an epoch's order and augmentation ahead of it, while a GPU has work to do."""
+        random = np.random.default_rng(seed_for("data", self.seed, epoch))
+        n = len(self.images)
+        plan = np.zeros((4, n), dtype=np.int32)
+        plan[0] = random.permutation(n)
+        if self.augmented:
+            plan[1:3] = random.integers(0, 2 * PADDING + 1, (2, n))
+            plan[3] = random.integers(0, 2, n)
+        self.drawn = epoch, torch.from_numpy(plan)
 
     def begin(self, epoch: int) -> None:
-        """Draw the epoch's order and augmentation."""
-        generator = torch.Generator().manual_seed(seed_for("data", self.seed, epoch))
-        n = len(self.images)
-        plan = torch.zeros(4, n, dtype=torch.int32)
-        plan[0] = torch.randperm(n, generator=generator)
-        if self.augmented:
-            plan[1:3] = torch.randint(0, 2 * PADDING + 1, (2, n), generator=generator)
-            plan[3] = torch.randint(0, 2, (n,), generator=generator)
-        self.plan.copy_(plan)
+        """Have `take` follow the epoch's plan, from its first image on."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            self.draw(epoch)
+        assert self.drawn is not None
+        self.plan.copy_(self.drawn[1])
         self.position.zero_()
 
     def take(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:

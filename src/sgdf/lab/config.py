@@ -67,9 +67,14 @@ class Config:
 
     @property
     def name(self) -> str:
-        """Of the run's folder: what it is in words, and a hash of all its settings."""
+        """Of the run's folder: what it is in words, and a hash of its settings.
+
+        Settings at their defaults do not count, so that a new one leaves old names as they are.
+        """
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
-        digest = hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        said = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
 
     def as_json(self) -> dict[str, Any]:

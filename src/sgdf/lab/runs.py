@@ -54,12 +54,12 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(lock, 200).decode(errors="replace").strip() or "another process"
-                raise LabError(f"{self.folder} is being written by {holder}") from None
             with explained(self.folder):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.read(lock, 200).decode(errors="replace") or "another process"
+                    raise LabError(f"{self.folder} is being written by {holder}") from None
                 os.ftruncate(lock, 0)
                 os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 self._check_config()
@@ -84,7 +84,8 @@ class Run:
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, list[str]]:
         """The newest whole checkpoint, if there is one, and what was wrong with those that are not.
 
-        The lists of metrics and times are cut back to it.
+        The lists of metrics and times are cut back to it. A damaged one is set aside, so that it
+        never takes the place of a whole one.
         """
         complaints = []
         checkpoint = None
@@ -95,20 +96,26 @@ class Run:
                 checkpoint = read_checkpoint(path, device)
                 break
             except Damaged as error:
-                complaints.append(f"{path} is damaged ({error})")
+                aside = path.with_name(path.name + ".damaged")
+                complaints.append(f"{path} is damaged ({error}), kept as {aside.name}")
+                with explained(self.folder):
+                    os.replace(path, aside)
         if checkpoint is not None:
             self.metrics, self.times = checkpoint.pop("metrics"), checkpoint.pop("times")
         with explained(self.folder):
-            write_atomically(self.folder / "metrics.jsonl", "".join(map(as_line, self.metrics)))
-            write_atomically(self.folder / "times.jsonl", "".join(map(as_line, self.times)))
+            self._write_lists()
         return checkpoint, complaints
+
+    def _write_lists(self) -> None:
+        for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
+            write_atomically(self.folder / name, "".join(map(as_line, lines)))
 
     # --- what is new ----------------------------------------------------------------------------
 
     def note_environment(self, command: str, device: torch.device) -> None:
         """Who goes on with this run, where, and from which epoch; and who did before."""
         path = self.folder / "env.json"
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
             before = json.loads(path.read_text(encoding="utf-8"))
             self.earlier = [*before.pop("earlier"), before]
         now = {
@@ -152,8 +159,12 @@ class Run:
         self.saving_took = self.saved_at - start
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Note how it ended; the checkpoint before the last has served its purpose."""
+        """Note how it ended; the checkpoint before the last has served its purpose.
+
+        A line is added without waiting for the disk; here the lists are written to last.
+        """
         with explained(self.folder):
+            self._write_lists()
             write_atomically(self.folder / "result.json", as_line(result, indent=2))
             (self.folder / "previous.pt").unlink(missing_ok=True)
 
@@ -196,12 +207,18 @@ def read_config(folder: Path) -> Config:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
+    path = folder / "result.json"
     try:
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict) or "status" not in result:
+            raise ValueError("it is not the result of a run")
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
-        raise LabError(f"{folder / 'result.json'} cannot be read: {error}") from None
+    except (ValueError, OSError) as error:
+        raise LabError(
+            f"{path} cannot be read: {error}; remove it and run the same command again"
+        ) from None
+    return result
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -256,6 +273,8 @@ def explained(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         # torch.save wraps what the file said, and keeps it as the context.
         cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
         if not isinstance(cause, OSError):
             raise
         if cause.errno in (errno.ENOSPC, errno.EDQUOT):

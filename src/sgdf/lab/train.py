@@ -21,7 +21,7 @@ from sgdf.lab import arguments, data, paper
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.runs import Run
-from sgdf.lab.trainer import Trainer
+from sgdf.lab.trainer import Trainer, take_turns
 
 LINE_EVERY = 10.0  # seconds between lines where no bar can be drawn
 
@@ -53,18 +53,12 @@ def train(
         for session in sessions:
             session.in_company = len(sessions) > 1
         take_turns([session.work() for session in sessions])
-        if stop.requested and not all(session.result for session in sessions):
-            saved = ", ".join(f"{s.saved_epochs} epochs in {s.run.folder}" for s in sessions)
-            raise KeyboardInterrupt(f"stopped; saved: {saved}. The same command goes on from there")
     if len(sessions) == 1 and sessions[0].error:
         raise sessions[0].error
+    if stop.requested:  # also if these have ended by now: others may be next
+        saved = ", ".join(f"{s.saved_epochs} epochs in {s.run.folder}" for s in sessions)
+        raise KeyboardInterrupt(f"stopped; saved: {saved}. The same command goes on from there")
     return [session.result for session in sessions]
-
-
-def take_turns(workers: list[Iterator[None]]) -> None:
-    """One step of each, over and over, until all are done."""
-    while workers:
-        workers = [worker for worker in workers if next(worker, StopIteration) is None]
 
 
 class Session:
@@ -95,7 +89,8 @@ class Session:
             sentence = error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
             self.result = {"status": "failed", "error": str(sentence)}
             if self.in_company:  # alone, it is the command that fails
-                self.console.print(f"{title(self.run.config)} failed: {sentence}", soft_wrap=True)
+                failure = f"{title(self.run.config)} failed: {sentence}"
+                self.console.print(failure, soft_wrap=True, markup=False)
 
     def _is_finished(self) -> bool:
         self.result = self.run.result() or {}
@@ -132,7 +127,7 @@ class Session:
         checkpoint, complaints = self.run.load(self.place.device)
         for complaint in complaints:
             instead = "the one before it is used" if checkpoint else "the run starts again"
-            self.console.print(f"{complaint}: {instead}", soft_wrap=True)
+            self.console.print(f"{complaint}: {instead}", soft_wrap=True, markup=False)
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint)
             self.saved_epochs = trainer.done
@@ -187,7 +182,8 @@ def stop_when_asked(console: Console) -> Iterator[Stop]:
         if stop.requested:
             raise KeyboardInterrupt
         stop.requested = True
-        console.print("stopping: once more stops without saving")
+        with contextlib.suppress(RuntimeError):  # if this came in the middle of another print
+            console.print("stopping: once more stops without saving")
 
     try:
         before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -289,8 +285,13 @@ def run(options: argparse.Namespace) -> None:
     else:
         results = [result for config in wanted for result in train([config], place, console)]
     for config, result in zip(wanted, results, strict=True):
-        console.print(outcome(config, result), soft_wrap=True)
-        console.print(f"  in {shlex.quote(str(place.out / config.name))}", soft_wrap=True)
+        where = shlex.quote(str(place.out / config.name))
+        console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)
+    failed = sum(result["status"] == "failed" for result in results)
+    if failed:
+        raise LabError(
+            f"{failed} of {len(results)} runs failed: the same command goes on with them"
+        )
 
 
 def outcome(config: Config, result: dict[str, Any]) -> str:

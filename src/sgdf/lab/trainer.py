@@ -81,6 +81,8 @@ class Trainer:
         self.whole_piece = piece_sizes(config.batch, config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
         if self.on_gpu and compile:
+            # One function for all models and precisions of a table, each compiled for itself.
+            torch._dynamo.config.recompile_limit = 64
             self.compiled_loss = torch.compile(self._loss, dynamic=False)
 
     # --- an epoch -----------------------------------------------------------------------------
@@ -102,6 +104,7 @@ class Trainer:
                 self._run(size, curvature, lrs[i])
             yield
         self.done += 1
+        self.batches.draw(self.done)
 
     def _learning_rates(self, epoch: int) -> list[float]:
         config = self.config
@@ -348,6 +351,12 @@ class Graphs:
             yield
         finally:
             self.default.graphsafe_set_state(before)
+
+
+def take_turns(workers: list[Iterator[None]]) -> None:
+    """One step of each, over and over, until all are done."""
+    while workers:
+        workers = [worker for worker in workers if next(worker, StopIteration) is None]
 
 
 def joint_norm(tensors: Any) -> Tensor:

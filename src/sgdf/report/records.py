@@ -13,6 +13,7 @@ from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError
 from sgdf.lab.paper import Value
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 STATUSES = ("finished", "diverged", "failed")  # without result.json a run is unfinished
 
 
@@ -169,7 +170,10 @@ def is_number(value: Any) -> bool:
 
 def visible(text: object) -> str:
     """Without the characters that move a cursor, hide text or cannot be written."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+    shown = (
+        c if c.isprintable() or c == NO_BREAK else "\N{REPLACEMENT CHARACTER}" for c in str(text)
+    )
+    return "".join(shown)
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ def place_in_order(cell: Cell) -> tuple[bool, str, float, str]:
 
 def learning_rate(config: Config) -> float | None:
     lr = config.settings.get("lr")
-    return float(lr) if is_number(lr) else None
+    return float(lr) if lr is not None and is_number(lr) else None
 
 
 def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
@@ -262,16 +266,12 @@ def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
 
 
 def protocol_words(config: Config) -> dict[str, str]:
-    """All but the optimizer's settings, so that what differs can be said; nothing is the rule."""
-    steps = config.schedule == "step"
-    at_three_quarters = config.milestones == (math.ceil(0.75 * config.epochs),)
+    """All but the optimizer's settings, in words; what is not done has none."""
     return {
         "epochs": f"{config.epochs} epochs",
         "batch": f"batch {config.batch}",
-        "schedule": "" if steps else config.schedule,
-        "milestones": "" if at_three_quarters or not steps else steps_in_words(config),
-        "drop": f"drop {config.drop:g}" if steps and config.milestones else "",
-        "clip": f"clip {config.clip:g}" if config.clip else "",
+        "schedule": schedule_words(config),
+        "clip": f"clipped to {config.clip:g}" if config.clip else "",
         "accumulate": f"in {config.accumulate} pieces" if config.accumulate > 1 else "",
         "precision": config.precision,
         "data": f"{config.data} data",
@@ -280,10 +280,15 @@ def protocol_words(config: Config) -> dict[str, str]:
     }
 
 
-def steps_in_words(config: Config) -> str:
+def schedule_words(config: Config) -> str:
+    """The same words for runs of any length whose steps come where the lab puts them."""
+    if config.schedule != "step":
+        return f"{config.schedule} lr"
     if not config.milestones:
-        return "constant"
-    return f"lr drops after {' and '.join(map(str, config.milestones))}"
+        return "constant lr"
+    by_rule = config.milestones == (math.ceil(0.75 * config.epochs),)
+    at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
+    return f"lr × {config.drop:g} after {at}"
 
 
 def in_words(value: Any) -> str:
@@ -321,6 +326,7 @@ def follows_paper(config: Config) -> bool:
         protocol = paper.protocol(config.task)
     except LabError:  # the paper does not have this task
         return False
-    wanted = asdict(protocol) | {"drop": protocol.gamma, "data": "real", "validation": 0}
-    names = ("epochs", "batch", "schedule", "milestones", "drop", "clip", "data", "validation")
+    wanted = asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
+    wanted |= {"data": "real", "validation": 0}
+    names = wanted.keys() - {"gamma", "seeds", "note"}
     return all(getattr(config, name) == wanted[name] for name in names)

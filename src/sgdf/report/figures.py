@@ -1,0 +1,391 @@
+"""Charts of a comparison, as the plain dictionaries that plotly draws.
+
+A `Figure` needs no plotly to be made; `plotly.graph_objects.Figure(figure.data, figure.layout)`
+makes it one of plotly's own.
+"""
+
+import hashlib
+import html
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sgdf.report.records import Cell, Record, learning_rate, visible
+
+# The colours of Okabe and Ito, told apart by all eyes, less the yellow that white swallows.
+BLACK, GREY = "#000000", "#7a7a7a"
+ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#7B4B1E"
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+# One colour and dash for each optimizer, wherever it is drawn: relatives share a colour or a dash,
+# never both.
+STYLES = {
+    "sgdf": (VERMILION, "solid"),
+    "sgd": (BLUE, "dash"),
+    "sgd-cm": (BLUE, "dashdot"),
+    "sgd-ema": (BLUE, "dot"),
+    "adam": (GREEN, "dot"),
+    "adamw": (GREEN, "longdash"),
+    "filter-adam": (VERMILION, "dash"),
+    "filter-adamw": (VERMILION, "longdash"),
+    "radam": (GREEN, "dashdot"),
+    "adabelief": (PURPLE, "longdash"),
+    "adabound": (SKY, "solid"),
+    "msvag": (ORANGE, "dashdot"),
+    "lion": (BROWN, "dash"),
+    "sophia-g": (BLACK, "dot"),
+    "yogi": (PURPLE, "dot"),
+    "padam": (ORANGE, "dash"),
+    "eadam": (SKY, "dash"),
+    "rmsprop": (GREY, "solid"),
+    "fromage": (GREY, "dash"),
+}
+SPARE = (ORANGE, SKY, GREEN, BLUE, PURPLE, BROWN, BLACK, GREY)
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart and the sentence below it."""
+
+    name: str
+    title: str
+    caption: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """One button of a chart: a measurement of every epoch."""
+
+    button: str
+    key: str
+    unit: str = ""
+    logarithmic: bool = False
+
+
+TEST, TRAINING = View("test", "test_accuracy", " %"), View("training", "train_accuracy", " %")
+VALIDATION = View("validation", "validation_accuracy", " %")
+LOSSES = (
+    View("training", "train_loss", logarithmic=True),
+    View("test", "test_loss", logarithmic=True),
+)
+NORMS = (
+    View("gradient", "gradient_norm", logarithmic=True),
+    View("step direction", "direction_norm", logarithmic=True),
+)
+
+
+def style(optimizer: str) -> tuple[str, str]:
+    """An optimizer's colour and dash; an unknown name always gets the same ones."""
+    if optimizer in STYLES:
+        return STYLES[optimizer]
+    digest = hashlib.sha256(optimizer.encode(errors="replace")).digest()
+    return SPARE[digest[0] % len(SPARE)], DASHES[digest[1] % len(DASHES)]
+
+
+def styles(cells: Sequence[Cell]) -> dict[str, tuple[str, str]]:
+    """By label: the optimizer's colour, and a dash of its own for each of its cells."""
+    given: dict[str, tuple[str, str]] = {}
+    seen: dict[str, int] = {}
+    for cell in cells:
+        colour, dash = style(cell.optimizer)
+        turn = seen[cell.optimizer] = seen.get(cell.optimizer, -1) + 1
+        given[cell.label] = colour, DASHES[(DASHES.index(dash) + turn) % len(DASHES)]
+    return given
+
+
+def figures(cells: Sequence[Cell]) -> list[Figure]:
+    """All charts that these cells of one task and model have the numbers for."""
+    drawn = [cell for cell in cells if curves_of(cell)]
+    if not drawn:
+        return []
+    accuracies = [TEST, TRAINING]
+    if has(drawn, VALIDATION.key):
+        accuracies.insert(1, VALIDATION)
+    made = [over_epochs("accuracy", "Accuracy", accuracies, drawn)]
+    made.append(over_epochs("loss", "Loss", LOSSES, drawn))
+    if has(drawn, "gradient_norm"):
+        made.append(over_epochs("norms", "Norm, mean over the steps of an epoch", NORMS, drawn))
+    return made + sensitivity(cells)
+
+
+def has(cells: Sequence[Cell], key: str) -> bool:
+    return any(key in line for cell in cells for run in curves_of(cell) for line in run.whole)
+
+
+# --- over the epochs -----------------------------------------------------------------------------
+
+
+def over_epochs(name: str, title: str, views: Sequence[View], cells: Sequence[Cell]) -> Figure:
+    """The mean of each cell as a line, its seeds' range as a band, a button for each view."""
+    look = styles(cells)
+    data: list[dict[str, Any]] = []
+    owners: list[View] = []  # of each trace
+    for view in views:
+        for cell in cells:
+            traces = band_and_line(cell, view, *look[cell.label])
+            for trace in traces:
+                trace["visible"] = view is views[0]
+            data += traces
+            owners += [view] * len(traces)
+    bounds = {view.key: y_range(cells, view) for view in views}
+    layout = base_layout(y_axis(views[0], bounds[views[0].key]), "epoch")
+    layout["xaxis"]["range"] = [1, max(len(run.whole) for c in cells for run in curves_of(c))]
+    layout["shapes"], layout["annotations"] = drops(cells)
+    layout["updatemenus"] = buttons(
+        [
+            (
+                view.button,
+                {"visible": [owner is view for owner in owners]},
+                {f"yaxis.{k}": v for k, v in y_axis(view, bounds[view.key]).items()},
+            )
+            for view in views
+        ]
+    )
+    caption = "Mean over seeds; the band is the range from the lowest seed to the highest."
+    if layout["shapes"]:
+        caption += " Dotted: the learning rate drops."
+    if any(bounds.values()):
+        caption += " The first epochs may lie below: drag to zoom, double-click to see all."
+    if any(not cell.finished for cell in cells):
+        caption += " Cells without a finished run are drawn as far as all of their runs came."
+    return Figure(name, title, caption, data, layout)
+
+
+def curves_of(cell: Cell) -> list[Record]:
+    """The finished runs, or else what there is of the others."""
+    return list(cell.finished.values()) or [record for record in cell.records if record.whole]
+
+
+def band_and_line(cell: Cell, view: View, colour: str, dash: str) -> list[dict[str, Any]]:
+    runs = curves_of(cell)
+    epochs, columns = [], []
+    for lines in zip(*(run.whole for run in runs), strict=False):
+        values = [line.get(view.key) for line in lines]
+        if None not in values:
+            epochs.append(lines[0]["epoch"])
+            columns.append(values)
+    if not epochs:
+        return []
+    # The legend shows the line; hiding a cell there hides both.
+    shared = {"x": epochs, "type": "scatter", "mode": "lines", "legendgroup": plain(cell.label)}
+    line = shared | {
+        "y": [short(statistics.fmean(values)) for values in columns],
+        "name": plain(cell.label),
+        "line": {"color": colour, "dash": dash, "width": 1.8},
+        "hovertemplate": f"epoch %{{x}}: %{{y}}{view.unit}",
+    }
+    if len(runs) < 2:
+        return [line]
+    edges = [[short(extreme(values)) for values in columns] for extreme in (max, min)]
+    band = shared | {
+        "x": epochs + epochs[::-1],
+        "y": edges[0] + edges[1][::-1],
+        "line": {"width": 0},
+        "fill": "toself",
+        "fillcolor": translucent(colour),
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    return [band, line]
+
+
+def y_range(cells: Sequence[Cell], view: View) -> list[float] | None:
+    """Of accuracies, what comes after the first tenth of the epochs: where cells differ."""
+    if view.logarithmic:
+        return None
+    values = [
+        line[view.key]
+        for cell in cells
+        for run in curves_of(cell)
+        for line in run.whole[len(run.whole) // 10 :]
+        if line.get(view.key) is not None
+    ]
+    if not values:
+        return None
+    margin = 0.04 * (max(values) - min(values)) or 1.0
+    return [short(min(values) - margin), short(max(values) + margin)]
+
+
+def drops(cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A dotted line where the learning rate of a stepwise schedule drops."""
+    found: dict[int, float] = {}
+    for config in (cell.config for cell in cells):
+        if config.schedule == "step" and config.drop != 1:
+            found |= {m: config.drop for m in config.milestones if m < config.epochs}
+    lines = [
+        {
+            "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": m + 0.5, "x1": m + 0.5,
+            "line": {"dash": "dot", "width": 1, "color": GREY},
+        }
+        for m in found
+    ]  # fmt: skip
+    words = [
+        {
+            "text": f"lr × {drop:g}", "x": m + 0.5, "y": 1, "yref": "paper", "xanchor": "right",
+            "yanchor": "top", "showarrow": False, "font": {"size": 12, "color": GREY},
+        }
+        for m, drop in found.items()
+    ]  # fmt: skip
+    return lines, words
+
+
+# --- over the learning rate ----------------------------------------------------------------------
+
+
+def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
+    """Accuracy against the learning rate, where an optimizer was run with several."""
+    by_optimizer: dict[str, dict[float, list[Cell]]] = {}
+    for cell in cells:
+        lr = learning_rate(cell.config)
+        if lr is not None and lr > 0 and cell.records:
+            by_optimizer.setdefault(cell.optimizer, {}).setdefault(lr, []).append(cell)
+    # With two cells at one learning rate something else differs too, and a line would mix both.
+    swept = {
+        optimizer: {lr: found[0] for lr, found in sorted(rates.items())}
+        for optimizer, rates in by_optimizer.items()
+        if len(rates) > 1 and all(len(found) == 1 for found in rates.values())
+    }
+    if not swept:
+        return []
+    views: list[tuple[str, Callable[[Record], float]]] = [
+        ("final", lambda record: record.final),
+        ("best", lambda record: record.best),
+    ]
+    data: list[dict[str, Any]] = []
+    owners: list[str] = []
+    for button, value in views:
+        for optimizer, rates in swept.items():
+            trace = rate_line(optimizer, rates, value)
+            data.append(trace | {"visible": button == "final"})
+            owners.append(button)
+    layout = base_layout({"title": {"text": "test accuracy, %", "standoff": 10}}, "learning rate")
+    ticks = sorted({lr for rates in swept.values() for lr in rates})
+    layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{lr:g}" for lr in ticks]}
+    layout["updatemenus"] = buttons(
+        [(button, {"visible": [owner == button for owner in owners]}, {}) for button, _ in views]
+    )
+    caption = (
+        "Mean over the seeds that finished, with the lowest and the highest; learning rates with "
+        "no finished run have no point."
+    )
+    return [Figure("learning-rate", "Test accuracy by learning rate", caption, data, layout)]
+
+
+def rate_line(
+    optimizer: str, rates: Mapping[float, Cell], value: Callable[[Record], float]
+) -> dict[str, Any]:
+    colour, dash = style(optimizer)
+    points = {
+        lr: [value(record) for record in cell.finished.values()]
+        for lr, cell in rates.items()
+        if cell.finished
+    }
+    means = {lr: statistics.fmean(values) for lr, values in points.items()}
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plain(optimizer),
+        "x": list(means),
+        "y": [short(mean) for mean in means.values()],
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [short(max(points[lr]) - mean) for lr, mean in means.items()],
+            "arrayminus": [short(mean - min(points[lr])) for lr, mean in means.items()],
+            "thickness": 1.2,
+            "width": 4,
+        },
+        "marker": {"color": colour, "size": 8},
+        "line": {"color": colour, "dash": dash, "width": 2},
+        "hovertemplate": "lr %{x}: %{y} %",
+    }
+
+
+# --- what all charts share -----------------------------------------------------------------------
+
+
+def base_layout(y: dict[str, Any], x_title: str) -> dict[str, Any]:
+    axis = {
+        "gridcolor": "#e6e6e6",
+        "linecolor": "#888",
+        "ticks": "outside",
+        "tickcolor": "#888",
+        "zeroline": False,
+        "automargin": True,
+    }
+    return {
+        "font": {"family": FONT, "size": 14, "color": "#222"},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 60, "r": 16, "t": 52, "b": 48},
+        "hovermode": "closest",
+        "hoverlabel": {"namelength": -1, "font": {"size": 13}},
+        "showlegend": True,
+        "legend": {
+            "orientation": "h",
+            "xref": "container",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "x": 0,
+            "xanchor": "left",
+            "itemwidth": 40,
+            "font": {"size": 13},
+        },
+        "xaxis": axis | {"title": {"text": x_title, "standoff": 8}, "showgrid": False},
+        "yaxis": axis | y,
+    }
+
+
+def y_axis(view: View, bounds: list[float] | None) -> dict[str, Any]:
+    name = view.key.replace("train_", "training_").replace("_", " ")
+    title = name + (", %" if view.unit else "")
+    return {
+        "title": {"text": title, "standoff": 10},
+        "type": "log" if view.logarithmic else "linear",
+        "dtick": "D2" if view.logarithmic else None,
+        "range": bounds,
+        "autorange": bounds is None,
+    }
+
+
+def buttons(choices: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "buttons",
+            "direction": "right",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "pad": {"b": 6},
+            "bgcolor": "white",
+            "bordercolor": "#bbb",
+            "font": {"size": 13},
+            "buttons": [
+                {"label": label, "method": "update", "args": [traces, layout]}
+                for label, traces, layout in choices
+            ],
+        }
+    ]
+
+
+def plain(text: str) -> str:
+    """Text that plotly shows as it is: it would take <b> or <a href> for its own markup."""
+    return html.escape(visible(text), quote=False)
+
+
+def short(value: float) -> float:
+    """Four significant digits are more than a screen can show."""
+    return float(f"{value:.4g}")
+
+
+def translucent(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.15)"

@@ -1,0 +1,163 @@
+"""The trainer on a GPU: captured, compiled, several at once, and always the CPU's numbers."""
+
+import pytest
+import torch
+
+from sgdf.lab import config as configs
+from sgdf.lab import data, optimizers
+from sgdf.lab import trainer as module
+from sgdf.lab.data import Dataset, Split
+from sgdf.lab.trainer import Trainer, take_turns
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    whole = data.load("cifar10", synthetic=True)
+
+    def first(split: Split, count: int) -> Split:
+        return Split(split.images[:count], split.labels[:count])
+
+    return Dataset(
+        whole.name,
+        first(whole.train, 300),
+        first(whole.test, 100),
+        whole.classes,
+        whole.mean,
+        whole.std,
+        whole.source,
+    )
+
+
+def make(
+    dataset, device="cuda", model="cnn", optimizer="sgdf", seed=0, precision="fp32", compile=False,
+    **overrides,
+):  # fmt: skip
+    config = configs.make(
+        "cifar10",
+        model=model,
+        optimizer=optimizer,
+        seed=seed,
+        precision=precision,
+        epochs=6,
+        overrides={"batch": 64, **overrides},
+    )
+    return Trainer(config, dataset, torch.device(device), compile=compile)
+
+
+def epochs(trainer: Trainer, count: int) -> list[dict]:
+    return [last(trainer) for _ in range(count)]
+
+
+def last(trainer: Trainer) -> dict:
+    for _ in trainer.epoch():
+        pass
+    return trainer.metrics()
+
+
+def same(first: list[dict], second: list[dict], rel: float = 2e-3) -> None:
+    for a, b in zip(first, second, strict=True):
+        assert a.keys() == b.keys()
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=rel)
+        assert a["test_loss"] == pytest.approx(b["test_loss"], rel=rel)
+        assert a["lr"] == b["lr"]
+
+
+@pytest.mark.parametrize("name", optimizers.NAMES)
+def test_the_numbers_are_the_cpus(dataset, name):
+    """Four epochs are captured for the most part: whole batches after three steps."""
+    # Sophia draws labels on the device; its numbers differ from the CPU's from step 10 on.
+    count = 1 if name == "sophia-g" else 4
+    same(
+        epochs(make(dataset, optimizer=name), count),
+        epochs(make(dataset, "cpu", optimizer=name), count),
+    )
+
+
+def test_captured_equals_not_captured(dataset, monkeypatch):
+    captured = make(dataset, norms=True, clip=0.5, accumulate=2, schedule="cosine")
+    results = epochs(captured, 6)
+    assert len(captured.graphs.captured) == 3  # whole batches, the last one, the test
+    monkeypatch.setattr(module, "WARM_UP", 10**9)
+    eager = make(dataset, norms=True, clip=0.5, accumulate=2, schedule="cosine")
+    same(results, epochs(eager, 6))
+    assert not eager.graphs.captured
+    assert results[-1]["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_compiled_is_near(dataset, precision):
+    plain = epochs(make(dataset, precision="fp32"), 3)
+    same(plain, epochs(make(dataset, precision=precision, compile=True), 3), rel=0.03)
+
+
+@pytest.mark.parametrize("model", ["vgg11", "resnet18"])
+def test_trainers_side_by_side_do_not_disturb_each_other(dataset, model):
+    """With dropout and batch norm: each has random numbers and buffers of its own."""
+    settings = {"model": model, "lr": 0.02}
+    alone = [epochs(make(dataset, seed=seed, **settings), 4) for seed in (0, 1)]
+    trainers = [make(dataset, seed=seed, **settings) for seed in (0, 1)]
+    together = [[], []]
+    for _ in range(4):
+        take_turns([trainer.epoch() for trainer in trainers])
+        for trainer, results in zip(trainers, together, strict=True):
+            results.append(trainer.metrics())
+    for first, second in zip(alone, together, strict=True):
+        same(first, second, rel=0.02)
+    assert alone[0][-1]["train_loss"] != alone[1][-1]["train_loss"]
+
+
+def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed(dataset):
+    """Losses of one repeated batch at lr 0 differ by dropout alone."""
+    one = Split(dataset.train.images[:64], dataset.train.labels[:64])
+    single = Dataset("x", one, dataset.test, 10, dataset.mean, dataset.std, "")
+    settings = {"model": "vgg11", "lr": 1e-12, "weight_decay": 0.0}
+    first, again = (epochs(make(single, **settings), 6) for _ in range(2))
+    losses = [line["train_loss"] for line in first]
+    assert len(set(losses)) == 6
+    same(first, again, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sgdf", "adam", "adabelief", "sophia-g"])
+def test_a_checkpoint_goes_on(dataset, name, tmp_path):
+    straight = epochs(make(dataset, optimizer=name), 6)
+    broken = make(dataset, optimizer=name)
+    epochs(broken, 4)
+    torch.save(broken.state_dict(), tmp_path / "last.pt")
+    again = make(dataset, optimizer=name)
+    again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True, map_location="cuda"))
+    same(straight[4:], epochs(again, 2))
+
+
+def test_a_run_moves_from_gpu_to_cpu_and_back(dataset, tmp_path):
+    for name in ("sgdf", "adam", "sgd"):
+        straight = epochs(make(dataset, "cpu", optimizer=name), 6)
+        trainer = make(dataset, optimizer=name)
+        results = epochs(trainer, 2)
+        for device in ("cpu", "cuda"):
+            torch.save(trainer.state_dict(), tmp_path / "last.pt")
+            trainer = make(dataset, device, optimizer=name)
+            trainer.load_state_dict(
+                torch.load(tmp_path / "last.pt", weights_only=True, map_location=device)
+            )
+            results += epochs(trainer, 2)
+        same(straight, results)
+
+
+def test_the_host_never_waits_inside_an_epoch(dataset):
+    trainer = make(dataset)
+    epochs(trainer, 4)
+    torch.cuda.synchronize()
+    steps = trainer.epoch()
+    next(steps)  # the epoch's plan goes to the device, from memory that cannot be copied behind
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in steps:
+            pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    trainer.metrics()
