@@ -80,10 +80,7 @@ class File:
 
 
 def spoil(out: Path, grief: Grief) -> None:
-    """Let every disk operation on something below `out` meet its grief first.
-
-    Waiting for the disk is left out: what a killed process wrote is there without it.
-    """
+    """Let every disk operation on something below `out` meet its grief first."""
 
     def name_of(what: Any) -> str | None:
         place = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
@@ -92,7 +89,7 @@ def spoil(out: Path, grief: Grief) -> None:
         return "folder" if Path(place).parent == out else Path(place).name
 
     def wrapped(word: str) -> Callable[..., Any]:
-        operation = (lambda descriptor: None) if word == "fsync" else getattr(os, word)
+        operation = getattr(os, word)
 
         def meet_and_do(what: Any, *rest: Any, **others: Any) -> Any:
             name = name_of(rest[0] if word == "replace" else what)
@@ -126,6 +123,8 @@ def child(request: dict[str, Any]) -> int:
     os.dup2(log, 2)
     torch.set_num_threads(1)
     runs.SAVING_SHARE = request.get("saving_share", runs.SAVING_SHARE)
+    if not request["sync"]:  # what a killed process wrote is there without it
+        os.fsync = lambda descriptor: None
     if request.get("grief"):
         spoil(Path(request["out"]), Grief(**request["grief"]))
     return main([*request["argv"], "--out", request["out"]])

@@ -77,7 +77,8 @@ class Server:
 
     def start(self, argv: tuple[str, ...], out: Path, **request: Any) -> Started:
         log = request.pop("log", out.with_name(out.name + ".log"))
-        return Started(self, self.ask(argv=argv, out=str(out), log=str(log), **request), log)
+        request |= {"argv": argv, "out": str(out), "log": str(log), "sync": argv == LONG}
+        return Started(self, self.ask(**request), log)
 
     def run(self, argv: tuple[str, ...], out: Path, **request: Any) -> Ended:
         return self.start(argv, out, **request).wait()
@@ -202,7 +203,7 @@ def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
             shutil.rmtree(out)
             continue
         story.append((delay, before, lines_in(out)))
-    print("waited, epochs in metrics.jsonl before and after:", *story, sep="\n")
+        print("waited, epochs in metrics.jsonl before and after:", story[-1])
     assert sum(after > before for _, before, after in story) >= 3, "too few while it trained"
     ends_the_same(LONG)
 
@@ -230,7 +231,7 @@ def test_killed_at_any_disk_operation(server, operations, ends_the_same, tmp_pat
         seen[op] += 1
     checkpoint = [moment for moment in moments if moment[0] == "write last.pt.new"]
     assert len(checkpoint) > 100
-    few = {*checkpoint[::60], checkpoint[-1]}
+    few = {*checkpoint[::90], checkpoint[-1]}
     for i, (op, nth) in enumerate(moments):
         if (op, nth) in checkpoint and (op, nth) not in few:
             continue
@@ -240,6 +241,17 @@ def test_killed_at_any_disk_operation(server, operations, ends_the_same, tmp_pat
         assert ended.code == -signal.SIGKILL, (op, nth, ended)
         print("killed at", op, nth)
         ends_the_same(out=out)
+
+
+def test_the_lists_are_cut_back_to_the_checkpoint(server, undisturbed, ends_the_same, out):
+    killed = server.run(SHORT, out, **grief("write metrics.jsonl", "SIGKILL", nth=1))
+    assert killed.code == -signal.SIGKILL
+    path = folder_in(out) / "metrics.jsonl"
+    first, rest = path.read_bytes().splitlines(keepends=True)
+    assert not rest.endswith(b"\n")
+    assert server.run(SHORT, out, **grief("replace env.json", "SIGINT")).code == 130
+    assert path.read_bytes() == first
+    ends_the_same()
 
 
 def test_a_file_is_on_disk_before_it_takes_its_place(operations):
@@ -336,7 +348,7 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
     data, expected = good.read_bytes(), runs.read_checkpoint(good, cpu)
     path = tmp_path / "last.pt"
     noticed = 0
-    for i in random.Random(1).sample(range(len(data)), 150):
+    for i in random.Random(1).sample(range(len(data)), 100):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x10]) + data[i + 1 :])
         try:
             read = runs.read_checkpoint(path, cpu)
@@ -344,7 +356,7 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
             noticed += 1
         else:
             torch.testing.assert_close(read, expected, rtol=0, atol=0)
-    assert noticed > 100
+    assert noticed > 60
 
 
 class Malicious:
@@ -385,7 +397,6 @@ FULL = re.compile(
     ("op", "nth", "saved"),
     [
         ("mkdir out", 0, None),
-        ("open lock", 0, None),
         ("write lock", 0, None),
         ("write config.json.new", 0, None),
         ("fsync metrics.jsonl.new", 0, None),
@@ -393,7 +404,6 @@ FULL = re.compile(
         ("write metrics.jsonl", 0, None),
         ("write metrics.jsonl", 1, 1),
         ("write times.jsonl", 2, 2),
-        ("open last.pt.new", 1, 1),
         ("write last.pt.new", 200, 1),
         ("fsync last.pt.new", 2, 2),
         ("write result.json.new", 0, 3),
@@ -518,13 +528,13 @@ def test_a_killed_process_lets_go(server, ends_the_same, out):
 # --- asked to stop ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
-    ("op", "nth", "saved"),
+    ("word", "op", "nth", "saved"),
     [
-        ("replace env.json", 0, 0),  # before the first epoch
-        ("open metrics.jsonl", 1, 2),  # at the end of the second
-        ("write last.pt.new", 200, 2),  # while it is saved
+        ("SIGINT", "replace env.json", 0, 0),  # before the first epoch
+        ("SIGINT", "open metrics.jsonl", 1, 2),  # at the end of the second
+        ("SIGTERM", "open metrics.jsonl", 1, 2),
+        ("SIGINT", "write last.pt.new", 200, 2),  # while it is saved
     ],
 )
 def test_asked_to_stop(word, op, nth, saved, server, ends_the_same, out):

@@ -1,5 +1,6 @@
 """Runs as the lab leaves them on disk, with numbers made up for the tests."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -17,6 +18,11 @@ def config(optimizer: str = "sgdf", seed: int = 0, task: str = "digits", **said:
     if task == "digits":
         own.setdefault("epochs", 3)
     return configs.make(task, optimizer=optimizer, seed=seed, overrides=said, **own)
+
+
+def hostile(optimizer: str, **settings: Any) -> Config:
+    """With names that the lab would not train, but that a file may hold."""
+    return dataclasses.replace(config("sgd"), optimizer=optimizer, settings=settings)
 
 
 def run(

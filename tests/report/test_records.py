@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report import made
 
+from report import made
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError
 from sgdf.report import records
@@ -57,6 +57,7 @@ def test_damaged_and_foreign_folders_are_named_and_skipped(tmp_path: Path) -> No
     assert [record.folder for record in found] == [good]
     for name in (*damage, "foreign", "notes.txt"):
         assert sum(f"/{name}" in complaint for complaint in complaints) == 1, name
+    assert not any("is the same run" in complaint for complaint in complaints)
 
 
 def test_lost_times_or_environment_do_not_lose_the_run(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ import math
 from pathlib import Path
 
 import pytest
-from report import made
 from rich.console import Console
 
+from report import made
 from sgdf.report import records, tables
 from sgdf.report.tables import Comparison
 
@@ -42,6 +42,27 @@ def test_the_interval_is_students_over_paired_seeds() -> None:
     assert difference.half_width == pytest.approx(4.302653 * math.sqrt(7 / 3), rel=1e-6)
     # two pairs: t(0.975, 1) = 12.70620; std of 0 and 1 is sqrt(1/2)
     assert tables.paired_interval([0.0, 1.0]).half_width == pytest.approx(12.70620 / 2, rel=1e-6)
+
+
+def test_equal_differences_have_no_interval() -> None:
+    assert tables.paired_words(tables.paired_interval([0.3, 0.1 + 0.2])) == (
+        "n = 2, all alike: no interval"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.667, "0.67 s"),
+        (9.96, "10 s"),
+        (99, "99 s"),
+        (150, "2.5 min"),
+        (5999, "100 min"),
+        (7e5, "194 h"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert tables.duration(seconds) == words
 
 
 def test_only_common_finished_seeds_are_paired(tmp_path: Path) -> None:
@@ -154,7 +175,12 @@ def test_no_number_is_broken_in_a_narrow_terminal(tmp_path: Path) -> None:
     for seed in (0, 1):
         made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60.0 + seed])
         made.run(tmp_path, made.config("adam", seed), [50, 55, 50.0 + 1.1 * seed])
-    shown = in_terminal(compare(tmp_path), 60)
+    comparison = compare(tmp_path)
+    parts = list(tables.fitting(comparison.rows, tables.columns(comparison), 60))
+    titles = [column.title for part in parts for column in part]
+    assert titles == [column.title for column in tables.columns(comparison)]
+    assert len(parts) == 2
+    shown = in_terminal(comparison, 60)
     assert max(map(len, shown.splitlines())) <= 60
     assert "−9.95 [−10.59,\xa0−9.31]" in shown
     assert "60.50\xa0±\xa00.71 (2)" in shown
@@ -162,7 +188,7 @@ def test_no_number_is_broken_in_a_narrow_terminal(tmp_path: Path) -> None:
 
 def test_names_are_text_in_both_renderings(tmp_path: Path) -> None:
     evil = "[red]<script>alert(1)</script>"
-    made.run(tmp_path, made.config(evil, lr=0.1), [1, 2, 3])
+    made.run(tmp_path, made.hostile(evil, lr="fast"), [1, 2, 3])
     comparison = compare(tmp_path)
     assert evil in in_terminal(comparison, 120)
     assert "<script" not in tables.as_html(comparison)

@@ -7,7 +7,7 @@ makes it one of plotly's own.
 import hashlib
 import html
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,29 +88,33 @@ def style(optimizer: str) -> tuple[str, str]:
     return SPARE[digest[0] % len(SPARE)], DASHES[digest[1] % len(DASHES)]
 
 
-def styles(cells: Sequence[Cell]) -> dict[str, tuple[str, str]]:
+def styles(cells: Sequence[Cell], set_aside: Container[str]) -> dict[str, tuple[str, str]]:
     """By label: the optimizer's colour, and a dash of its own for each of its cells."""
     given: dict[str, tuple[str, str]] = {}
     seen: dict[str, int] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.label in set_aside):
         colour, dash = style(cell.optimizer)
         turn = seen[cell.optimizer] = seen.get(cell.optimizer, -1) + 1
         given[cell.label] = colour, DASHES[(DASHES.index(dash) + turn) % len(DASHES)]
     return given
 
 
-def figures(cells: Sequence[Cell]) -> list[Figure]:
-    """All charts that these cells of one task and model have the numbers for."""
+def figures(cells: Sequence[Cell], set_aside: Container[str] = ()) -> list[Figure]:
+    """All charts that these cells of one task and model have the numbers for.
+
+    The cells with the labels `set_aside` wait in the legend.
+    """
     drawn = [cell for cell in cells if curves_of(cell)]
     if not drawn:
         return []
     accuracies = [TEST, TRAINING]
     if has(drawn, VALIDATION.key):
         accuracies.insert(1, VALIDATION)
-    made = [over_epochs("accuracy", "Accuracy", accuracies, drawn)]
-    made.append(over_epochs("loss", "Loss", LOSSES, drawn))
+    made = [over_epochs("accuracy", "Accuracy", accuracies, drawn, set_aside)]
+    made.append(over_epochs("loss", "Loss", LOSSES, drawn, set_aside))
     if has(drawn, "gradient_norm"):
-        made.append(over_epochs("norms", "Norm, mean over the steps of an epoch", NORMS, drawn))
+        title = "Norm, mean over the steps of an epoch"
+        made.append(over_epochs("norms", title, NORMS, drawn, set_aside))
     return made + sensitivity(cells)
 
 
@@ -121,40 +125,50 @@ def has(cells: Sequence[Cell], key: str) -> bool:
 # --- over the epochs -----------------------------------------------------------------------------
 
 
-def over_epochs(name: str, title: str, views: Sequence[View], cells: Sequence[Cell]) -> Figure:
+def over_epochs(
+    name: str,
+    title: str,
+    views: Sequence[View],
+    cells: Sequence[Cell],
+    set_aside: Container[str],
+) -> Figure:
     """The mean of each cell as a line, its seeds' range as a band, a button for each view."""
-    look = styles(cells)
+    look = styles(cells, set_aside)
     data: list[dict[str, Any]] = []
-    owners: list[View] = []  # of each trace
+    shown: list[tuple[View, bool | str]] = []  # of each trace: in which view, and how
     for view in views:
         for cell in cells:
             traces = band_and_line(cell, view, *look[cell.label])
-            for trace in traces:
-                trace["visible"] = view is views[0]
             data += traces
-            owners += [view] * len(traces)
+            shown += [(view, "legendonly" if cell.label in set_aside else True)] * len(traces)
     bounds = {view.key: y_range(cells, view) for view in views}
+    choices = [
+        (
+            view.button,
+            {"visible": [how if owner is view else False for owner, how in shown]},
+            {f"yaxis.{k}": v for k, v in y_axis(view, bounds[view.key]).items()},
+        )
+        for view in views
+    ]
+    for trace, visibility in zip(data, choices[0][1]["visible"], strict=True):
+        trace["visible"] = visibility
     layout = base_layout(y_axis(views[0], bounds[views[0].key]), "epoch")
-    layout["xaxis"]["range"] = [1, max(len(run.whole) for c in cells for run in curves_of(c))]
+    last = max(len(run.whole) for cell in cells for run in curves_of(cell))
+    layout["xaxis"]["range"] = [1, last] if last > 1 else [0, 2]
     layout["shapes"], layout["annotations"] = drops(cells)
-    layout["updatemenus"] = buttons(
-        [
-            (
-                view.button,
-                {"visible": [owner is view for owner in owners]},
-                {f"yaxis.{k}": v for k, v in y_axis(view, bounds[view.key]).items()},
-            )
-            for view in views
-        ]
-    )
-    caption = "Mean over seeds; the band is the range from the lowest seed to the highest."
+    layout["updatemenus"] = buttons(choices)
+    sentences = ["Mean over seeds; the band is the range from the lowest seed to the highest."]
     if layout["shapes"]:
-        caption += " Dotted: the learning rate drops."
+        sentences.append("Dotted: the learning rate drops.")
     if any(bounds.values()):
-        caption += " The first epochs may lie below: drag to zoom, double-click to see all."
+        sentences.append("The first epochs may lie below: drag to zoom, double-click to see all.")
+    if any(cell.label in set_aside for cell in cells):
+        sentences.append(
+            "Settings that were not chosen are hidden: a click in the legend shows one."
+        )
     if any(not cell.finished for cell in cells):
-        caption += " Cells without a finished run are drawn as far as all of their runs came."
-    return Figure(name, title, caption, data, layout)
+        sentences.append("Cells without a finished run are drawn as far as all of their runs came.")
+    return Figure(name, title, " ".join(sentences), data, layout)
 
 
 def curves_of(cell: Cell) -> list[Record]:
@@ -174,6 +188,8 @@ def band_and_line(cell: Cell, view: View, colour: str, dash: str) -> list[dict[s
         return []
     # The legend shows the line; hiding a cell there hides both.
     shared = {"x": epochs, "type": "scatter", "mode": "lines", "legendgroup": plain(cell.label)}
+    if len(epochs) == 1:
+        shared["mode"] = "markers"
     line = shared | {
         "y": [short(statistics.fmean(values)) for values in columns],
         "name": plain(cell.label),
@@ -227,8 +243,8 @@ def drops(cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[dict[str, A
     ]  # fmt: skip
     words = [
         {
-            "text": f"lr × {drop:g}", "x": m + 0.5, "y": 1, "yref": "paper", "xanchor": "right",
-            "yanchor": "top", "showarrow": False, "font": {"size": 12, "color": GREY},
+            "text": f"lr × {drop:g}", "x": m + 0.5, "y": 1, "yref": "paper", "xanchor": "center",
+            "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": GREY},
         }
         for m, drop in found.items()
     ]  # fmt: skip
@@ -261,9 +277,9 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
     owners: list[str] = []
     for button, value in views:
         for optimizer, rates in swept.items():
-            trace = rate_line(optimizer, rates, value)
-            data.append(trace | {"visible": button == "final"})
-            owners.append(button)
+            traces = [rate_line(optimizer, rates, value), *crosses(optimizer, rates, swept, value)]
+            data += [trace | {"visible": button == "final"} for trace in traces]
+            owners += [button] * len(traces)
     layout = base_layout({"title": {"text": "test accuracy, %", "standoff": 10}}, "learning rate")
     ticks = sorted({lr for rates in swept.values() for lr in rates})
     layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{lr:g}" for lr in ticks]}
@@ -271,8 +287,8 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
         [(button, {"visible": [owner == button for owner in owners]}, {}) for button, _ in views]
     )
     caption = (
-        "Mean over the seeds that finished, with the lowest and the highest; learning rates with "
-        "no finished run have no point."
+        "Mean over the seeds that finished, with the lowest and the highest. A cross at the foot: "
+        "no run finished with this learning rate."
     )
     return [Figure("learning-rate", "Test accuracy by learning rate", caption, data, layout)]
 
@@ -291,6 +307,7 @@ def rate_line(
         "type": "scatter",
         "mode": "lines+markers",
         "name": plain(optimizer),
+        "legendgroup": plain(optimizer),
         "x": list(means),
         "y": [short(mean) for mean in means.values()],
         "error_y": {
@@ -305,6 +322,30 @@ def rate_line(
         "line": {"color": colour, "dash": dash, "width": 2},
         "hovertemplate": "lr %{x}: %{y} %",
     }
+
+
+def crosses(
+    optimizer: str,
+    rates: Mapping[float, Cell],
+    swept: Mapping[str, Mapping[float, Cell]],
+    value: Callable[[Record], float],
+) -> list[dict[str, Any]]:
+    """Marks, below all points of the chart, where no run came to its end."""
+    lost = [lr for lr, cell in rates.items() if not cell.finished]
+    cells = (cell for of_one in swept.values() for cell in of_one.values())
+    foot = min((value(run) for cell in cells for run in cell.finished.values()), default=0.0)
+    cross = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": lost,
+        "y": [short(foot)] * len(lost),
+        "marker": {"color": style(optimizer)[0], "size": 10, "symbol": "x"},
+        "legendgroup": plain(optimizer),
+        "name": plain(optimizer),
+        "showlegend": False,
+        "hovertemplate": "lr %{x}: no run finished",
+    }
+    return [cross] if lost else []
 
 
 # --- what all charts share -----------------------------------------------------------------------
@@ -323,7 +364,7 @@ def base_layout(y: dict[str, Any], x_title: str) -> dict[str, Any]:
         "font": {"family": FONT, "size": 14, "color": "#222"},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        "margin": {"l": 60, "r": 16, "t": 52, "b": 48},
+        "margin": {"l": 60, "r": 16, "t": 66, "b": 48},
         "hovermode": "closest",
         "hoverlabel": {"namelength": -1, "font": {"size": 13}},
         "showlegend": True,
@@ -349,7 +390,6 @@ def y_axis(view: View, bounds: list[float] | None) -> dict[str, Any]:
     return {
         "title": {"text": title, "standoff": 10},
         "type": "log" if view.logarithmic else "linear",
-        "dtick": "D2" if view.logarithmic else None,
         "range": bounds,
         "autorange": bounds is None,
     }
@@ -364,7 +404,7 @@ def buttons(choices: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> li
             "xanchor": "left",
             "y": 1.02,
             "yanchor": "bottom",
-            "pad": {"b": 6},
+            "pad": {"b": 18},
             "bgcolor": "white",
             "bordercolor": "#bbb",
             "font": {"size": 13},

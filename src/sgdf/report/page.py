@@ -109,7 +109,7 @@ def contents(comparisons: Sequence[Comparison]) -> str:
 
 def section(number: int, comparison: Comparison) -> str:
     notes = "".join(f"<li>{text(note)}</li>" for note in comparison.notes)
-    charts = "".join(map(chart, figures(comparison.cells)))
+    charts = "".join(map(chart, figures(comparison.cells, comparison.set_aside)))
     return f"""<section id="c{number}">
 <h2>{text(comparison.title)}</h2>
 <p class="protocol">{text(comparison.protocol)}</p>
@@ -149,9 +149,7 @@ def run_details(record: Record) -> str:
         "machine": environment.get("machine"),
         "sgdf": environment.get("sgdf"),
         "started": environment.get("started"),
-        "started before": [
-            start.get("started") for start in environment.get("earlier") or () if start
-        ],
+        "started before": earlier_starts(environment),
         "error": record.error,
     }
     facts |= {name: value for name, value in record.config.as_json().items() if name != "version"}
@@ -164,6 +162,13 @@ def run_details(record: Record) -> str:
         f'<details><summary><code>{text(record.folder.name)}</code> <span class="status '
         f'{record.status}">{text(status_words(record))}</span></summary><dl>{lines}</dl></details>'
     )
+
+
+def earlier_starts(environment: Mapping[str, Any]) -> list[Any]:
+    """When an interrupted run was started first."""
+    earlier = environment.get("earlier")
+    starts = earlier if isinstance(earlier, list) else []
+    return [start.get("started") for start in starts if isinstance(start, dict)]
 
 
 def described(value: Any) -> str:
@@ -205,13 +210,15 @@ a {{ color: #00558a; }}
 .protocol {{ color: #555; margin: 0; }}
 .scroll {{ overflow-x: auto; margin: 1rem 0 .5rem; }}
 table {{ border-collapse: collapse; font-size: .9rem; line-height: 1.35; }}
-th, td {{ padding: .4rem .7rem; text-align: right; vertical-align: baseline; white-space: nowrap;
+th, td {{ padding: .4rem .6rem; text-align: right; vertical-align: baseline; white-space: nowrap;
   font-variant-numeric: tabular-nums; }}
 thead th {{ vertical-align: bottom; white-space: normal; max-width: 12em; }}
 thead tr {{ border-bottom: 2px solid #222; }}
 tbody tr {{ border-bottom: 1px solid #e2e2e2; }}
-tbody th {{ text-align: left; position: sticky; left: 0; background: #fff; padding-left: 0; }}
-th small {{ display: block; font-weight: 400; color: #a33c00; white-space: normal; max-width: 14em; }}
+tbody th {{ text-align: left; position: sticky; left: 0; background: #fff; padding-left: 0;
+  min-width: 11em; }}
+th small {{ display: block; font-weight: 400; color: #a33c00; white-space: normal;
+  max-width: 14em; }}
 .notes {{ color: #555; font-size: .85rem; padding-left: 1.2em; max-width: 60em; }}
 figure {{ margin: 0 0 1.5rem; }}
 figcaption {{ color: #555; font-size: .85rem; }}
@@ -240,6 +247,7 @@ footer {{ color: #555; font-size: .85rem; padding-top: 2rem; padding-bottom: 2re
   body {{ font-size: 11pt; }}
   main, footer {{ max-width: none; padding: 0; }}
   .scroll {{ overflow: visible; }}
+  tbody th {{ min-width: 0; }}
   table {{ font-size: 8pt; width: 100%; }}
   th, td {{ padding: .2rem .3rem; }}
   th, td {{ white-space: normal; }}
@@ -256,13 +264,13 @@ footer {{ color: #555; font-size: .85rem; padding-top: 2rem; padding-bottom: 2re
 """
 
 # One chart after another, so that the page can be read and scrolled meanwhile. On paper a chart is
-# as wide as the sheet: a viewBox lets its drawing shrink to that. A finger scrolls, it does not zoom.
+# as wide as the sheet: a viewBox lets its drawing shrink to that. A finger is for scrolling.
 SCRIPT = """
 "use strict";
 const touch = matchMedia("(pointer: coarse)").matches;
-const settings = {
+const settings = {  // the buttons by name: by default one of them sends the chart away
   responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover",
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+  modeBarButtons: [["toImage", "resetScale2d"]], plotlyServerURL: "",
 };
 function fit(chart) {
   const {width, height} = chart._fullLayout;

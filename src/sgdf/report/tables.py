@@ -46,7 +46,7 @@ class Paired:
 
     n: int
     mean: float = math.nan
-    half_width: float | None = None  # one pair has no interval
+    half_width: float | None = None  # there is none of one pair, or of pairs that differ alike
 
     @property
     def low(self) -> float:
@@ -98,6 +98,12 @@ class Comparison:
     target: float | None
     notes: tuple[str, ...]
 
+    @property
+    def set_aside(self) -> set[str]:
+        """The labels of cells that lost to another of their optimizer's, by validation."""
+        decided = {row.optimizer for row in self.rows if row.is_chosen}
+        return {row.label for row in self.rows if row.optimizer in decided and not row.is_chosen}
+
 
 # --- numbers -------------------------------------------------------------------------------------
 
@@ -141,7 +147,7 @@ def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: 
         validation=spread(judged),
         published=value,
         difference=best.mean - value.mean if best and value else None,
-        paired=paired(cell, reference) if reference and cell is not reference else None,
+        paired=paired(cell, reference) if reference and done and cell is not reference else None,
         seconds_per_epoch=statistics.median(times) if times else None,
         arrival=arrival(done, target) if done and target is not None else None,
         runs=unfinished_words(cell),
@@ -167,11 +173,14 @@ def paired(cell: Cell, reference: Cell) -> Paired:
 
 def paired_interval(differences: Sequence[float]) -> Paired:
     n = len(differences)
-    if n < 2:
-        return Paired(n, differences[0] if differences else math.nan)
+    if n == 0:
+        return Paired(0)
+    mean = statistics.mean(differences)
+    # A few hundred test images make equal differences likely, and an interval of no width untrue.
+    if all(math.isclose(difference, mean, abs_tol=1e-9) for difference in differences):
+        return Paired(n, mean)
     quantile = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    half_width = quantile * statistics.stdev(differences) / math.sqrt(n)
-    return Paired(n, statistics.mean(differences), half_width)
+    return Paired(n, mean, quantile * statistics.stdev(differences) / math.sqrt(n))
 
 
 def arrival(done: Sequence[Record], target: float) -> Arrival:
@@ -251,8 +260,9 @@ def unfinished_words(cell: Cell) -> str:
 
 def common_protocol(cells: Sequence[Cell]) -> str:
     """What all cells share."""
-    words = [protocol_words(cell.config) for cell in cells]
-    return ", ".join(w for name, w in words[0].items() if w and all(o[name] == w for o in words))
+    first, *others = (protocol_words(cell.config) for cell in cells)
+    common = {name: words for name, words in first.items() if words and name != "norms"}
+    return ", ".join(w for name, w in common.items() if all(o[name] == w for o in others))
 
 
 def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
@@ -280,7 +290,8 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     machines = {machine_of(record) for cell in cells for record in cell.records} - {""}
     if any(row.seconds_per_epoch for row in rows):
         found.append(
-            "Times are medians of wall time; runs that shared a device slowed each other down."
+            "Times are medians of wall time, those to an accuracy over the runs that reached it; "
+            "runs that shared a device slowed each other down."
             + (f" They are of {len(machines)} kinds of machine." if len(machines) > 1 else "")
         )
     return found
@@ -301,17 +312,17 @@ def summary(comparison: Comparison) -> str:
         f"{reference.label} ends at {spread_words(reference.final)} % test accuracy"
         f"{', the mean of ' + str(reference.final.n) + ' runs' if reference.final.n > 1 else ''}."
     )
-    optimizers_chosen = {row.optimizer for row in rows if row.is_chosen}
     rivals = [
-        row for row in rows
+        row
+        for row in rows
         if row.paired and row.paired.half_width is not None
-        and (row.is_chosen or row.optimizer not in optimizers_chosen)
+        and row.label not in comparison.set_aside
     ]  # fmt: skip
     others = len(rows) - 1
     if not others:
         return opening
     if not rivals:
-        return f"{opening} No other has two seeds in common with it, so no difference is stated."
+        return f"{opening} No other has an interval, so no difference is stated."
     nearest = max(rivals, key=lambda row: row.paired.mean if row.paired else -math.inf)
     assert nearest.paired is not None
     said = (
@@ -353,7 +364,7 @@ def paired_words(difference: Paired) -> str:
     if difference.n == 0:
         return "no common seed"
     if difference.half_width is None:
-        return "n = 1: no interval"
+        return f"n = {difference.n}{', all alike' if difference.n > 1 else ''}: no interval"
     mean, low, high = map(signed, (difference.mean, difference.low, difference.high))
     return f"{mean} [{low},{NO_BREAK}{high}]"
 
@@ -384,9 +395,9 @@ def arrival_words(row: Row) -> str:
 
 
 def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    size, unit = (1, "s") if seconds < 100 else (60, "min") if seconds < 6000 else (3600, "h")
+    value = seconds / size
+    return f"{value:.2g} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
 
 
 # --- the two ways to show them -------------------------------------------------------------------
@@ -406,7 +417,7 @@ def columns(comparison: Comparison) -> list[Column]:
         Column("validation", lambda row: counted(row.validation)),
         Column("published best", lambda row: spread_words(row.published)),
         Column("best − published", difference_words),
-        Column(f"final − {comparison.reference}’s, 95 % interval", against_reference),
+        Column(f"final, against {comparison.reference}: 95 % interval", against_reference),
         Column("per epoch", seconds_words),
         Column(f"to {comparison.target:g} %" if comparison.target else "", arrival_words),
     ]

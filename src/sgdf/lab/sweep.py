@@ -1,0 +1,559 @@
+"""Sweeps: a grid of settings times seeds, several runs at a time, here or on a Ray cluster.
+
+A sweep that is killed, or loses a worker or a node, loses no more than the epochs in hand: the
+same command goes on. Importing this needs no more than sgdf itself does.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import re
+import shlex
+import signal
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgdf.lab import arguments, models, paper, tasks
+from sgdf.lab import config as configs
+from sgdf.lab.config import Config
+from sgdf.lab.data import sets, synthetic
+from sgdf.lab.errors import LabError, unknown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sgdf.lab.train import Place
+
+ENGINES = ("local", "ray")
+WORDS = ("task", "model", "optimizer", "epochs", "precision", "data")  # options; others: settings
+KEYS = (*WORDS, "title", "seeds", "set", "grid", "cells")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs to compare, in the order in which they run: all cells with one seed, then the next."""
+
+    name: str
+    title: str
+    configs: tuple[Config, ...]
+
+
+# --- from what a user says ----------------------------------------------------------------------
+
+
+def read(path: Path, said: Mapping[str, Any] | None = None) -> Sweep:
+    """The sweep of a TOML file; what is `said` on the command line goes before the file."""
+    words = configs.read_toml(path)
+    try:
+        return plan(path.stem, {**words, **(said or {}), **merged_set(words, said)})
+    except LabError as error:
+        raise LabError(f"{path}: {error}") from None
+
+
+def merged_set(words: Mapping[str, Any], said: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"set": {**table(words, "set"), **((said or {}).get("set") or {})}}
+
+
+def plan(name: str, words: Mapping[str, Any]) -> Sweep:
+    """A sweep from the words of a sweep file."""
+    for word in words:
+        if word not in KEYS:
+            raise unknown("key", word, KEYS)
+    title = words.get("title", name)
+    if not isinstance(title, str):
+        raise LabError(f"title is a text, not {title!r}")
+    shared = {**{w: words[w] for w in WORDS if w in words}, **table(words, "set")}
+    cells = [{**shared, **cell} for cell in (*combinations(words), *further_cells(words))]
+    if not cells:
+        raise LabError("there is nothing to run: give a [grid] of lists, or [[cells]]")
+    made = tuple(config_of(cell, seed) for seed in seeds_of(words) for cell in cells)
+    refuse_twins(made)
+    return Sweep(name, title, made)
+
+
+def table(words: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = words.get(name, {})
+    if not isinstance(found, dict):
+        raise LabError(f"{name} is a table: write [{name}] above its settings")
+    return found
+
+
+def combinations(words: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the grid's values."""
+    grid = table(words, "grid")
+    for name, values in grid.items():
+        if name in ("seed", "seeds"):
+            raise LabError("seeds stand outside of the grid, as in seeds = [0, 1, 2]")
+        if not isinstance(values, list):
+            raise LabError(f"in the grid, {name} is a list of values, not {values!r}")
+        if not values:
+            raise LabError(f"in the grid, {name} has no values")
+    if not grid:
+        return []
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def further_cells(words: Mapping[str, Any]) -> list[dict[str, Any]]:
+    cells = words.get("cells", [])
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise LabError("cells are tables: write [[cells]] above the settings of each")
+    if any(name in ("seed", "seeds") for cell in cells for name in cell):
+        raise LabError("seeds stand outside of the cells, as in seeds = [0, 1, 2]")
+    return cells
+
+
+def seeds_of(words: Mapping[str, Any]) -> list[int]:
+    seeds = words.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise LabError(f"seeds is a list of whole numbers, like [0, 1, 2], not {seeds!r}")
+    if len(set(seeds)) < len(seeds):
+        raise LabError(f"seeds has one of its numbers twice: {seeds}")
+    return seeds
+
+
+def config_of(cell: Mapping[str, Any], seed: int) -> Config:
+    options = {word: cell[word] for word in WORDS if word in cell}
+    for word, value in options.items():
+        if word == "epochs":
+            if type(value) is not int or value < 1:
+                raise LabError(f"epochs is a whole number from 1 on, not {value!r}")
+        elif not isinstance(value, str):
+            raise LabError(f"{word} is a name, not {value!r}")
+    if "task" not in options:
+        raise LabError(f"which task? There are {', '.join(tasks.TASKS)}")
+    overrides = {name: value for name, value in cell.items() if name not in WORDS}
+    return configs.make(**options, seed=seed, overrides=overrides)
+
+
+def refuse_twins(made: Iterable[Config]) -> None:
+    counts = Counter((cell_key(config), config.seed) for config in made)
+    for config in made:
+        if counts[cell_key(config), config.seed] > 1:
+            what = ", ".join(f"{name} = {value}" for name, value in config.settings.items())
+            raise LabError(
+                f"a cell is there twice: {config.task} {config.model} {config.optimizer}, {what}"
+            )
+
+
+def cell_key(config: Config) -> str:
+    """The same for runs that differ in their seed alone; 1 and 1.0 are the same setting."""
+    values = json.loads(json.dumps({**config.as_json(), "seed": None}), parse_int=float)
+    return json.dumps(values, sort_keys=True)
+
+
+# --- presets ------------------------------------------------------------------------------------
+
+
+def with_half_steps(rates: Iterable[float]) -> list[float]:
+    """Half of a rate wherever the next is a tenth of it, as the paper itself has 1, 0.5, 0.1.
+
+    >>> with_half_steps((1.0, 0.5, 0.1, 0.01))
+    [1.0, 0.5, 0.1, 0.05, 0.01]
+    """
+    falling = sorted(rates, reverse=True)
+    halves = [high / 2 for high, low in itertools.pairwise(falling) if high > 5.001 * low]
+    return sorted({*falling, *halves}, reverse=True)
+
+
+def lr_grid(task: str) -> list[dict[str, Any]]:
+    return [
+        {"optimizer": optimizer, "lr": lr}
+        for optimizer in ("sgdf", "sgd", "adam")
+        for lr in with_half_steps(paper.LEARNING_RATES[optimizer])
+    ]
+
+
+def budget(task: str) -> list[dict[str, Any]]:
+    """The full published grids: beta1 with the beta2 of the published settings."""
+    cells = []
+    for optimizer, search in paper.SEARCHES.items():
+        _, beta2 = paper.settings(task, optimizer).get("betas", (0.9, 0.999))
+        grids: dict[str, Iterable[Any]] = {"lr": search.lr}
+        if search.beta1:
+            grids["betas"] = [[beta1, beta2] for beta1 in search.beta1]
+        if search.weight_decay:
+            grids["weight_decay"] = search.weight_decay
+        cells += [
+            {"optimizer": optimizer, **dict(zip(grids, values, strict=True))}
+            for values in itertools.product(*grids.values())
+        ]
+    return cells
+
+
+PRESETS: dict[str, tuple[str, Callable[[str], list[dict[str, Any]]]]] = {
+    "lr-grid": (
+        "The paper's learning rates, and half steps between, for three optimizers",
+        lr_grid,
+    ),
+    "budget": ("Every optimizer that the paper searched, over its published grid", budget),
+}
+
+
+def preset(name: str, said: Mapping[str, Any]) -> Sweep:
+    """A search by name. A tenth of the training images is held out, to choose by."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    if "task" not in said:
+        raise LabError(f"the preset {name} needs a task: --task, of {', '.join(tasks.TASKS)}")
+    task = tasks.find(said["task"])
+    title, cells = PRESETS[name]
+    images = synthetic.TRAIN if said.get("data") == "synthetic" else sets.FACTS[task.name].train
+    settings = {"validation": images // 10, **(said.get("set") or {})}
+    full_name = "-".join((name, task.name, said.get("model") or task.model))
+    return plan(full_name, {**said, "title": title, "cells": cells(task.name), "set": settings})
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run_all(
+    wanted: Sequence[Config],
+    place: "Place",
+    *,
+    jobs: int = 1,
+    together: int = 1,
+    engine: str = "local",
+    address: str | None = None,
+    cpus_per_run: float = 1,
+    gpus_per_run: float | None = None,
+    retry: bool = False,
+    console: "Console | None" = None,
+) -> list[dict[str, Any]]:
+    """Bring all runs to their end and return their results, in the order of `wanted`.
+
+    Runs that have ended are left as they are, also those that failed, unless told to `retry`.
+    With one job the runs are in this process, `together` at a time; a failure is a result with
+    the status "failed" and its "error".
+    """
+    from rich.console import Console
+
+    from sgdf.lab.train import outcome
+
+    console = console or Console()
+    results = ended_before(wanted, place, retry, console)
+    todo = [config for config in by_turns(wanted) if config.name not in results]
+    with board(wanted, results, place, console) as say, interruptible():
+        ended = engine_for(engine, todo, place, say, jobs, together, address, cpus_per_run,
+                           gpus_per_run)  # fmt: skip
+        try:
+            with contextlib.closing(ended):
+                for config, result in ended:
+                    results[config.name] = result
+                    say(outcome(config, result))
+        except KeyboardInterrupt:
+            done = sum(config.name in results for config in wanted)
+            raise KeyboardInterrupt(
+                f"stopped with {done} of {len(wanted)} runs at their end; the same command goes on"
+            ) from None
+    return [results[config.name] for config in wanted]
+
+
+def engine_for(
+    engine: str,
+    todo: list[Config],
+    place: "Place",
+    say: Callable[[str], None],
+    jobs: int,
+    together: int,
+    address: str | None,
+    cpus: float,
+    gpus: float | None,
+) -> Generator[tuple[Config, dict[str, Any]], None, None]:
+    """The runs as they end, in any order."""
+    from sgdf.lab import worker
+
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if not todo:
+        return
+    if engine == "ray":
+        try:
+            from sgdf.lab import cluster
+        except ModuleNotFoundError as error:
+            raise LabError(f'{error.name} is not installed: pip install "sgdf[cluster]"') from None
+        yield from cluster.run(todo, place, say, address=address, cpus=cpus, gpus=gpus)
+    elif jobs > 1:
+        yield from worker.run_local(todo, place, jobs, say)
+    else:
+        for start in range(0, len(todo), together):
+            group = todo[start : start + together]
+            yield from zip(group, worker.attempt(group, place, say), strict=True)
+
+
+def ended_before(
+    wanted: Sequence[Config], place: "Place", retry: bool, console: "Console"
+) -> dict[str, dict[str, Any]]:
+    from sgdf.lab.train import outcome
+    from sgdf.lab.worker import known_end
+
+    results = {}
+    for config in wanted:
+        result = known_end(config, place)
+        if result and not (retry and result["status"] == "failed"):
+            results[config.name] = result
+            if result["status"] == "failed":
+                line = f"{outcome(config, result)} (before; --retry tries again)"
+                console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return results
+
+
+def by_turns(wanted: Iterable[Config]) -> list[Config]:
+    """The first seed of every cell before the second of any, so that a table fills evenly."""
+    seen: Counter[str] = Counter()
+    turns: dict[str, tuple[int, Config]] = {}
+    for config in wanted:
+        if config.name not in turns:
+            turns[config.name] = (seen[cell_key(config)], config)
+            seen[cell_key(config)] += 1
+    return [config for _, config in sorted(turns.values(), key=lambda turn: turn[0])]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A polite kill is heard as Ctrl-C is."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread is told of signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def board(
+    wanted: Sequence[Config], results: Mapping[str, Any], place: "Place", console: "Console"
+) -> Iterator[Callable[[str], None]]:
+    """Shows how far the runs are, on a terminal; gives the function that prints a line above."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    if not console.is_terminal:
+        yield say
+        return
+    columns = (
+        TextColumn("{task.fields[ended]} of " + f"{len(wanted)} runs"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f} epochs"),
+        TimeRemainingColumn(),
+    )
+    stop = threading.Event()
+
+    def follow(progress: Progress) -> None:
+        bar = progress.add_task("", total=sum(c.epochs for c in wanted), ended=0)
+        while True:
+            done = sum(epochs_done(config, config.name in results, place) for config in wanted)
+            progress.update(bar, completed=done, ended=len(results))
+            if stop.wait(0.5):
+                return
+
+    with Progress(*columns, console=console, transient=True) as progress:
+        follower = threading.Thread(target=follow, args=(progress,), daemon=True)
+        follower.start()
+        try:
+            yield say
+        finally:
+            stop.set()
+            follower.join()
+
+
+def epochs_done(config: Config, has_ended: bool, place: "Place") -> int:
+    if has_ended:
+        return config.epochs
+    try:
+        return (place.out / config.name / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    """The options of `sgdf sweep`."""
+    add = parser.add_argument
+    add("file", nargs="?", type=Path, metavar="FILE.toml", help="the grid, as in docs/sweeps.md")
+    add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(PRESETS)}")
+    add("--task", help=f"of {', '.join(tasks.TASKS)} (default: the file's)")
+    add("--model", help=f"of {', '.join(models.NAMES)} (default: the file's, or the task's)")
+    add("--epochs", type=positive, help="default: the file's, or the task's")
+    add("--seeds", type=int, nargs="+", metavar="SEED", help="default: the file's, or 0")
+    add("--precision", choices=configs.PRECISIONS, help="default: the file's, or tf32")
+    add("--data", choices=("real", "synthetic"), help="default: the file's, or real")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="for all cells")
+    add("--list", action="store_true", help="print the runs, and run none")
+    add("--retry", action="store_true", help="run again what failed before")
+    add("--jobs", type=positive, metavar="N", help="processes (default: 1 on a GPU, else as cores)")
+    add("--together", type=positive, default=3, metavar="N",
+        help="with one job on a GPU: runs at once in it (default %(default)s)")  # fmt: skip
+    add("--engine", choices=ENGINES, default="local", help="default %(default)s")
+    add("--address", metavar="HOST:PORT", help="of the Ray cluster (default: the one found here)")
+    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="on Ray (default 1)")
+    add("--gpus-per-run", type=float, metavar="N", help="on Ray (default: 1 on cuda, else 0)")
+    arguments.add_place(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """`sgdf sweep`."""
+    sweep = sweep_from(options)
+    if options.list:
+        for config in sweep.configs:
+            print(line_of(config))
+        return
+    from rich.console import Console
+
+    place = place_for(options)
+    console = Console()
+    write_plan(sweep, place)
+    on_gpu = place.device.type == "cuda"
+    try:
+        results = run_all(
+            sweep.configs,
+            place,
+            jobs=options.jobs or default_jobs(on_gpu),
+            together=options.together if on_gpu else 1,
+            engine=options.engine,
+            address=options.address,
+            cpus_per_run=options.cpus_per_run,
+            gpus_per_run=options.gpus_per_run,
+            retry=options.retry,
+            console=console,
+        )
+    except KeyboardInterrupt:
+        show(sweep, place, console)
+        raise
+    show(sweep, place, console)
+    if bad := sum(result["status"] == "failed" for result in results):
+        raise LabError(f"{bad} of {len(results)} runs failed; --retry tries them again")
+
+
+def show(sweep: Sweep, place: "Place", console: "Console") -> None:
+    """What there is on disk."""
+    from sgdf.lab.worker import known_end
+
+    results = [known_end(config, place) for config in sweep.configs]
+    console.print(results_table(sweep, results))
+    console.print(f"The runs are in {shlex.quote(str(place.out))}", soft_wrap=True)
+
+
+def sweep_from(options: argparse.Namespace) -> Sweep:
+    names = ("task", "model", "epochs", "seeds", "precision", "data")
+    said = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    if options.set:
+        said["set"] = dict(map(configs.parse_setting, options.set))
+    if bool(options.file) == bool(options.preset):
+        raise LabError(f"give a sweep file, or --preset of {', '.join(PRESETS)}")
+    return preset(options.preset, said) if options.preset else read(options.file, said)
+
+
+def line_of(config: Config) -> str:
+    settings = ", ".join(f"{name} {value}" for name, value in config.settings.items())
+    return (
+        f"{config.task} {config.model} {config.optimizer} seed {config.seed}, "
+        f"{config.epochs} epochs, {settings}"
+    )
+
+
+def place_for(options: argparse.Namespace) -> "Place":
+    """As for `sgdf train`; but with Ray the GPUs are those of other machines than this."""
+    import torch
+
+    from sgdf.lab.train import place_from
+
+    if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
+        place = place_from(argparse.Namespace(**{**vars(options), "device": "cpu"}))
+        return dataclasses.replace(place, device=torch.device("cuda"))
+    return place_from(options)
+
+
+def default_jobs(on_gpu: bool) -> int:
+    from sgdf.lab.worker import cores
+
+    return 1 if on_gpu else cores()
+
+
+def write_plan(sweep: Sweep, place: "Place") -> None:
+    """What is to be run, so that a report can say what is missing."""
+    from sgdf.lab.runs import explained, write_atomically
+
+    planned = {
+        "name": sweep.name,
+        "title": sweep.title,
+        "command": place.command,
+        "configs": [config.as_json() for config in sweep.configs],
+    }
+    with explained(place.out):
+        place.out.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.-]", "_", sweep.name)
+        write_atomically(place.out / f"sweep-{name}.json", json.dumps(planned, indent=2) + "\n")
+
+
+def results_table(sweep: Sweep, results: Sequence[dict[str, Any] | None]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(
+        title=Text(sweep.title), caption="test accuracy in percent: mean ± std over finished runs"
+    )
+    shown.add_column("", style="bold")
+    for name in ("best", "final", "runs"):
+        shown.add_column(name, justify="right")
+    cells: dict[str, list[tuple[Config, dict[str, Any] | None]]] = {}
+    for config, result in zip(sweep.configs, results, strict=True):
+        cells.setdefault(cell_key(config), []).append((config, result))
+    labels = labels_of([runs[0][0] for runs in cells.values()])
+    for label, runs in zip(labels, cells.values(), strict=True):
+        shown.add_row(Text(label), *numbers([result for _, result in runs]))
+    return shown
+
+
+def labels_of(cells: Sequence[Config]) -> list[str]:
+    """What tells each cell from the others; an optimizer's settings, from its own others."""
+    everything = [{**cell.as_json(), "settings": None} for cell in cells]
+    protocol = [name for name in differing(everything) if name != "optimizer"]
+    labels = []
+    for cell, words in zip(cells, everything, strict=True):
+        rivals = [dict(other.settings) for other in cells if other.optimizer == cell.optimizer]
+        parts = [f"{name} {cell.settings.get(name, 'default')}" for name in differing(rivals)]
+        parts += [str(words[n]) if n in ("task", "model") else f"{n} {words[n]}" for n in protocol]
+        labels.append(", ".join((cell.optimizer, *parts)))
+    return labels
+
+
+def differing(described: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for words in described for name in words)
+    return [n for n in names if len({json.dumps(words.get(n)) for words in described}) > 1]
+
+
+def numbers(results: Sequence[dict[str, Any] | None]) -> list[str]:
+    done = [result for result in results if result and result["status"] == "finished"]
+    counts = Counter(result["status"] if result else "missing" for result in results)
+    others = [f"{counts[s]} {s}" for s in ("diverged", "failed", "missing") if counts[s]]
+    runs = ", ".join((f"{len(done)} of {len(results)}", *others))
+    if not done:
+        return ["-", "-", runs]
+    return [
+        *(spread([r[f"{which}_test_accuracy"] for r in done]) for which in ("best", "final")),
+        runs,
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    std = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{std}"

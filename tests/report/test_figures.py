@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from report import made
+from sgdf.lab import optimizers
+from sgdf.report import figures, records
+from sgdf.report.figures import Figure
+
+
+def charts(out: Path) -> dict[str, Figure]:
+    (group,) = records.groups(records.read([out])[0])
+    return {figure.name: figure for figure in figures.figures(group)}
+
+
+def visible_lines(figure: Figure) -> dict[str, dict]:
+    return {t["name"]: t for t in figure.data if t["visible"] and t.get("showlegend", True)}
+
+
+def test_lines_are_means_and_bands_reach_from_the_lowest_seed_to_the_highest(
+    tmp_path: Path,
+) -> None:
+    for seed, accuracies in enumerate([[10, 20, 30], [20, 30, 70], [30, 31, 50.12345]]):
+        made.run(tmp_path, made.config(seed=seed), accuracies)
+    band, line = [t for t in charts(tmp_path)["accuracy"].data if t["visible"]]
+    assert line["x"] == [1, 2, 3]
+    assert line["y"] == [20, 27, 50.04]  # four digits
+    assert band["x"] == [1, 2, 3, 3, 2, 1]
+    assert band["y"] == [30, 31, 70, 30, 20, 10]
+
+
+def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
+    norms = {"gradient_norm": 1.5, "direction_norm": 0.5, "validation_accuracy": 3.0}
+    for seed in (0, 1):
+        for lr in (0.1, 0.3):
+            with_norms = made.config(seed=seed, lr=lr, norms=True, validation=9)
+            made.run(tmp_path, with_norms, [1, 2, 3], extra=norms)
+    found = charts(tmp_path)
+    assert list(found) == ["accuracy", "loss", "norms", "learning-rate"]
+    for figure in found.values():
+        go.Figure(figure.data, figure.layout)  # raises where a name or value is not plotly's
+    assert [b["label"] for b in found["accuracy"].layout["updatemenus"][0]["buttons"]] == [
+        "test", "validation", "training"
+    ]  # fmt: skip
+
+
+def test_a_button_shows_the_traces_of_its_view_alone(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
+    made.run(tmp_path, made.config("adam"), [11, 21, 31])
+    figure = charts(tmp_path)["accuracy"]
+    test, training = figure.layout["updatemenus"][0]["buttons"]
+    for button, first in ((test, [10, 11]), (training, [9, 10])):
+        shown = [
+            trace["y"][0]
+            for trace, on in zip(figure.data, button["args"][0]["visible"], strict=True)
+            if on
+        ]
+        assert shown == first
+    assert training["args"][1]["yaxis.title"]["text"] == "training accuracy, %"
+
+
+def test_cells_that_were_not_chosen_wait_in_the_legend(tmp_path: Path) -> None:
+    for lr in (0.1, 0.3):
+        made.run(tmp_path, made.config("sgd", lr=lr), [10, 20, 30])
+    (group,) = records.groups(records.read([tmp_path])[0])
+    figure, *_ = figures.figures(group, {"sgd, lr 0.1"})
+    assert [trace["visible"] for trace in figure.data] == ["legendonly", True, False, False]
+    back = figure.layout["updatemenus"][0]["buttons"][1]["args"][0]["visible"]
+    assert back == [False, False, "legendonly", True]
+    assert "not chosen" in figure.caption
+
+
+def test_the_drops_of_the_learning_rate_are_marked(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf", milestones=(2,)), [10, 20, 30])
+    made.run(tmp_path, made.config("adam", schedule="cosine", milestones=(1,)), [10, 20, 30])
+    layout = charts(tmp_path)["accuracy"].layout
+    assert [line["x0"] for line in layout["shapes"]] == [2.5]
+    assert layout["annotations"][0]["text"] == "lr × 0.1"
+
+
+def test_a_diverged_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [10, 20], status="diverged")
+    made.run(tmp_path, made.config("adam"), [10, 20, 30])
+    made.run(tmp_path, made.config("lion", 0), [], status="diverged")
+    lines = visible_lines(charts(tmp_path)["accuracy"])
+    assert lines["sgdf"]["y"] == [10, 20]
+    assert lines["adam"]["y"] == [10, 20, 30]
+    assert "lion" not in lines
+
+
+def test_one_epoch_is_a_point(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config(epochs=1), [10])
+    figure = charts(tmp_path)["accuracy"]
+    assert figure.data[0]["mode"] == "markers"
+    assert figure.layout["xaxis"]["range"] == [0, 2]
+
+
+def test_sensitivity_has_a_point_a_learning_rate(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 30), (0.3, 50), (1.0, 40)):
+        made.run(tmp_path, made.config("sgd", 0, lr=lr), [1, 60, final])
+        made.run(tmp_path, made.config("sgd", 1, lr=lr), [1, 60, final + 4])
+    made.run(tmp_path, made.config("sgd", 0, lr=3.0), [1], status="diverged")
+    made.run(tmp_path, made.config("adam", 0), [1, 2, 3])
+    figure = charts(tmp_path)["learning-rate"]
+    final, cross, best, _ = figure.data
+    assert (final["x"], final["y"]) == ([0.1, 0.3, 1.0], [32, 52, 42])
+    assert final["error_y"]["array"] == [2, 2, 2]
+    assert best["y"] == [60, 60, 60]
+    assert (cross["x"], cross["y"]) == ([3.0], [30])  # at the foot: the lowest seed
+    assert figure.layout["xaxis"]["type"] == "log"
+
+
+def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
+    for lr in (0.1, 0.3):
+        made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
+    made.run(tmp_path, made.config("sgd", lr=0.1, momentum=0.5), [1, 2, 3])
+    assert "learning-rate" not in charts(tmp_path)
+
+
+def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
+    looks = [figures.STYLES[name] for name in optimizers.NAMES]
+    assert len(set(looks)) == len(looks)
+    assert figures.style("someones.Optimizer") == figures.style("someones.Optimizer")
+
+
+def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:
+    for lr in (0.1, 0.3):
+        made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
+    first, second = visible_lines(charts(tmp_path)["accuracy"]).values()
+    assert first["line"]["color"] == second["line"]["color"] == figures.STYLES["sgd"][0]
+    assert first["line"]["dash"] != second["line"]["dash"]
+
+
+@pytest.mark.parametrize("name", ["<b>bold</b>", '<a href="https://example.org">x</a>', "&lt;"])
+def test_plotlys_own_markup_is_text(name: str) -> None:
+    assert "<" not in figures.plain(name)
+    assert figures.plain(name) != name

@@ -1,0 +1,206 @@
+"""The page in a real browser."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from report import made
+from report.browser import CHROMIUM, Browser
+from sgdf import report
+from sgdf.lab.errors import LabError
+from sgdf.report import page, records
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None and "CI" not in os.environ:
+        pytest.skip("there is no chromium here: install it to see the page in a browser")
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def thirty_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a table of the paper: ten optimizers, three seeds, 200 epochs."""
+    out = tmp_path_factory.mktemp("thirty")
+    names = ("sgdf", "sgd", "adam", "adamw", "radam", "msvag", "lion", "sophia-g", "adabound")
+    for i, name in enumerate((*names, "adabelief")):
+        for seed in range(3):
+            made.run(out / "runs", made.config(name, seed, "cifar10"), made.curve(85 + i, 200))
+    target = out / "report.html"
+    page.write(records.read([out / "runs"])[0], target, title="Thirty runs")
+    return target
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names and values that would be markup, scripts or links if they were not escaped."""
+    out = tmp_path_factory.mktemp("hostile")
+    names = [SCRIPT, "'\"><img src=x onerror=alert(2)>", "javascript:alert(3)", "%{x}</script>"]
+    for name in names:
+        folder = made.run(out / "runs", made.hostile(name, note="<!--<script>"), [1, 2, 3])
+        environment = {
+            "command": f"sgdf {SCRIPT}",
+            "commit": '"><a href="javascript:alert(4)">commit</a>',
+            "machine": {SCRIPT: ["</details>", "\ud800\x1b"]},
+            "earlier": ["</dl>", {"started": "<b>then</b>"}, None],
+        }
+        (folder / "env.json").write_text(json.dumps(environment))
+    folder.rename(folder.with_name("<script>alert(5)<"))
+    target = out / "report.html"
+    found, _ = records.read([out / "runs"])
+    page.write(found, target, title=f"</title>{SCRIPT}", skipped=[f"not read: {SCRIPT}"])
+    return target
+
+
+def test_charts_and_tables_are_there_and_nothing_complains(
+    browser: Browser, thirty_runs: Path
+) -> None:
+    browser.open(thirty_runs)
+    assert browser.problems == []
+    assert browser.evaluate("document.querySelectorAll('table tbody tr').length") == 10
+    charts = browser.evaluate(
+        "[...document.querySelectorAll('.chart')].map(chart => "
+        "chart.querySelectorAll('svg.main-svg .scatterlayer path.js-line').length)"
+    )
+    assert charts == [20, 20]  # accuracy and loss: a line and a band for each of ten cells
+    assert browser.evaluate("document.querySelectorAll('details').length") == 30
+
+
+def test_buttons_switch_what_is_drawn(browser: Browser, thirty_runs: Path) -> None:
+    browser.open(thirty_runs)
+    title = "document.querySelector('.chart .ytitle').textContent"
+    assert browser.evaluate(title) == "test accuracy, %"
+    browser.evaluate(
+        "document.querySelectorAll('.chart .updatemenu-button')[1]"
+        ".dispatchEvent(new MouseEvent('click'))"
+    )
+    browser.evaluate("new Promise(done => setTimeout(done, 200))")
+    assert browser.evaluate(title) == "training accuracy, %"
+    assert browser.problems == []
+
+
+def test_it_is_small_and_opens_fast(browser: Browser, thirty_runs: Path) -> None:
+    assert thirty_runs.stat().st_size < 8e6
+    assert min(browser.open(thirty_runs) for _ in range(3)) < 2
+
+
+def test_it_loads_nothing_and_sends_nothing(browser: Browser, thirty_runs: Path) -> None:
+    browser.open(thirty_runs)
+    names = "[...document.querySelectorAll('.chart')[0].querySelectorAll('.modebar-btn')]"
+    buttons = browser.evaluate(f"{names}.map(button => button.dataset.title.toLowerCase())")
+    assert buttons == ["download plot as a png", "reset axes"]
+    picture = "Plotly.toImage(document.querySelector('.chart')).then(url => url.slice(0, 14))"
+    assert browser.evaluate(picture) == "data:image/png"
+    assert browser.problems == []
+    loaded = [url for url in browser.requests if not url.startswith(("data:", "blob:"))]
+    assert loaded == [thirty_runs.resolve().as_uri()]
+
+
+@pytest.mark.parametrize("which", ["thirty_runs", "hostile"])
+def test_a_phone_scrolls_the_page_in_one_direction(
+    browser: Browser, which: str, request: pytest.FixtureRequest
+) -> None:
+    browser.open(request.getfixturevalue(which), width=375, height=800)
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert browser.evaluate("innerWidth") == 375
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 375
+    widest = "Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))"
+    assert browser.evaluate(widest) <= 375
+    box = "document.querySelector('.scroll')"
+    assert browser.evaluate(f"getComputedStyle({box}).overflowX") == "auto"
+
+
+def test_charts_shrink_to_the_paper(browser: Browser, thirty_runs: Path) -> None:
+    browser.open(thirty_runs)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    try:
+        browser.evaluate("document.body.style.width = '600px'")  # a sheet; no window is resized
+        right = "Math.max(...[...document.querySelectorAll('.chart .gridlayer path, table')]"
+        right += ".map(part => part.getBoundingClientRect().right))"
+        assert 400 < browser.evaluate(right) <= 600
+        assert browser.pdf().startswith(b"%PDF")
+    finally:
+        browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_no_data_can_end_its_script() -> None:
+    packed = page.as_data({"name": "</script><!--<script>&"})
+    assert not set("<>&") & set(packed)
+    assert json.loads(packed) == {"name": "</script><!--<script>&"}
+
+
+def test_hostile_names_are_text(browser: Browser, hostile: Path) -> None:
+    browser.open(hostile)
+    assert browser.problems == []  # an alert would be here too
+    assert browser.evaluate("document.title") == f"</title>{SCRIPT}"
+    assert browser.evaluate("document.querySelector('h1').textContent") == f"</title>{SCRIPT}"
+    rows = browser.evaluate(
+        "[...document.querySelectorAll('tbody th')].map(cell => cell.textContent)"
+    )
+    assert rows == sorted(["'\"><img src=x onerror=alert(2)>", "%{x}</script>", SCRIPT,
+                           "javascript:alert(3)"])  # fmt: skip
+    legend = browser.evaluate(
+        "[...document.querySelectorAll('.chart')[0].querySelectorAll('.legendtext')]"
+        ".map(words => words.textContent)"
+    )
+    assert legend == rows
+    assert (
+        browser.evaluate("document.querySelectorAll('img, main a:not(.modebar-btn), b').length")
+        == 0
+    )
+    assert browser.evaluate("document.querySelectorAll('script:not([type])').length") == 2
+
+
+def test_the_policy_forbids_what_would_slip_through(
+    browser: Browser, hostile: Path, tmp_path: Path
+) -> None:
+    slipped = tmp_path / "slipped.html"
+    whole = hostile.read_text(encoding="utf-8")
+    slipped.write_text(whole.replace("<h1>", "<script>window.ran = true</script><h1>", 1))
+    browser.open(slipped)
+    assert browser.evaluate("window.ran") is None
+    assert any("Content Security Policy" in problem for problem in browser.problems)
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    made.run(tmp_path / "runs", made.config(), [1, 2, 3])
+    found, _ = records.read([tmp_path / "runs"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match="cannot be written"):
+        page.write(found, tmp_path / "file" / "report.html", title="")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    made.run(tmp_path / "runs", made.config(), [1, 2, 3])
+    (tmp_path / "runs" / "foreign").mkdir()
+    script = (
+        "import argparse, sys, sgdf.report as report\n"
+        "assert not {'plotly', 'rich', 'scipy'} & sys.modules.keys()\n"
+        "parser = argparse.ArgumentParser(); report.add_arguments(parser)\n"
+        "report.run(parser.parse_args())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "runs", "-o", "new/report.html", "--target", "2"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "skipped: runs/foreign is not the folder of a run" in ran.stdout
+    assert "to 2 %" in ran.stdout
+    assert ran.stdout.endswith("The page is in new/report.html\n")
+    assert "<h3>Not read</h3>" in (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    with pytest.raises(LabError, match="there are no runs in"):
+        report.run(parser.parse_args([str(tmp_path)]))
