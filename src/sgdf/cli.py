@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sgdf import __version__
+from sgdf import __version__, report
 from sgdf.lab import arguments, bench, data  # these need no more than sgdf itself does
 from sgdf.lab.errors import LabError
 
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     reproduce = commands.add_parser("reproduce", help="run a table or figure of the paper again")
     arguments.add_reproduce(reproduce, _positive)
     reproduce.set_defaults(run=_reproduce)
+
+    reports = commands.add_parser("report", help="tables and one page of curves from finished runs")
+    report.add_arguments(reports)
+    reports.set_defaults(run=report.run)
 
     datasets = commands.add_parser("data", help="the data sets: what is here, and getting them")
     data.add_commands(datasets.add_subparsers(dest="what", metavar="WHAT", required=True))

@@ -1,10 +1,10 @@
-"""One colour for each optimizer, in every figure: Okabe and Ito's, which the colour-blind can tell."""
+"""One colour for each optimizer in every figure: Okabe and Ito's, told apart by all eyes."""
 
 import hashlib
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY, BROWN = "#666666", "#7A4B1E"
+BLACK, GREY = "#000000", "#7a7a7a"
+ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#7B4B1E"
 
 COLOURS = {
     "sgdf": VERMILION,
@@ -32,5 +32,5 @@ SPARE = (ORANGE, SKY, GREEN, BLUE, PURPLE, BROWN, BLACK, GREY)
 
 def colour(optimizer: str) -> str:
     """The optimizer's own, or for an unknown one always the same of the spare ones."""
-    digest = hashlib.sha256(optimizer.encode()).digest()
+    digest = hashlib.sha256(optimizer.encode(errors="replace")).digest()
     return COLOURS.get(optimizer, SPARE[digest[0] % len(SPARE)])

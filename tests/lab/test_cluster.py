@@ -86,7 +86,8 @@ def kill_when_busy(raylet: int, out: Path) -> None:
                 epochs = metrics.read_bytes().count(b"\n")
                 if 3 <= epochs <= 60 and not (lock.parent / "result.json").exists():
                     for pid in (raylet, *children_of(raylet)):
-                        os.kill(pid, signal.SIGKILL)
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                     (out / "killed").write_text(lock.parent.name)
                     return
 
@@ -115,7 +116,7 @@ def drive(out: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def driven(tmp_path_factory) -> Iterator[tuple[Path, list, list]]:
+def driven(tmp_path_factory) -> tuple[Path, list, list]:
     out = tmp_path_factory.mktemp("cluster")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     process = subprocess.Popen(
@@ -128,7 +129,7 @@ def driven(tmp_path_factory) -> Iterator[tuple[Path, list, list]]:
     said, complaints = process.communicate(timeout=200)
     assert process.returncode == 0, complaints
     undisturbed, results = json.loads(said.splitlines()[-1])
-    yield out, undisturbed, results
+    return out, undisturbed, results
 
 
 def test_runs_of_a_killed_node_end_with_the_same_numbers(driven):

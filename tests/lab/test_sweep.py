@@ -40,7 +40,7 @@ def cells():
             "digits",
             optimizer=optimizer,
             seed=seed,
-            epochs=60,
+            epochs=40,
             data="synthetic",
             overrides={"lr": 0.05, "batch": 128},
         )
@@ -72,7 +72,7 @@ def wait_for_a_busy_child(out: Path, parent: int, done: int = 0) -> tuple[int, s
             if len(words) < 2 or (lock.parent / "result.json").exists():
                 continue
             epochs = lines_in(lock.parent / "metrics.jsonl")
-            if 3 <= epochs <= 45 and len(list(out.glob("*/result.json"))) >= done:
+            if 3 <= epochs <= 28 and len(list(out.glob("*/result.json"))) >= done:
                 pid = int(words[1])
                 if pid in children_of(parent):
                     return pid, lock.parent.name
@@ -94,7 +94,10 @@ def one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("MKL_NUM_THREADS", "1")
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
         yield
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def test_a_killed_worker(tmp_path, undisturbed):
     for config in cells():
         assert len(starts_of(tmp_path, config.name)) == 1 + (config.name in killed)
     assert starts_of(tmp_path, killed[0])[-1] > 0
-    assert not children_of(os.getpid()) or not workers_of(os.getpid())
+    assert not workers_of(os.getpid())
 
 
 def workers_of(pid: int) -> list[int]:
@@ -147,36 +150,39 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
-def start_sweep(out: Path) -> subprocess.Popen[str]:
-    path = os.pathsep.join(sys.path)
+def start_sweep(out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, __file__, str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
 def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
-    stopped = start_sweep(tmp_path)
-    _, first = wait_for_a_busy_child(tmp_path, stopped.pid)
-    stopped.terminate()
-    said, _ = stopped.communicate(timeout=60)
-    assert stopped.returncode == 130, said
-    assert "of 6 runs at their end; the same command goes on" in said
-    saved = lines_in(tmp_path / first / "metrics.jsonl")
+    stopped = []
+
+    def stop() -> None:
+        stopped.append(wait_for_a_busy_child(tmp_path, os.getpid())[1])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt, match=r"\d of 6 runs at their end; the same command"):
+        sweep.run_all(cells(), Place(tmp_path, CPU), jobs=2, console=quiet())
+    stopper.join()
+    assert not workers_of(os.getpid())
+    saved = lines_in(tmp_path / stopped[0] / "metrics.jsonl")
 
     killed = start_sweep(tmp_path)
     wait_for_a_busy_child(tmp_path, killed.pid, done=1)
     orphans = workers_of(killed.pid)
     assert len(orphans) == 2
     killed.kill()
-    killed.communicate(timeout=60)
+    killed.wait()
     # Started again at once, it has to wait for runs that the orphans still hold.
     results = sweep.run_all(cells(), Place(tmp_path, CPU), jobs=1, console=quiet())
     assert_ended_the_same(tmp_path, results, undisturbed)
-    assert starts_of(tmp_path, first)[1] == saved  # nothing was lost when it stopped
+    assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
     assert not any(Path(f"/proc/{pid}").exists() for pid in orphans)
 
 
@@ -404,12 +410,12 @@ def test_the_command_with_a_failure(command, bad_module):
         ("[0, 1]", "3", "seeds is a list of whole numbers, like [0, 1, 2], not 3"),
         ("[0, 1]", "[0, 0]", "seeds has one of its numbers twice: [0, 0]"),
         ("[0, 1]", "[-1]", "seed is a whole number from 0 on, not -1"),
-        ('"sgd"]', '"sdg"]', "there is no optimizer 'sdg': did you mean sgd or "),
+        ('"sgd"]', '"sdg"]', "there is no optimizer 'sdg': did you mean sgd?"),
         ("lr = [", "lrr = [", "there is no setting of sgdf 'lrr': did you mean lr?"),
         ("[0.05, 0.1]", "0.05", "in the grid, lr is a list of values, not 0.05"),
         ("[0.05, 0.1]", "[]", "in the grid, lr has no values"),
         ("[0.05, 0.1]", '["high"]', "lr is a number, not 'high'"),
-        ("[0.05, 0.1]", "[1, 1.0]", "a cell is there twice: digits mlp sgdf, lr = 1, "),
+        ("[0.05, 0.1]", "[1, 1.0]", "a cell is there twice: digits mlp sgdf, lr = 1.0, "),
         ("lr = [", "seed = [1]\nlr = [", "seeds stand outside of the grid, as in seeds = ["),
         ("lr = 0.001", "lr = 0.001\nseed = 1", "seeds stand outside of the cells, as in seeds"),
         ("[[cells]]", "[cells]", "cells are tables: write [[cells]] above"),
@@ -461,9 +467,8 @@ def test_budget_is_the_published_search():
     made = sweep.preset("budget", {"task": "digits", "data": "synthetic", "seeds": [0, 1]})
     trials = Counter(config.optimizer for config in made.configs if config.seed == 1)
     assert trials == {name: search.trials for name, search in paper.SEARCHES.items()}
-    assert trials.total() == 318 - 168 + 18 or trials.total() > 0
     adamw = [c.settings for c in made.configs if c.optimizer == "adamw"]
-    assert {tuple(settings["betas"])[0] for settings in adamw} == {0.5, 0.6, 0.7, 0.8, 0.9}
+    assert {settings["betas"][0] for settings in adamw} == {0.5, 0.6, 0.7, 0.8, 0.9}
     assert {c.validation for c in made.configs} == {204}
 
 
@@ -476,10 +481,5 @@ def test_the_example_of_the_documentation(command):
         assert f"--preset {preset} " in text
 
 
-if __name__ == "__main__":  # the sweep that a test stops or kills
-    torch.set_num_threads(1)
-    try:
-        sweep.run_all(cells(), Place(Path(sys.argv[1]), CPU), jobs=2)
-    except KeyboardInterrupt as interrupt:
-        print(interrupt)
-        sys.exit(130)
+if __name__ == "__main__":  # the sweep that a test kills
+    sweep.run_all(cells(), Place(Path(sys.argv[1]), CPU), jobs=2)

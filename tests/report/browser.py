@@ -38,7 +38,7 @@ class Browser:
     """One tab. `problems` collects what the page says of errors, `requests` what it loads."""
 
     def __init__(self) -> None:
-        assert CHROMIUM is not None
+        assert CHROMIUM is not None, "chromium is not installed"
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self.output = high_pipe()
         self.input, theirs_out = high_pipe()

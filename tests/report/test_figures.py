@@ -119,7 +119,7 @@ def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
-    looks = [figures.STYLES[name] for name in optimizers.NAMES]
+    looks = [figures.style(name) for name in optimizers.NAMES]
     assert len(set(looks)) == len(looks)
     assert figures.style("someones.Optimizer") == figures.style("someones.Optimizer")
 
@@ -128,7 +128,7 @@ def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Pa
     for lr in (0.1, 0.3):
         made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
     first, second = visible_lines(charts(tmp_path)["accuracy"]).values()
-    assert first["line"]["color"] == second["line"]["color"] == figures.STYLES["sgd"][0]
+    assert first["line"]["color"] == second["line"]["color"] == figures.style("sgd")[0]
     assert first["line"]["dash"] != second["line"]["dash"]
 
 

@@ -171,6 +171,15 @@ def test_the_choice_is_by_validation(tmp_path: Path) -> None:
     assert "sgdf, lr 0.1" not in tables.summary(comparison)
 
 
+def test_survivors_are_not_chosen(tmp_path: Path) -> None:
+    for lr, validation, lost in ((0.1, 70.0, False), (0.3, 80.0, True)):
+        both = [made.config("sgdf", seed, lr=lr, validation=100) for seed in (0, 1)]
+        made.run(tmp_path, both[0], [1, 2, 3], extra={"validation_accuracy": validation})
+        if lost:
+            made.run(tmp_path, both[1], [1], status="diverged")
+    assert [row.is_chosen for row in compare(tmp_path).rows] == [True, False]
+
+
 def test_no_number_is_broken_in_a_narrow_terminal(tmp_path: Path) -> None:
     for seed in (0, 1):
         made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60.0 + seed])

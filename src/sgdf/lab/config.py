@@ -93,8 +93,8 @@ class Config:
         for name in values:
             if name not in known:
                 raise unknown(f"setting in {where}:", name, known)
-        given: dict[str, Any] = {**values, "milestones": tuple(values.get("milestones", ()))}
         try:
+            given: dict[str, Any] = {**values, "milestones": tuple(values.get("milestones", ()))}
             return cls(**given)
         except TypeError as error:
             raise LabError(f"{where} is not the settings of a run: {error}") from None

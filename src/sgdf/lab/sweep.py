@@ -74,8 +74,10 @@ def plan(name: str, words: Mapping[str, Any]) -> Sweep:
     cells = [{**shared, **cell} for cell in (*combinations(words), *further_cells(words))]
     if not cells:
         raise LabError("there is nothing to run: give a [grid] of lists, or [[cells]]")
-    made = tuple(config_of(cell, seed) for seed in seeds_of(words) for cell in cells)
-    refuse_twins(made)
+    seeds = seeds_of(words)
+    first = [config_of(cell, seeds[0]) for cell in cells]
+    refuse_twins(first)
+    made = tuple(dataclasses.replace(config, seed=seed) for seed in seeds for config in first)
     return Sweep(name, title, made)
 
 
@@ -134,13 +136,15 @@ def config_of(cell: Mapping[str, Any], seed: int) -> Config:
 
 
 def refuse_twins(made: Iterable[Config]) -> None:
-    counts = Counter((cell_key(config), config.seed) for config in made)
+    seen = set()
     for config in made:
-        if counts[cell_key(config), config.seed] > 1:
+        key = cell_key(config)
+        if key in seen:
             what = ", ".join(f"{name} = {value}" for name, value in config.settings.items())
             raise LabError(
                 f"a cell is there twice: {config.task} {config.model} {config.optimizer}, {what}"
             )
+        seen.add(key)
 
 
 def cell_key(config: Config) -> str:

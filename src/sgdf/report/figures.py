@@ -11,38 +11,34 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sgdf.palette import GREY
+from sgdf.palette import colour as colour_of
 from sgdf.report.records import Cell, Record, learning_rate, visible
 
-# The colours of Okabe and Ito, told apart by all eyes, less the yellow that white swallows.
-BLACK, GREY = "#000000", "#7a7a7a"
-ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#7B4B1E"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
-# One colour and dash for each optimizer, wherever it is drawn: relatives share a colour or a dash,
-# never both.
-STYLES = {
-    "sgdf": (VERMILION, "solid"),
-    "sgd": (BLUE, "dash"),
-    "sgd-cm": (BLUE, "dashdot"),
-    "sgd-ema": (BLUE, "dot"),
-    "adam": (GREEN, "dot"),
-    "adamw": (GREEN, "longdash"),
-    "filter-adam": (VERMILION, "dash"),
-    "filter-adamw": (VERMILION, "longdash"),
-    "radam": (GREEN, "dashdot"),
-    "adabelief": (PURPLE, "longdash"),
-    "adabound": (SKY, "solid"),
-    "msvag": (ORANGE, "dashdot"),
-    "lion": (BROWN, "dash"),
-    "sophia-g": (BLACK, "dot"),
-    "yogi": (PURPLE, "dot"),
-    "padam": (ORANGE, "dash"),
-    "eadam": (SKY, "dash"),
-    "rmsprop": (GREY, "solid"),
-    "fromage": (GREY, "dash"),
+# Relatives share a colour or a dash, never both.
+DASH = {
+    "sgdf": "solid",
+    "sgd": "dash",
+    "sgd-cm": "dashdot",
+    "sgd-ema": "dot",
+    "adam": "dot",
+    "adamw": "longdash",
+    "filter-adam": "dash",
+    "filter-adamw": "longdash",
+    "radam": "dashdot",
+    "adabelief": "longdash",
+    "adabound": "solid",
+    "msvag": "dashdot",
+    "lion": "dash",
+    "sophia-g": "dot",
+    "yogi": "dashdot",
+    "padam": "dash",
+    "eadam": "dash",
+    "rmsprop": "solid",
+    "fromage": "dash",
 }
-SPARE = (ORANGE, SKY, GREEN, BLUE, PURPLE, BROWN, BLACK, GREY)
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 
@@ -82,10 +78,8 @@ NORMS = (
 
 def style(optimizer: str) -> tuple[str, str]:
     """An optimizer's colour and dash; an unknown name always gets the same ones."""
-    if optimizer in STYLES:
-        return STYLES[optimizer]
     digest = hashlib.sha256(optimizer.encode(errors="replace")).digest()
-    return SPARE[digest[0] % len(SPARE)], DASHES[digest[1] % len(DASHES)]
+    return colour_of(optimizer), DASH.get(optimizer, DASHES[digest[1] % len(DASHES)])
 
 
 def styles(cells: Sequence[Cell], set_aside: Container[str]) -> dict[str, tuple[str, str]]:

@@ -137,14 +137,13 @@ def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: 
     done = list(cell.finished.values())
     best = spread([record.best for record in done])
     value = published(cell.config)
-    judged = [record.validation for record in done if record.validation is not None]
     times = [seconds for record in cell.records for seconds in record.seconds.values()]
     return Row(
         label=cell.label,
         optimizer=cell.optimizer,
         best=best,
         final=spread([record.final for record in done]),
-        validation=spread(judged),
+        validation=validation_of(cell),
         published=value,
         difference=best.mean - value.mean if best and value else None,
         paired=paired(cell, reference) if reference and done and cell is not reference else None,
@@ -209,21 +208,26 @@ def common_target(cells: Sequence[Cell]) -> float | None:
 def chosen_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Of each optimizer with several cells, the one with the best validation accuracy.
 
-    Where an optimizer's finished cells were not all validated there is no choice.
+    A cell that lost runs comes after those that lost fewer: its mean is one of survivors. Where an
+    optimizer's finished cells were not all validated there is no choice.
     """
     chosen = []
     for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
-        rivals = [c for c in cells if c.optimizer == optimizer and c.finished]
-        scores = [
-            spread([r.validation for r in cell.finished.values() if r.validation is not None])
-            for cell in rivals
-        ]
-        if len(rivals) > 1 and all(scores):
-            judged = [
-                (score.mean, cell) for score, cell in zip(scores, rivals, strict=True) if score
-            ]
-            chosen.append(max(judged, key=lambda pair: pair[0])[1])
+        rivals = [cell for cell in cells if cell.optimizer == optimizer and cell.finished]
+        if len(rivals) > 1 and all(map(validation_of, rivals)):
+            chosen.append(max(rivals, key=merit))
     return chosen
+
+
+def merit(cell: Cell) -> tuple[int, float]:
+    lost = sum(record.status in ("diverged", "failed") for record in cell.records)
+    score = validation_of(cell)
+    return -lost, score.mean if score else -math.inf
+
+
+def validation_of(cell: Cell) -> Spread | None:
+    values = [record.validation for record in cell.finished.values()]
+    return spread([value for value in values if value is not None])
 
 
 def reference_cell(cells: Sequence[Cell], chosen: Sequence[Cell]) -> Cell | None:
