@@ -5,10 +5,11 @@ import difflib
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from sgdf import __version__, report
-from sgdf.lab import arguments, bench, data  # these need no more than sgdf itself does
+from sgdf.lab import arguments, bench, data, sweep  # these need no more than sgdf itself does
 from sgdf.lab.errors import LabError
 
 
@@ -31,9 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    demo = commands.add_parser("demo", help="compare five optimizers on handwritten digits")
+    demo = commands.add_parser("demo", help="compare four optimizers on handwritten digits")
     demo.add_argument("--epochs", type=_positive, default=None, help="epochs per run (default 20)")
-    demo.set_defaults(run=_demo)
+    arguments.add_engine(demo, _positive)
+    arguments.add_place(demo)
+    demo.set_defaults(run=_demo, out=Path("runs", "demo"))
 
     benches = commands.add_parser("bench", help="measure what the optimizers cost")
     subjects = benches.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
@@ -48,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     reproduce = commands.add_parser("reproduce", help="run a table or figure of the paper again")
     arguments.add_reproduce(reproduce, _positive)
     reproduce.set_defaults(run=_reproduce)
+
+    sweeps = commands.add_parser("sweep", help="run a grid of settings and seeds, here or on Ray")
+    sweep.add_arguments(sweeps, _positive)
+    sweeps.set_defaults(run=_sweep)
 
     reports = commands.add_parser("report", help="tables and one page of curves from finished runs")
     report.add_arguments(reports)
@@ -73,8 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace) -> None:
     from sgdf.lab import demo
+    from sgdf.report import comparison
 
-    demo.run(epochs=options.epochs or demo.EPOCHS)
+    comparison.run(demo.sweep(options.epochs or demo.EPOCHS), options)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    planned = sweep.sweep_from(options)
+    if options.list:
+        print(*map(sweep.line_of, planned.configs), sep="\n")
+        return
+    from sgdf.report import comparison
+
+    comparison.run(planned, options)
 
 
 def _bench_step(options: argparse.Namespace) -> None:
@@ -89,8 +107,9 @@ def _train(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from sgdf.lab import reproduce
+    from sgdf.report import comparison
 
-    reproduce.run(options)
+    comparison.run(reproduce.sweep_from(options), options)
 
 
 def _positive(text: str) -> int:

@@ -1,37 +1,44 @@
-"""The demo: real runs, reproducible, and a table that shows what they gave."""
+"""The demo: a fair search, real runs, a table and a page, and nothing done twice."""
 
-import io
+import pytest
 
-import torch
-from rich.console import Console
-
+from sgdf.cli import main
 from sgdf.lab import demo
 
 
-def test_the_demo_shows_what_it_measured_and_repeats_itself():
-    screens = []
-    for _ in range(2):
-        console = Console(file=io.StringIO(), width=120)
-        results = demo.run(epochs=1, console=console)
-        screens.append(console.file.getvalue())
-    assert screens[0] == screens[1]
-    assert list(results) == ["SGDF", "SGD", "SGD-EMA", "SGD-CM", "Adam"]
-    for entry in demo.ENTRIES:
-        cells = results[entry.name]
-        assert len(cells) == 3
-        lr, outcomes = max(cells.items(), key=lambda cell: sum(o.validation for o in cell[1]))
-        assert demo.spread([o.test for o in outcomes], 1) in screens[0]
-        assert f"{lr:g}" in screens[0]
+def test_every_optimizer_gets_the_same_search():
+    configs = demo.sweep().configs
+    assert len(configs) == len({config.name for config in configs})
+    by_optimizer = {}
+    for config in configs:
+        by_optimizer.setdefault(config.optimizer, set()).add((config.lr, config.seed))
+    assert set(by_optimizer) == set(demo.LEARNING_RATES)
+    assert {len(cells) for cells in by_optimizer.values()} == {9}
+    assert all(config.validation == demo.VALIDATION for config in configs)
 
 
-def test_training_learns():
-    parts = demo.digits()
-    assert [len(part) for part in parts] == [897, 300, 600]
-    outcome = demo.train(demo.ENTRIES[0], 0.15, 0, parts, 5, lambda: None)
-    assert outcome.test > 80
+def test_the_demo_ends_by_naming_its_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(demo, "SEEDS", (0, 1))
+    monkeypatch.setattr(demo, "LEARNING_RATES", {"sgdf": (0.05, 0.5), "adam": (0.001,)})
+    assert main(["demo", "--epochs", "2", "--jobs", "1", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert said.rstrip().endswith("The page is in runs/demo/demo.html")
+    assert "sgdf, lr 0.5 \u2713" in said
+    assert "adam \u2713" in said or "adam" in said
+    page = (tmp_path / "runs" / "demo" / "demo.html").read_text(encoding="utf-8")
+    assert "four ways to descend" in page
+
+    before = {p: p.read_bytes() for p in tmp_path.glob("runs/demo/*/metrics.jsonl")}
+    assert len(before) == 6
+    assert main(["demo", "--epochs", "2", "--jobs", "1", "--device", "cpu"]) == 0
+    assert {p: p.read_bytes() for p in before} == before
+    starts = [p.read_text() for p in tmp_path.glob("runs/demo/*/env.json")]
+    assert all('"earlier": []' in text for text in starts), "nothing was run again"
 
 
-def test_the_demo_gives_the_threads_back():
-    before = torch.get_num_threads()
-    demo.run(epochs=1, console=Console(file=io.StringIO()))
-    assert torch.get_num_threads() == before
+@pytest.mark.parametrize("words", [["--epochs", "0"], ["--epochs", "x"]])
+def test_epochs_are_positive(words, capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", *words])

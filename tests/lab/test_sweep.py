@@ -1,6 +1,5 @@
 """Sweeps: what a user may write, and that whatever is killed loses and repeats nothing."""
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,6 +20,7 @@ pytest.importorskip("rich")
 import torch
 from rich.console import Console
 
+from sgdf.cli import main
 from sgdf.lab import config as configs
 from sgdf.lab import paper, sweep, worker
 from sgdf.lab.errors import LabError
@@ -28,6 +28,7 @@ from sgdf.lab.runs import Run
 from sgdf.lab.train import Place
 
 CPU = torch.device("cpu")
+DOCS = Path(__file__).parents[2] / "docs" / "sweeps.md"
 
 
 # --- killing -------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def cells():
             "digits",
             optimizer=optimizer,
             seed=seed,
-            epochs=40,
+            epochs=30,
             data="synthetic",
             overrides={"lr": 0.05, "batch": 128},
         )
@@ -72,7 +73,7 @@ def wait_for_a_busy_child(out: Path, parent: int, done: int = 0) -> tuple[int, s
             if len(words) < 2 or (lock.parent / "result.json").exists():
                 continue
             epochs = lines_in(lock.parent / "metrics.jsonl")
-            if 3 <= epochs <= 28 and len(list(out.glob("*/result.json"))) >= done:
+            if 3 <= epochs <= 20 and len(list(out.glob("*/result.json"))) >= done:
                 pid = int(words[1])
                 if pid in children_of(parent):
                     return pid, lock.parent.name
@@ -174,15 +175,17 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     saved = lines_in(tmp_path / stopped[0] / "metrics.jsonl")
 
     killed = start_sweep(tmp_path)
-    wait_for_a_busy_child(tmp_path, killed.pid, done=1)
+    _, hit = wait_for_a_busy_child(tmp_path, killed.pid, done=1)
     orphans = workers_of(killed.pid)
-    assert len(orphans) == 2
     killed.kill()
     killed.wait()
+    starts = len(starts_of(tmp_path, hit))
     # Started again at once, it has to wait for runs that the orphans still hold.
     results = sweep.run_all(cells(), Place(tmp_path, CPU), jobs=1, console=quiet())
     assert_ended_the_same(tmp_path, results, undisturbed)
     assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
+    assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan did not go on with it
+    assert len(orphans) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in orphans)
 
 
@@ -211,6 +214,13 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
     holder.join()
     assert result["status"] == "finished"
     assert said == []
+
+
+def test_a_worker_is_told_all_of_the_place():
+    config = tiny("sgd", lr=0.1)
+    changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep"}
+    for place in (Place(Path("out"), CPU), Place(Path("out"), torch.device("cuda:1"), **changed)):
+        assert worker.from_request(worker.as_request(config, place)) == (config, place)
 
 
 # --- failing -------------------------------------------------------------------------------------
@@ -330,19 +340,13 @@ lr = 0.001
 def command(tmp_path, monkeypatch, capsys):
     """Runs `sgdf sweep` in an empty folder with a file grid.toml; returns what it said."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "220")
 
     def run(*words: str, grid: str = GRID) -> str:
         Path("grid.toml").write_text(grid)
-        parser = argparse.ArgumentParser()
-        sweep.add_arguments(parser, int)
-        options = parser.parse_args(words)
-        options.typed = "sgdf sweep " + " ".join(words)
-        try:
-            sweep.run(options)
-        except LabError as error:
-            return f"{capsys.readouterr().out}sgdf: {error}"
-        return capsys.readouterr().out
+        main(["sweep", *words])
+        said = capsys.readouterr()
+        return (said.out + said.err).rstrip("\n")
 
     return run
 
@@ -376,7 +380,7 @@ def test_the_command(command, tmp_path):
     said = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
     assert "SGDF against SGD" in said
     assert said.count("best test accuracy") == 10
-    assert re.search(r"│ sgd, lr 0.05 +│ +[\d.]+ ± [\d.]+ │ +[\d.]+ ± [\d.]+ │ 2 of 2 │", said)
+    assert re.search(r"^sgd,\s+lr\s+0.05\s.*[\d.]+\s±\s[\d.]+\s\(2\)", said, re.MULTILINE)
     assert "The runs are in runs" in said
     planned = json.loads((tmp_path / "runs" / "sweep-grid.json").read_text())
     assert planned["title"] == "SGDF against SGD"
@@ -388,13 +392,13 @@ def test_the_command(command, tmp_path):
 
     again = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
     assert "best test accuracy" not in again
-    assert "2 of 2" in again
+    assert "(2)" in again
 
 
 def test_the_command_with_a_failure(command, bad_module):
     grid = GRID.replace('"sgdf", "sgd"', f'"{bad_module}.Breaks"')
     said = command("grid.toml", "--jobs", "1", "--seeds", "0", grid=grid)
-    assert "0 of 1, 1 failed" in said
+    assert "1 failed" in said
     assert "sgdf: 2 of 3 runs failed; --retry tries them again" in said
 
 
@@ -429,6 +433,12 @@ def test_mistakes_are_one_sentence(command, old, new, sentence):
     assert said.startswith("sgdf: grid.toml")
     assert sentence in said
     assert "\n" not in said
+
+
+def test_data_that_is_not_there_is_said_once(command):
+    said = command("grid.toml", "--data", "real", "--task", "cifar10", "--data-dir", "nowhere")
+    assert said.startswith("sgdf: cifar10 is not in nowhere: run `sgdf data fetch cifar10")
+    assert said.count("\n") == 0
 
 
 def test_an_empty_grid(command):
@@ -467,16 +477,18 @@ def test_budget_is_the_published_search():
     made = sweep.preset("budget", {"task": "digits", "data": "synthetic", "seeds": [0, 1]})
     trials = Counter(config.optimizer for config in made.configs if config.seed == 1)
     assert trials == {name: search.trials for name, search in paper.SEARCHES.items()}
+    assert f"{trials.total()} cells" in DOCS.read_text()
     adamw = [c.settings for c in made.configs if c.optimizer == "adamw"]
     assert {settings["betas"][0] for settings in adamw} == {0.5, 0.6, 0.7, 0.8, 0.9}
     assert {c.validation for c in made.configs} == {204}
 
 
 def test_the_example_of_the_documentation(command):
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    text = DOCS.read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     said = command("grid.toml", "--jobs", "1", "--epochs", "1", grid=example)
-    assert said.count("3 of 3") == 7
+    lines = [line for line in said.splitlines() if "(3)" in line]
+    assert len({line.partition("  ")[0] for line in lines}) == 7
     for preset in sweep.PRESETS:
         assert f"--preset {preset} " in text
 

@@ -182,3 +182,16 @@ def test_reproduce_shows_published_beside_measured(sgdf, monkeypatch):
     assert "did you mean" in said
     code, said = sgdf("reproduce", "cifar10-vgg12")
     assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in said
+
+
+def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["train", "digits", "--epochs", "3", "--device", "cpu", "--tensorboard"]
+    assert sgdf(*words)[0] == 0
+    folder = only_run(tmp_path)
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shown = events.Scalars("test/accuracy")
+    assert [event.step for event in shown] == [1, 2, 3]
+    assert [event.value for event in shown] == pytest.approx([x["test_accuracy"] for x in lines])

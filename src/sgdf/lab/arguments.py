@@ -10,6 +10,8 @@ from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError, unknown
 
+ENGINES = ("local", "ray")
+
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """The options of every command that trains."""
@@ -17,7 +19,21 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="default %(default)s")
     add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
+    add("--tensorboard", action="store_true", help="write event files into the runs' folders")
     add("--no-compile", action="store_true", help="on a GPU: start at once, train slower")
+
+
+def add_engine(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    """The options of every command that runs many runs."""
+    add = parser.add_argument
+    add("--retry", action="store_true", help="run again what failed before")
+    add("--jobs", type=positive, metavar="N", help="processes (default: 1 on a GPU, else as cores)")
+    add("--together", type=positive, default=3, metavar="N",
+        help="with one job on a GPU: runs at once in it (default %(default)s)")  # fmt: skip
+    add("--engine", choices=ENGINES, default="local", help="default %(default)s")
+    add("--address", metavar="HOST:PORT", help="of the Ray cluster (default: the one found here)")
+    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="on Ray (default 1)")
+    add("--gpus-per-run", type=float, metavar="N", help="on Ray (default: 1 on cuda, else 0)")
 
 
 def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
@@ -67,5 +83,5 @@ def add_reproduce(parser: argparse.ArgumentParser, positive: Callable[[str], int
     add("--epochs", type=positive, help="default: the paper's")
     add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
     add("--data", choices=("real", "synthetic"), default="real", help="default %(default)s")
-    add("--together", type=positive, default=3, help="runs at once on a GPU (default %(default)s)")
+    add_engine(parser, positive)
     add_place(parser)

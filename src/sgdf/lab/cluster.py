@@ -19,7 +19,7 @@ from typing import Any
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError
 from sgdf.lab.train import Place
-from sgdf.lab.worker import DEATHS, Ended, Say, as_request, attempt, failed, from_request, note
+from sgdf.lab.worker import DEATHS, Ends, Say, as_request, attempt, failed, from_request, note
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -37,7 +37,7 @@ def run(
     address: str | None = None,
     cpus: float = 1,
     gpus: float | None = None,
-) -> Iterator[Ended]:
+) -> Ends:
     """The runs as they end. Ray starts them in their order, as many at a time as it has room."""
     gpus = gpus if gpus is not None else float(place.device.type == "cuda")
     out, data_dir = place.out.resolve(), place.data_dir and place.data_dir.resolve()
@@ -105,11 +105,12 @@ def connected(address: str | None) -> Iterator[None]:
     try:
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise LabError(
-            f"no Ray cluster answers ({reason}): start one with `ray start --head`, or give "
-            "--address HOST:PORT"
-        ) from None
+        if address in (None, "auto"):
+            raise LabError(
+                "no Ray cluster runs here: start one with `ray start --head`, or give --address "
+                "HOST:PORT"
+            ) from error
+        raise LabError(f"no Ray cluster answers at {address}: {error}") from error
     try:
         yield
     finally:

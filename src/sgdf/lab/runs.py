@@ -5,7 +5,7 @@
     metrics.jsonl  a line an epoch: the numbers, the same however often the run was interrupted
     times.jsonl    a line an epoch: the seconds, which never are the same
     last.pt        the checkpoint, with a copy of the lines above; previous.pt the one before it
-    result.json    written once, at the end
+    result.json    written once, at the end; failure.json the reason if a sweep's run failed
 
 The checkpoint is the truth: starting again cuts the two lists back to what it holds. It is
 written beside and renamed, so that at every instant one whole checkpoint is there.
@@ -219,6 +219,18 @@ def read_result(folder: Path) -> dict[str, Any] | None:
             f"{path} cannot be read: {error}; remove it and run the same command again"
         ) from None
     return result
+
+
+def read_end(folder: Path) -> dict[str, Any] | None:
+    """How a run ended, well or badly, as far as is known: a failure lasts until a success."""
+    result = read_result(folder)
+    if result is not None:
+        return result
+    try:
+        text = (folder / "failure.json").read_text(encoding="utf-8")
+        return {"status": "failed", "error": str(json.loads(text)["error"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,7 @@ import dataclasses
 import itertools
 import json
 import re
-import shlex
 import signal
-import statistics
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -28,11 +26,9 @@ from sgdf.lab.errors import LabError, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from sgdf.lab.train import Place
 
-ENGINES = ("local", "ray")
 WORDS = ("task", "model", "optimizer", "epochs", "precision", "data")  # options; others: settings
 KEYS = (*WORDS, "title", "seeds", "set", "grid", "cells")
 
@@ -44,6 +40,7 @@ class Sweep:
     name: str
     title: str
     configs: tuple[Config, ...]
+    note: str = ""  # what a reader of the results has to know
 
 
 # --- from what a user says ----------------------------------------------------------------------
@@ -51,15 +48,12 @@ class Sweep:
 
 def read(path: Path, said: Mapping[str, Any] | None = None) -> Sweep:
     """The sweep of a TOML file; what is `said` on the command line goes before the file."""
-    words = configs.read_toml(path)
+    words, said = configs.read_toml(path), dict(said or {})
     try:
-        return plan(path.stem, {**words, **(said or {}), **merged_set(words, said)})
+        settings = {**table(words, "set"), **said.pop("set", {})}
+        return plan(path.stem, {**words, **said, "set": settings})
     except LabError as error:
         raise LabError(f"{path}: {error}") from None
-
-
-def merged_set(words: Mapping[str, Any], said: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"set": {**table(words, "set"), **((said or {}).get("set") or {})}}
 
 
 def plan(name: str, words: Mapping[str, Any]) -> Sweep:
@@ -210,7 +204,7 @@ def preset(name: str, said: Mapping[str, Any]) -> Sweep:
     task = tasks.find(said["task"])
     title, cells = PRESETS[name]
     images = synthetic.TRAIN if said.get("data") == "synthetic" else sets.FACTS[task.name].train
-    settings = {"validation": images // 10, **(said.get("set") or {})}
+    settings = {"validation": images // 10, **said.get("set", {})}
     full_name = "-".join((name, task.name, said.get("model") or task.model))
     return plan(full_name, {**said, "title": title, "cells": cells(task.name), "set": settings})
 
@@ -239,19 +233,24 @@ def run_all(
     """
     from rich.console import Console
 
-    from sgdf.lab.train import outcome
+    from sgdf.lab import worker
 
+    if engine not in arguments.ENGINES:
+        raise unknown("engine", engine, arguments.ENGINES)
     console = console or Console()
     results = ended_before(wanted, place, retry, console)
     todo = [config for config in by_turns(wanted) if config.name not in results]
     with board(wanted, results, place, console) as say, interruptible():
-        ended = engine_for(engine, todo, place, say, jobs, together, address, cpus_per_run,
-                           gpus_per_run)  # fmt: skip
+        if engine == "ray":
+            ended = on_cluster(todo, place, say, address, cpus_per_run, gpus_per_run)
+        else:
+            check_data(todo, place)
+            if jobs > 1:
+                ended = worker.run_local(todo, place, jobs, say)
+            else:
+                ended = worker.run_here(todo, place, together, say)
         try:
-            with contextlib.closing(ended):
-                for config, result in ended:
-                    results[config.name] = result
-                    say(outcome(config, result))
+            collect(ended, results, say)
         except KeyboardInterrupt:
             done = sum(config.name in results for config in wanted)
             raise KeyboardInterrupt(
@@ -260,36 +259,41 @@ def run_all(
     return [results[config.name] for config in wanted]
 
 
-def engine_for(
-    engine: str,
+def collect(
+    ended: Generator[tuple[Config, dict[str, Any]], None, None],
+    results: dict[str, dict[str, Any]],
+    say: Callable[[str], None],
+) -> None:
+    from sgdf.lab.train import outcome
+
+    with contextlib.closing(ended):  # which is what stops the others when this one is interrupted
+        for config, result in ended:
+            results[config.name] = result
+            say(outcome(config, result))
+
+
+def on_cluster(
     todo: list[Config],
     place: "Place",
     say: Callable[[str], None],
-    jobs: int,
-    together: int,
     address: str | None,
     cpus: float,
     gpus: float | None,
 ) -> Generator[tuple[Config, dict[str, Any]], None, None]:
-    """The runs as they end, in any order."""
-    from sgdf.lab import worker
-
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    if not todo:
-        return
-    if engine == "ray":
-        try:
-            from sgdf.lab import cluster
-        except ModuleNotFoundError as error:
-            raise LabError(f'{error.name} is not installed: pip install "sgdf[cluster]"') from None
+    try:
+        from sgdf.lab import cluster
+    except ModuleNotFoundError as error:
+        raise LabError(f'{error.name} is not installed: pip install "sgdf[cluster]"') from None
+    if todo:
         yield from cluster.run(todo, place, say, address=address, cpus=cpus, gpus=gpus)
-    elif jobs > 1:
-        yield from worker.run_local(todo, place, jobs, say)
-    else:
-        for start in range(0, len(todo), together):
-            group = todo[start : start + together]
-            yield from zip(group, worker.attempt(group, place, say), strict=True)
+
+
+def check_data(todo: Iterable[Config], place: "Place") -> None:
+    """Data that is not there is said once, and not by every run."""
+    from sgdf.lab.train import load_dataset
+
+    for task, kind in dict.fromkeys((config.task, config.data) for config in todo):
+        load_dataset(task, place.data_dir, kind == "synthetic")
 
 
 def ended_before(
@@ -402,58 +406,22 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     add("--data", choices=("real", "synthetic"), help="default: the file's, or real")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="for all cells")
     add("--list", action="store_true", help="print the runs, and run none")
-    add("--retry", action="store_true", help="run again what failed before")
-    add("--jobs", type=positive, metavar="N", help="processes (default: 1 on a GPU, else as cores)")
-    add("--together", type=positive, default=3, metavar="N",
-        help="with one job on a GPU: runs at once in it (default %(default)s)")  # fmt: skip
-    add("--engine", choices=ENGINES, default="local", help="default %(default)s")
-    add("--address", metavar="HOST:PORT", help="of the Ray cluster (default: the one found here)")
-    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="on Ray (default 1)")
-    add("--gpus-per-run", type=float, metavar="N", help="on Ray (default: 1 on cuda, else 0)")
+    arguments.add_engine(parser, positive)
     arguments.add_place(parser)
 
 
-def run(options: argparse.Namespace) -> None:
-    """`sgdf sweep`."""
-    sweep = sweep_from(options)
-    if options.list:
-        for config in sweep.configs:
-            print(line_of(config))
-        return
-    from rich.console import Console
-
-    place = place_for(options)
-    console = Console()
-    write_plan(sweep, place)
+def settings_of_engine(options: argparse.Namespace, place: "Place") -> dict[str, Any]:
+    """The keyword arguments of `run_all` that the command line gives."""
     on_gpu = place.device.type == "cuda"
-    try:
-        results = run_all(
-            sweep.configs,
-            place,
-            jobs=options.jobs or default_jobs(on_gpu),
-            together=options.together if on_gpu else 1,
-            engine=options.engine,
-            address=options.address,
-            cpus_per_run=options.cpus_per_run,
-            gpus_per_run=options.gpus_per_run,
-            retry=options.retry,
-            console=console,
-        )
-    except KeyboardInterrupt:
-        show(sweep, place, console)
-        raise
-    show(sweep, place, console)
-    if bad := sum(result["status"] == "failed" for result in results):
-        raise LabError(f"{bad} of {len(results)} runs failed; --retry tries them again")
-
-
-def show(sweep: Sweep, place: "Place", console: "Console") -> None:
-    """What there is on disk."""
-    from sgdf.lab.worker import known_end
-
-    results = [known_end(config, place) for config in sweep.configs]
-    console.print(results_table(sweep, results))
-    console.print(f"The runs are in {shlex.quote(str(place.out))}", soft_wrap=True)
+    return {
+        "jobs": options.jobs or default_jobs(on_gpu),
+        "together": options.together if on_gpu else 1,
+        "engine": options.engine,
+        "address": options.address,
+        "cpus_per_run": options.cpus_per_run,
+        "gpus_per_run": options.gpus_per_run,
+        "retry": options.retry,
+    }
 
 
 def sweep_from(options: argparse.Namespace) -> Sweep:
@@ -499,6 +467,7 @@ def write_plan(sweep: Sweep, place: "Place") -> None:
     planned = {
         "name": sweep.name,
         "title": sweep.title,
+        "note": sweep.note,
         "command": place.command,
         "configs": [config.as_json() for config in sweep.configs],
     }
@@ -506,58 +475,3 @@ def write_plan(sweep: Sweep, place: "Place") -> None:
         place.out.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.-]", "_", sweep.name)
         write_atomically(place.out / f"sweep-{name}.json", json.dumps(planned, indent=2) + "\n")
-
-
-def results_table(sweep: Sweep, results: Sequence[dict[str, Any] | None]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(
-        title=Text(sweep.title), caption="test accuracy in percent: mean ± std over finished runs"
-    )
-    shown.add_column("", style="bold")
-    for name in ("best", "final", "runs"):
-        shown.add_column(name, justify="right")
-    cells: dict[str, list[tuple[Config, dict[str, Any] | None]]] = {}
-    for config, result in zip(sweep.configs, results, strict=True):
-        cells.setdefault(cell_key(config), []).append((config, result))
-    labels = labels_of([runs[0][0] for runs in cells.values()])
-    for label, runs in zip(labels, cells.values(), strict=True):
-        shown.add_row(Text(label), *numbers([result for _, result in runs]))
-    return shown
-
-
-def labels_of(cells: Sequence[Config]) -> list[str]:
-    """What tells each cell from the others; an optimizer's settings, from its own others."""
-    everything = [{**cell.as_json(), "settings": None} for cell in cells]
-    protocol = [name for name in differing(everything) if name != "optimizer"]
-    labels = []
-    for cell, words in zip(cells, everything, strict=True):
-        rivals = [dict(other.settings) for other in cells if other.optimizer == cell.optimizer]
-        parts = [f"{name} {cell.settings.get(name, 'default')}" for name in differing(rivals)]
-        parts += [str(words[n]) if n in ("task", "model") else f"{n} {words[n]}" for n in protocol]
-        labels.append(", ".join((cell.optimizer, *parts)))
-    return labels
-
-
-def differing(described: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for words in described for name in words)
-    return [n for n in names if len({json.dumps(words.get(n)) for words in described}) > 1]
-
-
-def numbers(results: Sequence[dict[str, Any] | None]) -> list[str]:
-    done = [result for result in results if result and result["status"] == "finished"]
-    counts = Counter(result["status"] if result else "missing" for result in results)
-    others = [f"{counts[s]} {s}" for s in ("diverged", "failed", "missing") if counts[s]]
-    runs = ", ".join((f"{len(done)} of {len(results)}", *others))
-    if not done:
-        return ["-", "-", runs]
-    return [
-        *(spread([r[f"{which}_test_accuracy"] for r in done]) for which in ("best", "final")),
-        runs,
-    ]
-
-
-def spread(values: Sequence[float]) -> str:
-    std = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{std}"

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from sgdf.lab import arguments, data, paper
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.events import Events
 from sgdf.lab.runs import Run
 from sgdf.lab.trainer import Trainer, take_turns
 
@@ -35,6 +36,7 @@ class Place:
     data_dir: Path | None = None
     compile: bool = True
     command: str = ""
+    tensorboard: bool = False
 
 
 def train(
@@ -103,6 +105,7 @@ class Session:
         config = self.run.config
         self._go_on(trainer)
         self.run.note_environment(self.place.command, self.place.device)
+        events = Events(self.run.folder, trainer.done) if self.place.tensorboard else None
         while trainer.done < config.epochs:
             start = time.perf_counter()
             for i, _ in enumerate(trainer.epoch()):
@@ -118,6 +121,8 @@ class Session:
                 return
             self.run.add(finite(metrics), times)
             self.watch.epoch(config, metrics)
+            if events:
+                events.add(finite(metrics), times)
             if trainer.done == config.epochs or self.stop.requested or self.run.save_is_due():
                 self.run.save(trainer.state_dict())
                 self.saved_epochs = trainer.done
@@ -259,6 +264,7 @@ def place_from(options: argparse.Namespace) -> Place:
         data_dir=options.data_dir,
         compile=not options.no_compile,
         command=options.typed,
+        tensorboard=options.tensorboard,
     )
 
 

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,14 +27,14 @@ from rich.console import Console
 
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError
-from sgdf.lab.runs import Run, write_atomically
+from sgdf.lab.runs import read_end, write_atomically
 from sgdf.lab.train import Place, title, train
 
 DEATHS = 3  # of the process under a run, before the run counts as failed
 PATIENCE = 60.0  # seconds to wait for a run that a dying process still holds
 
 Say = Callable[[str], None]
-Ended = tuple[Config, dict[str, Any]]
+Ends = Generator[tuple[Config, dict[str, Any]], None, None]  # runs with their results
 
 
 # --- one run, or a few together, wherever they run ----------------------------------------------
@@ -100,21 +100,23 @@ def note(config: Config, place: Place, result: dict[str, Any]) -> None:
 
 def known_end(config: Config, place: Place) -> dict[str, Any] | None:
     """How a run ended in an earlier sweep, well or badly, if it did."""
-    result = Run(place.out, config).result()
-    if result is not None:
-        note(config, place, result)
-        return result
-    try:
-        text = (place.out / config.name / "failure.json").read_text(encoding="utf-8")
-        return failed(json.loads(text)["error"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    end = read_end(place.out / config.name)
+    if end is not None and end["status"] != "failed":
+        note(config, place, end)
+    return end
 
 
 # --- the sweep's end ----------------------------------------------------------------------------
 
 
-def run_local(todo: Iterable[Config], place: Place, jobs: int, say: Say) -> Iterator[Ended]:
+def run_here(todo: Sequence[Config], place: Place, together: int, say: Say) -> Ends:
+    """The runs as they end, in this process, so many at a time."""
+    for start in range(0, len(todo), together):
+        group = todo[start : start + together]
+        yield from zip(group, attempt(group, place, say), strict=True)
+
+
+def run_local(todo: Iterable[Config], place: Place, jobs: int, say: Say) -> Ends:
     """The runs as they end, `jobs` at a time, each in a process that others do not depend on."""
     waiting = deque(todo)
     deaths: Counter[str] = Counter()
@@ -136,7 +138,10 @@ def run_local(todo: Iterable[Config], place: Place, jobs: int, say: Say) -> Iter
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0))
+    """Those that this process may use, where the system says."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Worker:
@@ -247,27 +252,15 @@ class Crew:
 
 
 def as_request(config: Config, place: Place) -> str:
-    where = {
-        "out": str(place.out),
-        "device": str(place.device),
-        "data_dir": str(place.data_dir) if place.data_dir else None,
-        "compile": place.compile,
-        "command": place.command,
-    }
-    return json.dumps({"config": config.as_json(), "place": where})
+    return json.dumps({"config": config.as_json(), "place": vars(place)}, default=str)
 
 
 def from_request(line: str) -> tuple[Config, Place]:
     request = json.loads(line)
-    where = request["place"]
-    place = Place(
-        out=Path(where["out"]),
-        device=torch.device(where["device"]),
-        data_dir=Path(where["data_dir"]) if where["data_dir"] else None,
-        compile=where["compile"],
-        command=where["command"],
-    )
-    return Config.from_json(request["config"], "the request"), place
+    place = request["place"]
+    place["out"], place["device"] = Path(place["out"]), torch.device(place["device"])
+    place["data_dir"] = place["data_dir"] and Path(place["data_dir"])
+    return Config.from_json(request["config"], "the request"), Place(**place)
 
 
 class Requests:

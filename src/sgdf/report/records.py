@@ -113,7 +113,7 @@ def read_run(folder: Path) -> Record:
         raise LabError(f"{folder / 'config.json'} is not the settings of a run")
     if not isinstance(config.settings, dict):
         raise LabError(f"{folder / 'config.json'} has settings that are none")
-    result = runs.read_result(folder)
+    result = runs.read_end(folder)
     status = result["status"] if result else "unfinished"
     if result and status not in STATUSES:
         raise LabError(f"{folder / 'result.json'} has the unknown status {status!r}")
