@@ -127,6 +127,17 @@ def test_planned_runs_that_are_not_there_are_missing(tmp_path: Path) -> None:
     assert [(cell.label, cell.missing) for cell in group] == [("sgdf", (1,)), ("adam", (0, 1))]
 
 
+def test_a_sweeps_plan_and_a_sweeps_failure_are_read(tmp_path: Path) -> None:
+    folder = made.run(tmp_path, made.config(seed=0), [1], status=None)
+    (folder / "failure.json").write_text('{"error": "it broke", "when": "now"}')
+    plan = {"configs": [made.config(seed=0).as_json(), made.config(seed=1).as_json()]}
+    (tmp_path / "sweep-x.json").write_text(json.dumps(plan))
+    (tmp_path / "sweep-damaged.json").write_text("{")
+    found, _ = records.read([tmp_path])
+    assert [(record.status, record.error) for record in found] == [("failed", "it broke")]
+    assert [config.seed for config in records.planned([tmp_path])] == [0, 1]
+
+
 def paper_config(**changes: object) -> Config:
     return dataclasses.replace(made.config("sgdf", task="cifar10"), **changes)
 

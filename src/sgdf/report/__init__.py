@@ -32,10 +32,18 @@ def run(options: argparse.Namespace) -> None:
     if not found:
         places = ", ".join(records.visible(place) for place in options.runs)
         raise LabError(f"there are no runs in {places}: `sgdf train` makes some")
-    for comparison in tables.build(found, target=options.target):
+    planned = records.planned(options.runs)
+    for comparison in tables.build(found, planned=planned, target=options.target):
         console.print(tables.as_rich(comparison, console.width), highlight=False)
         console.print()
-    page.write(found, options.output, title=options.title, target=options.target, skipped=skipped)
+    page.write(
+        found,
+        options.output,
+        title=options.title,
+        planned=planned,
+        target=options.target,
+        skipped=skipped,
+    )
     console.print(
         f"The page is in {records.visible(options.output)}",
         markup=False, highlight=False, soft_wrap=True,

@@ -1,5 +1,6 @@
 """Runs read back from disk, and sorted into cells: runs that differ in their seed alone."""
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +87,17 @@ def read(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
             )
         found[record.config.name] = record
     return list(found.values()), complaints
+
+
+def planned(paths: Iterable[Path]) -> list[Config]:
+    """What sweeps in these folders set out to run; a plan that cannot be read plans nothing."""
+    found: dict[str, Config] = {}
+    for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
+        with contextlib.suppress(LabError, OSError, ValueError, KeyError, TypeError):
+            for values in json.loads(plan.read_text(encoding="utf-8"))["configs"]:
+                config = Config.from_json(values, str(plan))
+                found[config.name] = config
+    return list(found.values())
 
 
 def progress(record: Record) -> tuple[bool, int]:

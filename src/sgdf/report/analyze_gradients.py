@@ -1,0 +1,366 @@
+"""`sgdf analyze gradients`: the first steps of several optimizers, from the same weights on the
+same batches, and how well their estimates of the gradient meet the true one.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+    from torch import Tensor, nn
+
+    from sgdf.analysis.gradients import EstimatorErrors, Record
+    from sgdf.lab.batches import Epochs
+    from sgdf.lab.config import Config
+    from sgdf.lab.data import Dataset
+
+PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of its figure 2
+PROMISE = 0.05  # of a step, for a probe
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
+
+
+def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """The subcommand `gradients` of `sgdf analyze`."""
+    parser = subparsers.add_parser(
+        "gradients", help="raw and estimated gradients over the first steps, gains, norms, errors"
+    )
+    add = parser.add_argument
+    add("subject", metavar="TASK|RUN", help="a task, or the folder of a run for its settings")
+    add("--model", help="default: the task's, or the run's")
+    add("--optimizers", nargs="+", default=PAPERS, metavar="NAME",
+        help="default %(default)s; sgd is plain here, without momentum")  # fmt: skip
+    add("--lr", type=float, help="of all of them (default: the published ones)")
+    add("--steps", type=positive, default=100, help="default %(default)s")
+    add("--every", type=positive, default=1, help="steps between samples (default %(default)s)")
+    add("--batch", type=positive, help="default: the task's, or the run's")
+    add("--seed", type=int, help="default 0, or the run's")
+    add("--data", choices=("real", "synthetic"), help="default real, or the run's")
+    add("--errors", nargs="?", const="sgdf", metavar="OPTIMIZER", help="also measure bias, "
+        "variance and error of the estimators along its training (default %(const)s)")  # fmt: skip
+    add("--replicas", type=positive, default=8, help="of each estimator (default %(default)s)")
+    add("--images", type=positive, default=2000, metavar="N",
+        help="with --errors: train on the first N alone (default %(default)s)")  # fmt: skip
+    add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
+    add("--out", type=Path, default=Path("gradients"), metavar="DIR", help="default %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, show tables, write JSON and figures."""
+    from rich.console import Console
+
+    from sgdf.lab import provenance
+    from sgdf.lab.train import find_device, load_dataset
+
+    console = Console()
+    device = find_device(options.device)
+    wanted = settings(options)
+    config = next(iter(wanted.values()))
+    dataset = load_dataset(config.task, options.data_dir, config.data == "synthetic")
+    about = {
+        "command": getattr(options, "typed", ""),
+        "commit": provenance.commit(),
+        "machine": provenance.machine(device.type),
+    }
+    if options.errors:
+        check_errors(options, dataset, device)
+    options.out.mkdir(parents=True, exist_ok=True)
+    watch(options, wanted, dataset, device, about, console)
+    if options.errors:
+        measure(options, dataset, device, about, console)
+    console.print(f"The figures and numbers are in {options.out}", markup=False, soft_wrap=True)
+
+
+def settings(options: argparse.Namespace, *names: str) -> "dict[str, Config]":
+    """The settings of every optimizer: the published ones, on the run's or the task's terms."""
+    from sgdf.lab import config as configs
+    from sgdf.lab.runs import read_config
+
+    task, defaults = options.subject, {}
+    if (Path(task) / "config.json").exists():
+        of_run = read_config(Path(task))
+        task = of_run.task
+        defaults = {name: getattr(of_run, name) for name in ("model", "seed", "data", "batch")}
+    for name in ("model", "seed", "data", "batch"):
+        if getattr(options, name) is not None:
+            defaults[name] = getattr(options, name)
+    batch = {"batch": defaults.pop("batch")} if "batch" in defaults else {}
+    lr = {} if options.lr is None else {"lr": options.lr}
+    return {
+        name: configs.make(
+            task,
+            optimizer=name,
+            overrides={**batch, **lr, **({"momentum": 0.0} if name == "sgd" else {})},
+            **defaults,
+        )
+        for name in names or dict.fromkeys(options.optimizers)
+    }
+
+
+# --- a training ----------------------------------------------------------------------------------
+
+
+def weights(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn.Module":
+    """The network of a run with these settings, before its first step."""
+    import torch
+
+    from sgdf.lab import models
+    from sgdf.lab.batches import seed_for
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for("weights", config.seed))
+        _, channels, height, width = dataset.train.images.shape
+        shape = channels, height, width
+        model = models.build(config.model, classes=dataset.classes, shape=shape)
+    return model.to(device)
+
+
+def batches(epochs: "Epochs", size: int) -> "Iterator[tuple[Tensor, Tensor]]":
+    """The same for every optimizer."""
+    import torch
+
+    from sgdf.lab.trainer import batch_sizes
+
+    epoch = 0
+    while True:
+        epochs.begin(epoch)
+        start = 0
+        for count in batch_sizes(len(epochs.images), size):
+            yield epochs.take(torch.tensor(start, device=epochs.plan.device), count)
+            start += count
+        epoch += 1
+
+
+class Training:
+    """Steps of one optimizer, from the seed's weights, on the seed's batches."""
+
+    def __init__(self, config: "Config", dataset: "Dataset", device: "torch.device") -> None:
+        from sgdf.lab import optimizers, tasks
+        from sgdf.lab.batches import Epochs
+
+        self.model = weights(config, dataset, device).train()
+        named: Any = self.model.named_parameters()
+        self.optimizer = optimizers.build(
+            config.optimizer, named, dict(config.settings), device=device
+        )
+        augmented = tasks.find(config.task).augmented
+        epochs = Epochs(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
+        self.batches = batches(epochs, config.batch)
+        self.loss = math.nan
+
+    def step(self) -> None:
+        from torch.nn import functional as F
+
+        x, y = next(self.batches)
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.loss = loss.item()
+
+
+def watch(
+    options: argparse.Namespace,
+    wanted: "dict[str, Config]",
+    dataset: "Dataset",
+    device: "torch.device",
+    about: dict[str, Any],
+    console: "Console",
+) -> None:
+    """Train every optimizer for the first steps under a probe."""
+    import torch
+
+    from sgdf.analysis import figures, gradient_figures, gradients
+    from sgdf.analysis.probe import counting
+    from sgdf.lab.batches import seed_for
+
+    records: dict[str, Record] = {}
+    losses: dict[str, float] = {}
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        counting("steps", console.is_terminal) as counter,
+    ):
+        for name, config in wanted.items():
+            counter.begin(name, options.steps)
+            torch.manual_seed(seed_for("dropout", config.seed))
+            training = Training(config, dataset, device)
+            with gradients.Probe(
+                training.optimizer, every=options.every, first=options.steps, seed=config.seed
+            ) as probe:
+                for _ in range(options.steps):
+                    training.step()
+                    counter.tick()
+                    if not math.isfinite(training.loss):
+                        break
+            records[name], losses[name] = probe.record(), training.loss
+        cost = gradients.overhead(training.optimizer, training.step, rounds=5)
+    console.print(table_of_records(wanted, records, losses), highlight=False)
+    console.print(sentence(cost, name), highlight=False, soft_wrap=True)
+    gradients.write_json(
+        options.out / "gradients.json",
+        {
+            **about,
+            "settings": {name: config.as_json() for name, config in wanted.items()},
+            "overhead": {**asdict(cost), "share": cost.share},
+            "records": {name: asdict(record) for name, record in records.items()},
+        },
+    )
+    for stem, draw in (
+        ("distributions", gradient_figures.distributions),
+        ("norms", gradient_figures.norms),
+        ("gains", gradient_figures.gains),
+    ):
+        figure = draw(records)
+        if figure is not None:
+            figures.write(figure, options.out / stem)
+
+
+def sentence(cost: Any, optimizer: str) -> str:
+    said = (
+        f"A probe of {optimizer} on every {cost.every}th step adds {100 * cost.share:.1f} % to a "
+        f"step of {cost.plain_ms:.1f} ms."
+    )
+    if cost.share > PROMISE:
+        every = cost.every_for(PROMISE)
+        said += f" It stays below 5 % on every {every}th." if every else ""
+    return said
+
+
+def table_of_records(
+    wanted: "dict[str, Config]", records: "dict[str, Record]", losses: dict[str, float]
+) -> "Table":
+    from rich.table import Table
+
+    config = next(iter(wanted.values()))
+    steps = max(record.steps for record in records.values())
+    shown = Table(
+        title=f"Gradients on {config.task}, {config.model}, batch {config.batch}, {steps} steps",
+        caption="std over coordinates and steps, 2-norm and gain averaged over the steps",
+    )
+    for name in ("", "lr", "estimate is", "std raw", "std est.", "‖raw‖", "‖est.‖", "K", "loss"):
+        shown.add_column(name, justify="left" if name in ("", "estimate is") else "right")
+    for name, record in records.items():
+        gain = [layer[0] for row in record.rows for layer in row.gain or () if layer]
+        loss = losses[name]
+        shown.add_row(
+            name,
+            f"{wanted[name].lr:g}",
+            record.estimate,
+            f"{record.raw.std:.2g}" if record.raw else "",
+            f"{record.estimated.std:.2g}" if record.estimated else "",
+            average([row.raw_norm for row in record.rows]),
+            average([row.estimated_norm for row in record.rows]),
+            average(gain),
+            f"{loss:.3f}" if math.isfinite(loss) else f"diverged at {record.steps}",
+        )
+    return shown
+
+
+def average(values: list[Any]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.3g}" if known else ""
+
+
+# --- errors about the true gradient --------------------------------------------------------------
+
+
+def check_errors(options: argparse.Namespace, dataset: "Dataset", device: "torch.device") -> None:
+    """Say what stands in their way before the first step is taken."""
+    from sgdf.analysis import gradients
+    from sgdf.lab.errors import LabError
+
+    config = settings(options, options.errors)[options.errors]
+    model = weights(config, dataset, device).train()
+    try:
+        gradients.check_errors(model, options.steps, 1, options.replicas, ())
+    except ValueError as error:
+        raise LabError(f"the errors of {config.model} cannot be measured: {error}") from None
+
+
+def measure(
+    options: argparse.Namespace,
+    dataset: "Dataset",
+    device: "torch.device",
+    about: dict[str, Any],
+    console: "Console",
+) -> None:
+    from torch.nn import functional as F
+
+    from sgdf.analysis import figures, gradient_figures, gradients
+    from sgdf.lab import optimizers
+    from sgdf.lab.batches import Images
+    from sgdf.lab.errors import LabError
+
+    config = settings(options, options.errors)[options.errors]
+    images = Images(dataset.train, dataset, device)
+    data = images.normalised(images.pixels[: options.images]), images.labels[: options.images]
+    try:
+        found = gradients.estimator_errors(
+            weights(config, dataset, device).train(),
+            F.cross_entropy,
+            [data],
+            optimizer_factory=lambda params: optimizers.build(
+                config.optimizer, params, dict(config.settings), device=device
+            ),
+            steps=options.steps,
+            every=max(1, options.steps // 20),
+            replicas=options.replicas,
+            batch=min(config.batch, len(data[0])),
+            seed=config.seed,
+            progress=console.is_terminal,
+        )
+    except ValueError as error:
+        raise LabError(f"the errors of {config.model} cannot be measured: {error}") from None
+    console.print(table_of_errors(config, found), highlight=False)
+    values = {**about, "settings": config.as_json(), "errors": asdict(found)}
+    gradients.write_json(options.out / "errors.json", values)
+    figures.write(gradient_figures.errors(found), options.out / "errors")
+
+
+def table_of_errors(config: "Config", found: "EstimatorErrors") -> "Table":
+    """Sums over the measured steps but the first, where there is nothing to average yet."""
+    from rich.table import Table
+
+    from sgdf.analysis.gradient_figures import LOOKS
+
+    later = found.measurements[1:] or found.measurements
+    signal = sum(m.signal for m in later)
+    noise = sum(m.noise for m in later)
+    drift = [m.drift for m in later if m.drift is not None]
+    caption = f"all as parts of the signal |g*|²; noise {noise / signal:.3g} of it"
+    if drift:
+        caption += f"; drift q {sum(drift) / len(drift):.2g} of the noise's std a step"
+    shown = Table(
+        title=f"Estimates of the gradient along {config.optimizer}, lr {config.lr:g}, "
+        f"{found.images} images, batch {found.batch}",
+        caption=caption,
+    )
+    shown.add_column("")
+    for name in ("bias²", "variance", "error ± se", "error / EMA's ± se"):
+        shown.add_column(name, justify="right")
+    for name, (label, _, _) in LOOKS.items():
+        errors = [m.errors[name] for m in later]
+        error, ratio = (
+            found.relative(name, since=later[0].step),
+            found.ratio(name, since=later[0].step),
+        )
+        shown.add_row(
+            label,
+            f"{sum(e.bias2.value for e in errors) / signal:.3g}",
+            f"{sum(e.variance.value for e in errors) / signal:.3g}",
+            f"{error.value:.3g} ± {error.error:.1g}",
+            f"{ratio.value:.3g} ± {ratio.error:.1g}",
+        )
+    return shown
