@@ -121,7 +121,8 @@ def _positive(text: str) -> int:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sgdf":
-        return f'{error.name} is not installed: pip install "sgdf[lab]"'
+        extra = "analysis" if error.name in ("curvlinops", "matplotlib") else "lab"
+        return f'{error.name} is not installed: pip install "sgdf[{extra}]"'
     if isinstance(error, LabError):
         return str(error)
     return f"{type(error).__name__}: {error} (--debug shows where)"
