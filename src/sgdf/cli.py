@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sgdf import __version__, report
+from sgdf import __version__, report, theory
 from sgdf.lab import arguments, bench, data, sweep  # these need no more than sgdf itself does
 from sgdf.lab.errors import LabError
 
@@ -59,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     reports = commands.add_parser("report", help="tables and one page of curves from finished runs")
     report.add_arguments(reports)
     reports.set_defaults(run=report.run)
+
+    theories = commands.add_parser("theory", help="check the paper's statements by simulation")
+    theory.add_arguments(theories)
+    theories.set_defaults(run=theory.run)
 
     datasets = commands.add_parser("data", help="the data sets: what is here, and getting them")
     data.add_commands(datasets.add_subparsers(dest="what", metavar="WHAT", required=True))
