@@ -6,12 +6,13 @@ products:
     the k largest eigenvalues   implicitly restarted Lanczos (ARPACK's eigsh)
     the trace                   their sum, and beside it Hutchinson's average v'Hv over random signs
                                 v in the space that is left (Hutch++ with these eigenvectors)
-    the density                 stochastic Lanczos quadrature, drawn with a narrow bell
+    the density                 these eigenvalues, and stochastic Lanczos quadrature of the rest
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from sgdf.analysis import probe
 from sgdf.analysis.probe import MODE, Counter, Loss
@@ -31,6 +34,7 @@ RESTARTS = 50
 DENSE = 500  # parameters up to which the whole matrix costs no more than the estimates
 LANCZOS_VECTORS = 4
 LANCZOS_STEPS = 80
+LOOK_STEPS = 40  # to see whether an eigenvalue was missed
 BELL = 0.005  # the density's resolution, as a part of the range of eigenvalues
 
 
@@ -91,8 +95,7 @@ def spectrum(
         progress: show a bar that counts products with the Hessian.
 
     Up to 500 parameters, and for k above a third of their number, the whole matrix is computed:
-    then the trace has no error. An eigenvalue that occurs several times exactly may be found fewer
-    times by the iterative method.
+    then the trace has no error.
     """
     start = time.perf_counter()
     parameters = probe.trainable(model)
@@ -100,13 +103,14 @@ def spectrum(
     check(parameters, size, k, trace_samples)
     with (
         probe.undisturbed(model, seed),
-        exact_attention(),
+        derivable(),
         probe.counting("products", progress) as counter,
     ):
         batches = probe.read(data, next(iter(parameters.values())).device)
         value = probe.checked_loss(model, loss, batches)
         multiply = product(model, loss, list(parameters.values()), batches, counter)
         like = next(iter(parameters.values())).detach()
+        check_symmetry(multiply, size, like, seed)
         if size <= max(DENSE, 3 * k):
             found = from_matrix(multiply, size, k, density, like, counter)
         else:
@@ -134,11 +138,55 @@ def check(parameters: dict[str, nn.Parameter], size: int, k: int, trace_samples:
         raise ValueError(f"trace_samples is at least 2, to know the error, not {trace_samples}")
 
 
-def exact_attention() -> Any:
-    """The fast attention kernels know no second derivatives."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+# --- second derivatives that torch has, and has right ---------------------------------------------
 
-    return sdpa_kernel(SDPBackend.MATH)
+
+@contextlib.contextmanager
+def derivable() -> Iterator[None]:
+    """Attention and layer norm in parts: as a whole they have no second derivatives, or wrong ones.
+
+    torch 2.11 to 2.15 differentiate a layer norm's gradient forward to something that is not even
+    symmetric.
+    """
+    with sdpa_kernel(SDPBackend.MATH), LayerNormInParts():
+        yield
+
+
+class LayerNormInParts(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.layer_norm, nn.functional.layer_norm):
+            func = layer_norm
+        return func(*args, **(kwargs or {}))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    over = tuple(range(-len(normalized_shape), 0))
+    centred = input - input.mean(over, keepdim=True)
+    result = centred * torch.rsqrt(centred.square().mean(over, keepdim=True) + eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
+
+
+def check_symmetry(multiply: Multiply, size: int, like: Tensor, seed: int) -> None:
+    """A matrix of second derivatives is symmetric; if products say otherwise, they are wrong."""
+    drawn = np.random.default_rng([seed, 1]).standard_normal((2, size))
+    u, v = torch.from_numpy(drawn).to(like)
+    hu, hv = multiply(u).double(), multiply(v).double()
+    apart = (u.double() @ hv - v.double() @ hu).abs()
+    if apart > 1e-3 * torch.maximum(hu.norm(), hv.norm()):
+        raise ValueError(
+            "torch's second derivatives of this model are wrong: they are not symmetric, as they "
+            "are if an operation's forward-mode derivative has a mistake"
+        )
 
 
 # --- products with the Hessian -------------------------------------------------------------------
@@ -189,7 +237,7 @@ def from_matrix(
     multiply: Multiply, size: int, k: int, density: bool, like: Tensor, counter: Counter
 ) -> Found:
     counter.begin("matrix", size)
-    columns = torch.eye(size, dtype=like.dtype, device=like.device).split(64, dim=1)
+    columns = torch.split(torch.eye(size, dtype=like.dtype, device=like.device), 64, dim=1)
     matrix = torch.cat([multiply(c).cpu() for c in columns], dim=1).double().numpy()
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1].copy()
     quadrature = (values, np.full(size, 1 / size)) if density else None
@@ -212,26 +260,53 @@ def from_products(
     # One generator a purpose: asking for more of one does not change the others.
     for_start, for_trace, for_density = np.random.default_rng(seed).spawn(3)
     counter.begin("eigenvalues")
-    values, vectors = largest(multiply, size, k, for_start, like)
+    values, known = largest(multiply, size, k, for_start, like)
     counter.begin("trace", trace_samples)
-    basis = torch.from_numpy(vectors).to(like)
-    del vectors
-    trace, error = trace_beside(multiply, values, basis, trace_samples, for_trace)
-    del basis
+    trace, error = trace_beside(multiply, values, known, trace_samples, for_trace)
     if not density:
         return values, trace, error, None
     counter.begin("density", LANCZOS_VECTORS * LANCZOS_STEPS)
-    starts = [torch.from_numpy(for_density.standard_normal(size)) for _ in range(LANCZOS_VECTORS)]
-    runs = [lanczos(multiply, start.to(like), LANCZOS_STEPS) for start in starts]
-    nodes = np.concatenate([nodes for nodes, _ in runs])
-    weights = np.concatenate([weights for _, weights in runs]) / len(runs)
+    starts = torch.from_numpy(for_density.standard_normal((size, LANCZOS_VECTORS))).to(like)
+    rest = []
+    for columns in torch.split(starts, at_once(size), dim=1):
+        rest += lanczos(multiply, columns, known, LANCZOS_STEPS)
+    share = (size - k) / size / len(rest)
+    nodes = np.concatenate([values, *(nodes for nodes, _ in rest)])
+    weights = np.concatenate([np.full(k, 1 / size), *(share * weights for _, weights in rest)])
     return values, trace, error, (nodes, weights)
 
 
 def largest(
     multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
-) -> tuple[Array, Array]:
-    """The k largest eigenvalues, the largest first, and their vectors as columns."""
+) -> tuple[Array, Tensor]:
+    """The k largest eigenvalues, the largest first, and their vectors as columns.
+
+    Lanczos sees one vector of an eigenvalue that occurs several times. So a look at what lies
+    beside those found goes after, and as long as something larger is there, another search.
+    """
+    values, known = search(multiply, size, k, random, like)
+    while True:
+        start = torch.from_numpy(random.standard_normal((size, 1))).to(like)
+        ((nodes, _),) = lanczos(multiply, start, known, LOOK_STEPS)
+        if nodes.max() <= values[-1] + TOLERANCE * abs(values[0]):
+            return values, known
+        low = values[-1] - abs(values[0])  # those found go below all that count
+
+        def outside(vectors: Tensor, known: Tensor = known, low: float = low) -> Tensor:
+            inside = known @ (known.T @ vectors)
+            return beside(known, multiply(vectors - inside)) + low * inside
+
+        more, vectors = search(outside, size, k, random, like)
+        if more[0] <= values[-1]:  # it was rounding that looked larger
+            return values, known
+        together, columns = np.append(values, more), torch.cat([known, vectors], dim=1)
+        order = np.argsort(together)[::-1][:k].copy()
+        values, known = together[order], columns[:, torch.from_numpy(order).to(like.device)]
+
+
+def search(
+    multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
+) -> tuple[Array, Tensor]:
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     def matvec(vector: Array) -> Array:
@@ -254,48 +329,70 @@ def largest(
             f"only {len(error.eigenvalues)} of the {k} largest eigenvalues can be told apart: ask "
             "for fewer, or convert model and data with .double()"
         ) from None
-    order = np.argsort(values)[::-1]
-    return values[order], vectors[:, order]
+    order = np.argsort(values)[::-1].copy()
+    return values[order], torch.from_numpy(vectors[:, order]).to(like)
+
+
+def beside(known: Tensor, vectors: Tensor) -> Tensor:
+    """The part of the vectors that is orthogonal to the columns of `known`."""
+    return vectors - known @ (known.T @ vectors)
+
+
+def at_once(size: int) -> int:
+    """Vectors to multiply together: with a small model the time goes into starting operations."""
+    return min(16, max(1, 1_000_000 // size))
 
 
 def trace_beside(
-    multiply: Multiply, values: Array, basis: Tensor, samples: int, random: np.random.Generator
+    multiply: Multiply, values: Array, known: Tensor, samples: int, random: np.random.Generator
 ) -> tuple[float, float]:
-    """The trace and its standard error, knowing the eigenvalues of the vectors in `basis`."""
-    rest = np.zeros(samples)
-    for i in range(samples):
-        signs = torch.from_numpy(2.0 * random.integers(0, 2, len(basis)) - 1).to(basis)
-        signs -= basis @ (basis.T @ signs)
-        rest[i] = torch.dot(signs.double(), multiply(signs).double()).item()
-    error = rest.std(ddof=1) / math.sqrt(samples)
-    return float(values.sum() + rest.mean()), float(error)
+    """The trace and its standard error, given the eigenvalues of the vectors in `known`."""
+    size = len(known)
+    rest: list[float] = []
+    while len(rest) < samples:
+        columns = min(at_once(size), samples - len(rest))
+        signs = torch.from_numpy(2.0 * random.integers(0, 2, (size, columns)) - 1).to(known)
+        signs = beside(known, signs)
+        rest += (signs.double() * multiply(signs).double()).sum(0).tolist()
+    error = np.std(rest, ddof=1) / math.sqrt(samples)
+    return float(values.sum() + np.mean(rest)), float(error)
 
 
-def lanczos(multiply: Multiply, start: Tensor, steps: int) -> tuple[Array, Array]:
-    """Gauss quadrature of the spectrum as `start` sees it: nodes and weights.
+def lanczos(
+    multiply: Multiply, starts: Tensor, known: Tensor, steps: int
+) -> list[tuple[Array, Array]]:
+    """Gauss quadrature of the spectrum beside `known`, as each start sees it: nodes and weights.
 
     Each new vector is made orthogonal to all before, twice, since rounding would otherwise find
     large eigenvalues again and again.
     """
     from scipy.linalg import eigh_tridiagonal
 
-    vector = start / start.norm()
-    basis = torch.zeros(steps, len(start), dtype=start.dtype, device=start.device)
-    diagonal, beside = [], []
+    vectors = beside(known, starts)
+    vectors /= torch.linalg.vector_norm(vectors, dim=0)
+    basis = torch.zeros(steps, *starts.shape, dtype=starts.dtype, device=starts.device)
+    diagonal, off_diagonal = [], []
     for i in range(steps):
-        basis[i] = vector
-        image = multiply(vector)
-        diagonal.append(torch.dot(image.double(), vector.double()).item())
-        known = basis[: i + 1]
+        basis[i] = vectors
+        images = multiply(vectors)
+        diagonal.append((images.double() * vectors.double()).sum(0))
         for _ in range(2):
-            image -= known.T @ (known @ image)
-        length = image.double().norm().item()
-        if length < 1e-6 * max(map(abs, diagonal)):  # all that this start can see is seen
-            break
-        beside.append(length)
-        vector = image / length
-    nodes, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside[: len(diagonal) - 1]))
-    return nodes, vectors[0] ** 2
+            images = beside(known, images)
+            along = torch.einsum("snc,nc->sc", basis[: i + 1], images)
+            images -= torch.einsum("snc,sc->nc", basis[: i + 1], along)
+        lengths = torch.linalg.vector_norm(images, dim=0)
+        # A start that has seen all it can goes on with zeros, which get no weight.
+        ended = lengths.double() < 1e-6 * torch.stack(diagonal).abs().amax(0)
+        vectors = torch.where(ended, 0, images / lengths)
+        off_diagonal.append(torch.where(ended, 0, lengths).double())
+    found = []
+    for d, e in zip(
+        torch.stack(diagonal, 1).cpu(), torch.stack(off_diagonal, 1).cpu(), strict=True
+    ):
+        nodes, parts = eigh_tridiagonal(d.numpy(), e[:-1].numpy())
+        seen = parts[0] ** 2 > 1e-16
+        found.append((nodes[seen], parts[0, seen] ** 2))
+    return found
 
 
 def smooth(nodes: Array, weights: Array, points: int = 1001) -> tuple[Array, Array]:

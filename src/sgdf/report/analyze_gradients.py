@@ -3,11 +3,15 @@ same batches, and how well their estimates of the gradient meet the true one.
 """
 
 import argparse
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sgdf.lab.errors import LabError
+from sgdf.report.analyze import draw, note, say
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of its figure 2
 PROMISE = 0.05  # of a step, for a probe
+MEASUREMENTS = 20  # of errors, along a training
 
 
 def positive(text: str) -> int:
@@ -50,10 +55,10 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "variance and error of the estimators along its training (default %(const)s)")  # fmt: skip
     add("--replicas", type=positive, default=8, help="of each estimator (default %(default)s)")
     add("--images", type=positive, default=2000, metavar="N",
-        help="with --errors: train on the first N alone (default %(default)s)")  # fmt: skip
+        help="with --errors: train on so many alone (default %(default)s)")  # fmt: skip
     add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
-    add("--out", type=Path, default=Path("gradients"), metavar="DIR", help="default %(default)s")
+    add("--out", type=Path, default=Path("analysis"), metavar="DIR", help="default %(default)s")
     parser.set_defaults(run=run)
 
 
@@ -70,17 +75,15 @@ def run(options: argparse.Namespace) -> None:
     config = next(iter(wanted.values()))
     dataset = load_dataset(config.task, options.data_dir, config.data == "synthetic")
     about = {
-        "command": getattr(options, "typed", ""),
+        "command": options.typed,
         "commit": provenance.commit(),
         "machine": provenance.machine(device.type),
     }
     if options.errors:
         check_errors(options, dataset, device)
-    options.out.mkdir(parents=True, exist_ok=True)
     watch(options, wanted, dataset, device, about, console)
     if options.errors:
         measure(options, dataset, device, about, console)
-    console.print(f"The figures and numbers are in {options.out}", markup=False, soft_wrap=True)
 
 
 def settings(options: argparse.Namespace, *names: str) -> "dict[str, Config]":
@@ -182,7 +185,7 @@ def watch(
     """Train every optimizer for the first steps under a probe."""
     import torch
 
-    from sgdf.analysis import figures, gradient_figures, gradients
+    from sgdf.analysis import gradient_figures, gradients
     from sgdf.analysis.probe import counting
     from sgdf.lab.batches import seed_for
 
@@ -205,26 +208,22 @@ def watch(
                     if not math.isfinite(training.loss):
                         break
             records[name], losses[name] = probe.record(), training.loss
-        cost = gradients.overhead(training.optimizer, training.step, rounds=5)
+        cost = gradients.overhead(training.optimizer, training.step, rounds=10)
     console.print(table_of_records(wanted, records, losses), highlight=False)
-    console.print(sentence(cost, name), highlight=False, soft_wrap=True)
-    gradients.write_json(
-        options.out / "gradients.json",
-        {
-            **about,
-            "settings": {name: config.as_json() for name, config in wanted.items()},
-            "overhead": {**asdict(cost), "share": cost.share},
-            "records": {name: asdict(record) for name, record in records.items()},
-        },
-    )
-    for stem, draw in (
-        ("distributions", gradient_figures.distributions),
-        ("norms", gradient_figures.norms),
-        ("gains", gradient_figures.gains),
-    ):
-        figure = draw(records)
-        if figure is not None:
-            figures.write(figure, options.out / stem)
+    say(console, sentence(cost, name))
+    values = {
+        **about,
+        "settings": {name: config.as_json() for name, config in wanted.items()},
+        "overhead": {**asdict(cost), "share": cost.share},
+        "records": {name: asdict(record) for name, record in records.items()},
+    }
+    note(options.out / "gradients.json", values)
+    say(console, f"  in {options.out / 'gradients.json'}")
+    draw(console, gradient_figures.distributions(records), options.out / "gradients-distributions")
+    draw(console, gradient_figures.norms(records), options.out / "gradients-norms")
+    gains = gradient_figures.gains(records)
+    if gains is not None:
+        draw(console, gains, options.out / "gradients-gains")
 
 
 def sentence(cost: Any, optimizer: str) -> str:
@@ -279,14 +278,19 @@ def average(values: list[Any]) -> str:
 def check_errors(options: argparse.Namespace, dataset: "Dataset", device: "torch.device") -> None:
     """Say what stands in their way before the first step is taken."""
     from sgdf.analysis import gradients
-    from sgdf.lab.errors import LabError
 
     config = settings(options, options.errors)[options.errors]
     model = weights(config, dataset, device).train()
-    try:
+    with in_a_sentence(config):
         gradients.check_errors(model, options.steps, 1, options.replicas, ())
+
+
+@contextlib.contextmanager
+def in_a_sentence(config: "Config") -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
-        raise LabError(f"the errors of {config.model} cannot be measured: {error}") from None
+        raise LabError(f"the errors of {config.model} cannot be measured: {error}") from error
 
 
 def measure(
@@ -296,17 +300,19 @@ def measure(
     about: dict[str, Any],
     console: "Console",
 ) -> None:
+    import torch
     from torch.nn import functional as F
 
-    from sgdf.analysis import figures, gradient_figures, gradients
+    from sgdf.analysis import gradient_figures, gradients
     from sgdf.lab import optimizers
     from sgdf.lab.batches import Images
-    from sgdf.lab.errors import LabError
 
     config = settings(options, options.errors)[options.errors]
     images = Images(dataset.train, dataset, device)
-    data = images.normalised(images.pixels[: options.images]), images.labels[: options.images]
-    try:
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chosen = order[: options.images].sort().values.to(device)
+    data = images.normalised(images.pixels[chosen]), images.labels[chosen]
+    with in_a_sentence(config):
         found = gradients.estimator_errors(
             weights(config, dataset, device).train(),
             F.cross_entropy,
@@ -315,18 +321,17 @@ def measure(
                 config.optimizer, params, dict(config.settings), device=device
             ),
             steps=options.steps,
-            every=max(1, options.steps // 20),
+            every=max(1, options.steps // MEASUREMENTS),
             replicas=options.replicas,
             batch=min(config.batch, len(data[0])),
             seed=config.seed,
             progress=console.is_terminal,
         )
-    except ValueError as error:
-        raise LabError(f"the errors of {config.model} cannot be measured: {error}") from None
     console.print(table_of_errors(config, found), highlight=False)
     values = {**about, "settings": config.as_json(), "errors": asdict(found)}
-    gradients.write_json(options.out / "errors.json", values)
-    figures.write(gradient_figures.errors(found), options.out / "errors")
+    note(options.out / "gradients-errors.json", values)
+    say(console, f"  in {options.out / 'gradients-errors.json'}")
+    draw(console, gradient_figures.errors(found), options.out / "gradients-errors")
 
 
 def table_of_errors(config: "Config", found: "EstimatorErrors") -> "Table":
