@@ -11,6 +11,7 @@ from typing import NoReturn
 from sgdf import __version__, report, theory
 from sgdf.lab import arguments, bench, data, sweep  # these need no more than sgdf itself does
 from sgdf.lab.errors import LabError
+from sgdf.report import analyze, analyze_gradients
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     reports = commands.add_parser("report", help="tables and one page of curves from finished runs")
     report.add_arguments(reports)
     reports.set_defaults(run=report.run)
+
+    analyses = commands.add_parser("analyze", help="Hessian, landscape and gradients of a model")
+    instruments = analyses.add_subparsers(dest="what", metavar="WHAT", required=True)
+    analyze.add_arguments(instruments)
+    analyze_gradients.add_arguments(instruments)
 
     theories = commands.add_parser("theory", help="check the paper's statements by simulation")
     theory.add_arguments(theories)

@@ -12,6 +12,7 @@ products:
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,7 +149,9 @@ def derivable() -> Iterator[None]:
     torch 2.11 to 2.15 differentiate a layer norm's gradient forward to something that is not even
     symmetric.
     """
-    with sdpa_kernel(SDPBackend.MATH), LayerNormInParts():
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH), LayerNormInParts():
+        # torch's own, when it first prepares forward derivatives
+        warnings.filterwarnings("ignore", message="`torch.jit.script`")
         yield
 
 

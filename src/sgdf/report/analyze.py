@@ -95,6 +95,7 @@ def run_landscape(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
+    from sgdf.lab.runs import explained
 
     console, device = Console(), device_from(options)
     configs = read_configs(options.runs)
@@ -103,7 +104,7 @@ def run_landscape(options: argparse.Namespace) -> None:
     for folder, label in zip(options.runs, labels(configs), strict=True):
         model, data, config = open_run(folder, options, device, LANDSCAPE_BATCH)
         file = options.out / f"{kind}-{config.name}.npz"
-        with in_a_sentence(folder):
+        with in_a_sentence(folder), explained(options.out):
             found = landscape.surface(
                 *(model, cross_entropy, data),
                 size=options.size,
@@ -232,8 +233,11 @@ def note(file: Path, values: dict[str, Any]) -> None:
 
 def draw(console: "Console", figure: Any, stem: Path) -> None:
     from sgdf.analysis import figures
+    from sgdf.lab.runs import explained
 
-    for file in figures.write(figure, stem):
+    with explained(stem.parent):
+        files = figures.write(figure, stem)
+    for file in files:
         say(console, f"  in {file}")
 
 
