@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
-from sgdf.analysis import gradients
-from sgdf.analysis.gradients import Histogram, Probe, Record, estimator_errors, overhead
+from sgdf.analysis import estimators, gradients
+from sgdf.analysis.estimators import estimator_errors
+from sgdf.analysis.gradients import Histogram, Probe, Record, overhead
 from sgdf.filter import bias_corrections, wiener_filter
 
 OPTIMIZERS = {
@@ -405,7 +406,7 @@ def test_overhead_is_measured():
 def test_importing_needs_torch_and_numpy_alone():
     program = (
         "import sys; sys.modules.update(dict.fromkeys(('scipy', 'matplotlib', 'rich')));"
-        "import sgdf.analysis.gradients"
+        "import sgdf.analysis.gradients, sgdf.analysis.estimators"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -514,7 +515,7 @@ def test_classical_momentum_scaled_is_the_average(points):
 def test_standard_errors_have_the_size_of_the_spread():
     draws = torch.randn(200, 8, 50, generator=torch.Generator().manual_seed(0)).double()
     weights = torch.full((50,), 1 / 50, dtype=torch.float64)
-    found = [gradients.decompose(d + 0.5, weights) for d in draws]
+    found = [estimators.decompose(d + 0.5, weights) for d in draws]
     for part, expected in (("bias2", 0.25), ("variance", 1.0), ("mse", 1.25)):
         values = np.array([getattr(error, part).value for error in found])
         claimed = np.mean([getattr(error, part).error for error in found])

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from sgdf import SGDF, FilterAdam, Momentum
-from sgdf.analysis.gradients import Probe, estimator_errors, overhead
+from sgdf.analysis.estimators import estimator_errors
+from sgdf.analysis.gradients import Probe, overhead
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from sgdf import palette
+from sgdf.analysis.estimators import EstimatorErrors
 from sgdf.analysis.figures import DASHES, STYLE, colour, panels, plain
-from sgdf.analysis.gradients import Array, EstimatorErrors, Histogram, Record
+from sgdf.analysis.gradients import Array, Histogram, Record
 
 SHOWN = 0.98  # of the values lie inside the axes of the widest panel
 BARS = 81

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor, nn
 
-    from sgdf.analysis.gradients import EstimatorErrors, Record
+    from sgdf.analysis.estimators import EstimatorErrors
+    from sgdf.analysis.gradients import Record
     from sgdf.lab.batches import Epochs
     from sgdf.lab.config import Config
     from sgdf.lab.data import Dataset
@@ -277,12 +278,12 @@ def average(values: list[Any]) -> str:
 
 def check_errors(options: argparse.Namespace, dataset: "Dataset", device: "torch.device") -> None:
     """Say what stands in their way before the first step is taken."""
-    from sgdf.analysis import gradients
+    from sgdf.analysis import estimators
 
     config = settings(options, options.errors)[options.errors]
     model = weights(config, dataset, device).train()
     with in_a_sentence(config):
-        gradients.check_errors(model, options.steps, 1, options.replicas, ())
+        estimators.check_errors(model, options.steps, 1, options.replicas, ())
 
 
 @contextlib.contextmanager
@@ -303,7 +304,7 @@ def measure(
     import torch
     from torch.nn import functional as F
 
-    from sgdf.analysis import gradient_figures, gradients
+    from sgdf.analysis import estimators, gradient_figures
     from sgdf.lab import optimizers
     from sgdf.lab.batches import Images
 
@@ -313,7 +314,7 @@ def measure(
     chosen = order[: options.images].sort().values.to(device)
     data = images.normalised(images.pixels[chosen]), images.labels[chosen]
     with in_a_sentence(config):
-        found = gradients.estimator_errors(
+        found = estimators.estimator_errors(
             weights(config, dataset, device).train(),
             F.cross_entropy,
             [data],
