@@ -95,7 +95,11 @@ def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         full_precision(device),
     ):
-        torch.manual_seed(seed)  # of a loader that shuffles or augments
+        # For a loader that shuffles or augments. torch.manual_seed would reach all other GPUs too.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         try:
             model.eval()
             yield

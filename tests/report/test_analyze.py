@@ -1,0 +1,97 @@
+"""`sgdf analyze` on runs of the lab: numbers, files and mistakes."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from report import made
+from sgdf.analysis import hessian
+from sgdf.lab import models
+from sgdf.lab.errors import LabError
+from sgdf.report import analyze
+
+pytest.importorskip("curvlinops")
+pytest.importorskip("matplotlib")
+
+
+def trained(out, optimizer, **said):
+    """A run with a checkpoint, as the lab leaves it; nobody trained it."""
+    config = made.config(optimizer, data="synthetic", **said)
+    folder = made.run(out, config, [50.0])
+    torch.manual_seed(config.seed)
+    model = models.build(config.model, classes=10, shape=(1, 8, 8))
+    whole = {"epoch": 1, "metrics": [], "times": [], "model": model.state_dict()}
+    torch.save(whole, folder / "last.pt")
+    return folder
+
+
+def call(*words):
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser.add_subparsers(required=True))
+    options = parser.parse_args([*map(str, words), "--device", "cpu", "--images", "40"])
+    options.typed = "sgdf analyze it"
+    options.run(options)
+
+
+def test_the_hessian_of_a_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    folder = trained(tmp_path, "sgdf")
+    call("hessian", folder, "--k", 3, "--out", tmp_path / "out")
+    said = capsys.readouterr().out
+    (file,) = (tmp_path / "out").glob("hessian-*.json")
+    found = json.loads(file.read_text())
+    assert len(found["eigenvalues"]) == 3
+    assert found["images"] == 40
+    assert found["command"] == "sgdf analyze it"
+    assert f"largest eigenvalue {found['eigenvalues'][0]:.5g}" in said
+    assert f"trace {found['trace']:.5g} ±" in said
+    assert "eval mode" in said
+    endings = {".json", ".png", ".svg"}
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == endings
+    assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+def test_the_landscape_of_several_runs(tmp_path, capsys):
+    folders = [trained(tmp_path, "sgdf"), trained(tmp_path, "sgdf", seed=1)]
+    out = tmp_path / "out"
+    call("landscape", *folders, "--size", 3, "--out", out)
+    said = capsys.readouterr().out
+    assert "sgdf, seed 0: loss" in said
+    assert "sgdf, seed 1: loss" in said
+    for name in ("landscape.png", "landscape.svg", "landscape-3d.png", "landscape-3d.svg"):
+        assert (out / name).stat().st_size > 10_000
+    for folder in folders:
+        assert np.load(out / f"landscape-{folder.name}.npz")["done"].all()
+    with pytest.raises(LabError, match=r"other settings \(axes\)"):
+        call("landscape", *folders, "--size", 3, "--span", 2, "--out", out)
+    call("landscape", *folders, "--size", 3, "--dimensions", 1, "--out", out)
+    assert (out / "line.png").exists()
+
+
+def test_mistakes(tmp_path, monkeypatch):
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    folder = trained(tmp_path, "sgdf")
+    out = tmp_path / "out"
+    with pytest.raises(LabError, match=r"no config\.json"):
+        call("hessian", tmp_path, "--out", out)
+    with pytest.raises(LabError, match="named twice"):
+        call("hessian", folder, folder, "--out", out)
+    with pytest.raises(LabError, match="k is a number of eigenvalues"):
+        call("hessian", folder, "--k", 0, "--out", out)
+    with pytest.raises(LabError, match="size is a number"):
+        call("landscape", folder, "--size", 0, "--out", out)
+    out.write_text("in the way")
+    for command in ("hessian", "landscape"):
+        with pytest.raises(LabError, match="cannot be written"):
+            call(command, folder, "--out", out, *(["--size", 1] if command == "landscape" else []))
+    (folder / "last.pt").write_bytes(b"nothing")
+    with pytest.raises(LabError, match="is damaged"):
+        call("hessian", folder, "--out", out)
+    (folder / "last.pt").unlink()
+    with pytest.raises(LabError, match="no checkpoint yet"):
+        call("landscape", folder, "--out", out)
+    with pytest.raises(SystemExit):
+        call("hessian", folder, "--images", "none")
