@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,10 +17,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sgdf.lab import arguments, data, paper
+from sgdf.lab import arguments, data, paper, processes
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.events import Events
+from sgdf.lab.processes import ALONE, Team
 from sgdf.lab.runs import Run
 from sgdf.lab.trainer import Trainer, take_turns
 
@@ -40,18 +41,18 @@ class Place:
 
 
 def train(
-    wanted: Sequence[Config], place: Place, console: Console | None = None
+    wanted: Sequence[Config], place: Place, console: Console | None = None, team: Team = ALONE
 ) -> list[dict[str, Any]]:
     """Bring the runs to their end, all of them together, and return their results.
 
     On one GPU several runs share the time well; a CPU is better used by one run after another.
     A run that fails is shown at once, and the others go on.
     """
-    console = console or Console()
+    console = console or Console(quiet=team.rank > 0)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(stop_when_asked(console))
         watch = stack.enter_context(watching(console, wanted))
-        sessions = [Session(Run(place.out, c), place, stop, watch, console) for c in wanted]
+        sessions = [Session(Run(place.out, c), place, stop, watch, console, team) for c in wanted]
         for session in sessions:
             session.in_company = len(sessions) > 1
         take_turns([session.work() for session in sessions])
@@ -64,13 +65,14 @@ def train(
 
 
 class Session:
-    """A run in this process: from where it stands to its end."""
+    """A run in this process: from where it stands to its end. Of a team, the first one writes."""
 
     def __init__(
-        self, run: Run, place: Place, stop: "Stop", watch: "Watch", console: Console
+        self, run: Run, place: Place, stop: "Stop", watch: "Watch", console: Console, team: Team
     ) -> None:
         self.run, self.place, self.stop, self.watch = run, place, stop, watch
-        self.console = console
+        self.console, self.team = console, team
+        self.writes = team.rank == 0
         self.saved_epochs = 0
         self.result: dict[str, Any] = {}
         self.error: Exception | None = None
@@ -83,8 +85,10 @@ class Session:
                 config, place = self.run.config, self.place
                 dataset = load_dataset(config.task, place.data_dir, config.data == "synthetic")
                 # Mistakes show here, before there is a folder.
-                trainer = Trainer(config, dataset, place.device, compile=place.compile)
-                with self.run.open():
+                trainer = Trainer(
+                    config, dataset, place.device, compile=place.compile, team=self.team
+                )
+                with self.run.open() if self.writes else contextlib.nullcontext():
                     yield from self._to_the_end(trainer)
         except Exception as error:
             self.error = error
@@ -95,7 +99,7 @@ class Session:
                 self.console.print(failure, soft_wrap=True, markup=False)
 
     def _is_finished(self) -> bool:
-        self.result = self.run.result() or {}
+        self.result = self.team.first_says(self.run.result() if self.writes else None) or {}
         self.saved_epochs = self.result.get("epochs", 0)
         return bool(self.result)
 
@@ -104,42 +108,65 @@ class Session:
             return
         config = self.run.config
         self._go_on(trainer)
-        self.run.note_environment(self.place.command, self.place.device)
-        events = Events(self.run.folder, trainer.done) if self.place.tensorboard else None
+        events = None
+        if self.writes:
+            self.run.note_environment(self.place.command, self.place.device)
+            if self.place.tensorboard:
+                events = Events(self.run.folder, trainer.done)
         while trainer.done < config.epochs:
             start = time.perf_counter()
             for i, _ in enumerate(trainer.epoch()):
-                if self.stop.requested and self.saved_epochs == trainer.done:
+                if self._may_stop_here(trainer):
                     return  # nothing but this epoch is lost
                 self.watch.step(config, trainer.done + (i + 1) / len(trainer.sizes))
                 yield
             metrics = trainer.metrics()
             times = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            stopping = self.team.any(self.stop.requested)
             if not math.isfinite(metrics["train_loss"]):
-                self.run.add({**finite(metrics), "diverged": True}, times)
+                self._add({**finite(metrics), "diverged": True}, times)
                 self._finish("diverged")
                 return
-            self.run.add(finite(metrics), times)
+            self._add(finite(metrics), times)
             self.watch.epoch(config, metrics)
             if events:
                 events.add(finite(metrics), times)
-            if trainer.done == config.epochs or self.stop.requested or self.run.save_is_due():
-                self.run.save(trainer.state_dict())
-                self.saved_epochs = trainer.done
+            if trainer.done == config.epochs or stopping or self.run.save_is_due():
+                self._save(trainer)
+            if stopping and trainer.done < config.epochs:
+                return
         self._finish("finished")
 
+    def _may_stop_here(self, trainer: Trainer) -> bool:
+        """In the middle of an epoch; a team has to agree on it first, which it does at the end."""
+        return self.stop.requested and self.saved_epochs == trainer.done and self.team.size == 1
+
+    def _add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
+        if self.writes:
+            self.run.add(metrics, times)
+
+    def _save(self, trainer: Trainer) -> None:
+        if self.writes:
+            self.run.save(trainer.state_dict())
+        self.saved_epochs = trainer.done
+
     def _go_on(self, trainer: Trainer) -> None:
-        checkpoint, complaints = self.run.load(self.place.device)
-        for complaint in complaints:
-            instead = "the one before it is used" if checkpoint else "the run starts again"
-            self.console.print(f"{complaint}: {instead}", soft_wrap=True, markup=False)
+        checkpoint = None
+        if self.writes:
+            checkpoint, complaints = self.run.load(torch.device("cpu"))
+            for complaint in complaints:
+                instead = "the one before it is used" if checkpoint else "the run starts again"
+                self.console.print(f"{complaint}: {instead}", soft_wrap=True, markup=False)
+        checkpoint = self.team.first_says(checkpoint)
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint)
             self.saved_epochs = trainer.done
 
     def _finish(self, status: str) -> None:
-        self.result = summary(self.run.metrics, self.run.times, status)
-        self.run.finish(self.result)
+        if self.writes:
+            self.result = summary(self.run.metrics, self.run.times, status)
+            self.run.finish(self.result)
+        self.result = self.team.first_says(self.result)
 
 
 @functools.lru_cache(maxsize=1)  # runs together, and one after another, mostly share it
@@ -284,12 +311,14 @@ def find_device(name: str | None) -> torch.device:
 
 def run(options: argparse.Namespace) -> None:
     wanted = arguments.configs_from(options)
-    place = place_from(options)
-    console = Console()
-    if place.device.type == "cuda":
-        results = train(wanted, place, console)
-    else:
-        results = [result for config in wanted for result in train([config], place, console)]
+    with processes.joined(find_device(options.device)) as (team, device):
+        place = replace(place_from(options), device=device)
+        console = Console(quiet=team.rank > 0)
+        # A GPU has room for several runs at once, a CPU or a team has not.
+        side_by_side = device.type == "cuda" and team.size == 1
+        results: list[dict[str, Any]] = []
+        for group in [wanted] if side_by_side else [[config] for config in wanted]:
+            results += train(group, place, console, team)
     for config, result in zip(wanted, results, strict=True):
         where = shlex.quote(str(place.out / config.name))
         console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)

@@ -18,6 +18,7 @@ from sgdf.lab.batches import Epochs, Images, hold_out, seed_for
 from sgdf.lab.config import Config
 from sgdf.lab.data import Dataset
 from sgdf.lab.errors import LabError
+from sgdf.lab.processes import ALONE, Team
 
 EVALUATION_BATCH = 1000
 WARM_UP = 3  # steps before a capture: compiling, choosing convolutions, allocating state
@@ -33,9 +34,17 @@ class Trainer:
     """
 
     def __init__(
-        self, config: Config, dataset: Dataset, device: torch.device, *, compile: bool = True
+        self,
+        config: Config,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        compile: bool = True,
+        team: Team = ALONE,
     ) -> None:
-        self.config, self.device, self.classes = config, device, dataset.classes
+        self.config, self.device, self.team = config, device, team
+        if team.size > config.batch:
+            raise LabError(f"a batch of {config.batch} is too small for {team.size} processes")
         self.on_gpu = device.type == "cuda"
         self.done = 0  # epochs
         with torch.random.fork_rng(devices=[]):
@@ -44,7 +53,8 @@ class Trainer:
             shape = channels, height, width
             self.model = models.build(config.model, classes=dataset.classes, shape=shape)
         self.model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        set_precision(config.precision)
+        if self.on_gpu:
+            set_precision(config.precision)
 
         training, validation = dataset.train, None
         if config.validation:
@@ -63,7 +73,8 @@ class Trainer:
             self.judged["validation"] = Images(validation, dataset, device)
 
         entry = optimizers.find(config.optimizer)
-        self.captures_step = self.on_gpu and entry.capturable
+        # The sum over processes stays outside of graphs.
+        self.captures_step = self.on_gpu and entry.capturable and team.size == 1
         self.lr: Tensor | float = config.lr
         if self.captures_step:
             self.lr = torch.tensor(config.lr, dtype=torch.float32, device=device)
@@ -78,7 +89,7 @@ class Trainer:
         self.sums = Sums(device)
         self.graphs = Graphs(device) if self.on_gpu else None
         # Compiling the smaller last batch as well would take as long again, for one step an epoch.
-        self.whole_piece = piece_sizes(config.batch, config.accumulate)[0]
+        self.whole_piece = piece_sizes(team.share(config.batch)[1], config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
         if self.on_gpu and compile:
             # One function for all models and precisions of a table, each compiled for itself.
@@ -119,8 +130,8 @@ class Trainer:
         return [config.lr * factor for factor in factors]
 
     def _seed(self) -> None:
-        """Dropout's numbers, like the data's, depend on seed and epoch alone."""
-        seed = seed_for("dropout", self.config.seed, self.done)
+        """Dropout's numbers, like the data's, depend on seed and epoch (and process) alone."""
+        seed = seed_for(f"dropout{self.team.rank or ''}", self.config.seed, self.done)
         if self.graphs:
             self.graphs.generator.manual_seed(seed)
         else:
@@ -143,6 +154,7 @@ class Trainer:
                 group["lr"] = lr
         if self.graphs is None:
             self._gradients(size)
+            self._combine()
             self._update(size, curvature)
         elif self.captures_step:
             self.graphs.run((size, curvature), lambda: self._whole_step(size, curvature))
@@ -150,29 +162,48 @@ class Trainer:
             grads = self.graphs.run((size,), lambda: self._gradients(size))
             for p, grad in zip(self.model.parameters(), grads, strict=True):
                 p.grad = grad
+            self._combine()
             self._update(size, curvature)
 
     def _whole_step(self, size: int, curvature: bool) -> None:
         assert isinstance(self.lr, Tensor)
         self.lr.copy_(self.lrs.index_select(0, self.sums.steps.view(1)).squeeze())
         self._gradients(size)
+        self._combine()
         self._update(size, curvature)
 
-    def _gradients(self, size: int) -> list[Tensor | None]:
-        """Forward and backward of the next `size` images, in pieces that add up."""
+    def _gradients(self, size: int) -> list[Tensor]:
+        """Forward and backward of this process's share of the next `size` images, in pieces."""
         self.optimizer.zero_grad(set_to_none=True)
-        for piece in piece_sizes(size, self.config.accumulate):
+        start, mine = self.team.share(size)
+        self._skip(start)
+        for piece in piece_sizes(mine, self.config.accumulate):
             compute = self.compiled_loss if piece == self.whole_piece else self._loss
             loss, correct = compute(self.batches.position, piece)
             (loss / size).backward()
             self.sums.add(loss.detach(), correct)
-            self.batches.position += piece
+            self._skip(piece)
+        self._skip(size - start - mine)
+        return self._grads()
+
+    def _skip(self, images: int) -> None:
+        if images:
+            self.batches.position += images
+
+    def _grads(self) -> list[Tensor]:
+        """Of all parameters; a process without images in a last batch has zeros."""
+        for p in self.model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        return [p.grad for p in self.model.parameters() if p.grad is not None]
+
+    def _combine(self) -> None:
+        """The gradient of the whole batch, measured and clipped."""
+        self.team.sum_(self._grads())
         if self.config.norms:
-            grads = [p.grad for p in self.model.parameters()]
-            self.sums.norms["gradient"] += joint_norm(grads)
+            self.sums.norms["gradient"] += joint_norm(self._grads())
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        return [p.grad for p in self.model.parameters()]
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         images, labels = self.batches.take(position, size)
@@ -202,14 +233,17 @@ class Trainer:
     def _update_curvature(self, size: int) -> None:
         """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
         self.optimizer.zero_grad(set_to_none=True)
-        images, _ = self.batches.take(self.batches.position - size, size)
-        with self._autocast():
-            logits = self.model(images)
-        logits = logits.float()
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
-        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
-        drawn = (logits.detach() + noise).argmax(1)
-        F.cross_entropy(logits, drawn).backward()
+        start, mine = self.team.share(size)
+        if mine:
+            images, _ = self.batches.take(self.batches.position - size + start, mine)
+            with self._autocast():
+                logits = self.model(images)
+            logits = logits.float()
+            # The largest of logits plus Gumbel noise is a draw from their softmax.
+            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
+            drawn = (logits.detach() + noise).argmax(1)
+            (F.cross_entropy(logits, drawn, reduction="sum") / size).backward()
+        self.team.sum_(self._grads())
         self.optimizer.update_hessian(size)  # type: ignore[attr-defined]
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -222,15 +256,19 @@ class Trainer:
     def metrics(self) -> dict[str, Any]:
         """What the epoch that was just queued came to; waits for the device."""
         with self._turn():
+            self.team.follow_(self.model.buffers())
             judged = {name: self._judge(name) for name in self.judged}
             columns = [*self.sums.values(), *(value for pair in judged.values() for value in pair)]
-            numbers = iter(torch.stack([c.double() for c in columns]).tolist())
+            totals = torch.stack([c.double() for c in columns])
+            self.team.sum_([totals])
+            numbers = iter(totals.tolist())
         images = sum(self.sizes)
         result: dict[str, Any] = {"epoch": self.done}
         result["lr"] = self._learning_rates(self.done - 1)[-1]
         result["train_loss"] = next(numbers) / images
         result["train_accuracy"] = 100 * next(numbers) / images
-        norms = {name: next(numbers) / len(self.sizes) for name in self.sums.norms}
+        steps = len(self.sizes) * self.team.size  # every process has the norms of all
+        norms = {name: next(numbers) / steps for name in self.sums.norms}
         for name in judged:
             result[f"{name}_loss"] = next(numbers) / len(self.judged[name])
             result[f"{name}_accuracy"] = 100 * next(numbers) / len(self.judged[name])
@@ -253,9 +291,10 @@ class Trainer:
     def _judge_all(self, images: Images) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for start in range(0, len(images), EVALUATION_BATCH):
-            labels = images.labels[start : start + EVALUATION_BATCH]
-            pixels = images.pixels[start : start + EVALUATION_BATCH]
+        first, mine = self.team.share(len(images))
+        for start in range(first, first + mine, EVALUATION_BATCH):
+            stop = min(start + EVALUATION_BATCH, first + mine)
+            labels, pixels = images.labels[start:stop], images.pixels[start:stop]
             with self._autocast():
                 logits = self.model(images.normalised(pixels))
             loss += F.cross_entropy(logits.float(), labels, reduction="sum")
@@ -371,11 +410,12 @@ def batch_sizes(images: int, batch: int) -> list[int]:
 
 def piece_sizes(size: int, pieces: int) -> list[int]:
     """A batch in pieces that differ by one image at most."""
-    return [len(piece) for piece in torch.arange(size).tensor_split(min(pieces, size))]
+    whole, rest = divmod(size, pieces)
+    return [part for part in (whole + (i < rest) for i in range(pieces)) if part]
 
 
 def set_precision(precision: str) -> None:
-    """TF32 for products and convolutions, or full float32; a CPU has float32 only."""
+    """TF32 for products and convolutions, or full float32."""
     fast = precision != "fp32"
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.backends.cudnn.allow_tf32 = fast

@@ -1,0 +1,124 @@
+"""Several processes on one run, on the CPU: the steps, the results and the restarts of one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sgdf.lab.processes import ALONE, Team
+
+TORCHRUN = [
+    sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+    "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1",
+]  # fmt: skip
+TRAIN = ["-m", "sgdf", "train", "digits", "--device", "cpu"]
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    return said
+
+
+def metrics(folder: Path) -> list[dict]:
+    (path,) = folder.glob("*/metrics.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path):
+    """With momentum, clipping and norms; a batch of 31 is shared as 16 and 15."""
+    words = ["--epochs", "2", "--optimizer", "sgd", "--set", "batch=31", "--set", "clip=2.0",
+             "--set", "norms=true", "--set", "validation=101"]  # fmt: skip
+    two = start([*TORCHRUN, *TRAIN, *words, "--out", "two"], tmp_path)
+    finish(start([sys.executable, *TRAIN, *words, "--out", "one"], tmp_path))
+    said = finish(two)
+    assert said.count("best test accuracy") == 1, "one of them speaks"
+    for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
+        assert ours.keys() == alone.keys()
+        for name, value in alone.items():
+            assert ours[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path):
+    words = ["--epochs", "12", "--optimizer", "sgdf"]
+    straight = start([*TORCHRUN, *TRAIN, *words, "--out", "straight"], tmp_path)
+    finish(straight)
+    elastic = [*TORCHRUN, "--max-restarts", "3", *TRAIN, *words, "--out", "killed"]
+    process = start(elastic, tmp_path)
+    wait_for_epochs(tmp_path / "killed", 2)
+    victim = workers_of(process.pid)[-1]
+    os.kill(victim, signal.SIGKILL)
+    finish(process)
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "straight")
+    (path,) = (tmp_path / "killed").glob("*/env.json")
+    environment = json.loads(path.read_text())
+    assert len(environment["earlier"]) == 1
+    assert environment["from_epoch"] >= 1, "it went on from a checkpoint"
+
+
+def test_a_run_of_two_goes_on_with_one(tmp_path):
+    words = ["--epochs", "12", "--out", "runs"]
+    process = start([*TORCHRUN, *TRAIN, *words], tmp_path)
+    wait_for_epochs(tmp_path / "runs", 2)
+    process.send_signal(signal.SIGTERM)  # which torchrun passes on
+    process.communicate(timeout=100)
+    assert not list((tmp_path / "runs").glob("*/result.json"))
+    finish(start([sys.executable, *TRAIN, *words], tmp_path))
+    finish(start([sys.executable, *TRAIN, "--epochs", "12", "--out", "one"], tmp_path))
+    for mixed, alone in zip(metrics(tmp_path / "runs"), metrics(tmp_path / "one"), strict=True):
+        assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
+
+
+def wait_for_epochs(out: Path, count: int) -> None:
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        for path in out.glob("*/metrics.jsonl"):
+            if len(path.read_text().splitlines()) >= count and (path.parent / "last.pt").exists():
+                return
+        time.sleep(0.02)
+    raise AssertionError("no epochs in time")
+
+
+def workers_of(pid: int) -> list[int]:
+    """The children of torchrun, which the system lists by its threads."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return sorted(found)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 128])
+def test_shares_are_even_and_leave_nothing_out(size, count):
+    shares = [Team(rank, size).share(count) for rank in range(size)]
+    covered = [i for first, many in shares for i in range(first, first + many)]
+    assert covered == list(range(count))
+    assert max(many for _, many in shares) - min(many for _, many in shares) <= 1
+
+
+def test_alone_nothing_is_asked_of_others():
+    tensor = torch.tensor([1.0, 2.0])
+    ALONE.sum_([tensor])
+    ALONE.follow_([tensor])
+    assert tensor.tolist() == [1.0, 2.0]
+    assert ALONE.first_says("x") == "x"
+    assert ALONE.any(True)
+    assert not ALONE.any(False)
