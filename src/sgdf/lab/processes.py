@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
@@ -99,6 +98,8 @@ def meet(backend: str) -> None:
     if values.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         dist.init_process_group(backend)
         return
+    from torch._C._distributed_c10d import PrefixStore, TCPStore  # not in every build of torch
+
     store = TCPStore(values["MASTER_ADDR"], int(values["MASTER_PORT"]), is_master=False)
     named = PrefixStore(f"sgdf-{values['TORCHELASTIC_RESTART_COUNT']}", store)
     rank, size = int(values["RANK"]), int(values["WORLD_SIZE"])
