@@ -122,7 +122,6 @@ class Session:
                 yield
             metrics = trainer.metrics()
             times = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
-            stopping = self.team.any(self.stop.requested)
             if not math.isfinite(metrics["train_loss"]):
                 self._add({**finite(metrics), "diverged": True}, times)
                 self._finish("diverged")
@@ -131,6 +130,7 @@ class Session:
             self.watch.epoch(config, metrics)
             if events:
                 events.add(finite(metrics), times)
+            stopping = self.team.any(self.stop.requested)
             if trainer.done == config.epochs or stopping or self.run.save_is_due():
                 self._save(trainer)
             if stopping and trainer.done < config.epochs:
