@@ -5,6 +5,7 @@ optimizer, as in "sgdf" or "sgdf, seed 1", which gives it the optimizer's colour
 """
 
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def colour(label: str) -> str:
     return palette.colour(label.partition(",")[0].strip().lower())
 
 
+def narrow(label: str) -> str:
+    """On as many lines as fit above a small panel."""
+    return plain(textwrap.fill(label, 22))
+
+
 def plain(label: str) -> str:
     """A dollar sign in a name begins no formula."""
     return label.replace("$", r"\$")
@@ -78,7 +84,7 @@ def eigenvalues(spectra: Mapping[str, Spectrum]) -> Figure:
         tallest = max(np.histogram(s.eigenvalues, bins)[0].max() for s in spectra.values())
         for number, (ax, (label, found)) in enumerate(zip(axes, spectra.items(), strict=True)):
             ax.hist(found.eigenvalues, bins, color=colour(label), edgecolor="white", linewidth=0.4)
-            ax.set_title(plain(label), loc="left", color=colour(label))
+            ax.set_title(narrow(label), loc="left", color=colour(label))
             ax.set(ylim=(0, 1.45 * tallest), xlim=(bins[0], bins[-1]), xlabel="eigenvalue")
             if number % columns_for(len(axes)) == 0:
                 ax.set_ylabel("number")
@@ -175,7 +181,7 @@ def contours(surfaces: Mapping[str, Surface]) -> Figure:
         for ax, (label, found) in zip(axes, surfaces.items(), strict=True):
             filled = draw_contours(ax, found, norm, levels)
             ax.plot(0, 0, "+", color="white", markersize=9, markeredgewidth=1.5)
-            ax.set_title(plain(label), loc="left", color=colour(label))
+            ax.set_title(narrow(label), loc="left", color=colour(label))
             ax.set(xlabel="second direction", ylabel="first direction")
         bar(figure, filled, axes, norm)
         under(figure, surfaces)
@@ -195,7 +201,7 @@ def path_contours(found: Surface, path: TrainingPath, label: str = "path") -> Fi
         first, second = (f"{100 * part:.0f} %" for part in path.explained)
         ax.set(ylabel=f"first principal direction ({first} of the squared distance)")
         ax.set(xlabel=f"second principal direction ({second})")
-        ax.set_title(plain(label), loc="left", color=colour(label))
+        ax.set_title(narrow(label), loc="left", color=colour(label))
         bar(figure, filled, [ax], norm)
         under(figure, {label: found})
     return figure
@@ -222,7 +228,7 @@ def relief(surfaces: Mapping[str, Surface]) -> Figure:
             ax.zaxis.set_major_locator(MaxNLocator(4))
             if in_logarithms:
                 ax.zaxis.set_major_formatter(lambda power, _: f"{10**power:.2g}")
-            ax.set_title(plain(label), color=colour(label))
+            ax.set_title(narrow(label), color=colour(label))
             ax.set(xlabel="second direction", ylabel="first direction", zlabel="loss")
             ax.view_init(elev=32, azim=-58)
             ax.set_box_aspect(None, zoom=0.9)  # the label of the height needs room

@@ -150,14 +150,19 @@ def read_configs(folders: Sequence[Path]) -> "list[Config]":
 
 def labels(configs: "Sequence[Config]") -> list[str]:
     """The optimizer, and as much beside it as tells the runs apart."""
-    for parts in ("optimizer",), ("optimizer", "seed"), ("optimizer", "task", "model", "seed"):
-        said = [
-            ", ".join(f"seed {c.seed}" if part == "seed" else getattr(c, part) for part in parts)
-            for c in configs
-        ]
-        if len(set(said)) == len(said):
-            return said
-    return [f"{c.optimizer}, {c.name}" for c in configs]
+    from sgdf.report.records import settings_words
+
+    said = [[c.optimizer] for c in configs]
+    for further in (
+        lambda c: settings_words(c, [rival for rival in configs if rival.optimizer == c.optimizer]),
+        lambda c: [f"seed {c.seed}"],
+        lambda c: [c.task, c.model],
+        lambda c: [c.name.rpartition("-")[2]],
+    ):
+        if len({tuple(words) for words in said}) == len(said):
+            break
+        said = [[*words, *further(c)] for words, c in zip(said, configs, strict=True)]
+    return [", ".join(words) for words in said]
 
 
 def open_run(
