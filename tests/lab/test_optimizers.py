@@ -3,6 +3,7 @@
 import io
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -555,3 +556,9 @@ def test_every_optimizer_learns_and_resumes_on_a_gpu(name):
     run(other, resumed, 3)
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_the_documentation_lists_every_name_with_what_it_is():
+    text = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
+    for entry in optimizers.ENTRIES:
+        assert f"| `{entry.name}` | {entry.about} |" in text

@@ -477,11 +477,28 @@ def test_the_folder_is_on_a_read_only_disk(server, disk):
         assert_one_sentence(ended, rf"{place}/\S+ cannot be written: Read-only file system")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_the_folder_belongs_to_someone_else(server, out):
-    out.mkdir(mode=0o500)
-    ended = server.run(SHORT, out)
-    assert_one_sentence(ended, rf"{out}/\S+ cannot be written: Permission denied")
+def test_the_folder_belongs_to_someone_else():
+    """Root writes everywhere, so it becomes nobody once a first run has done all imports."""
+    script = """
+import os, pathlib, sys, tempfile
+from sgdf.cli import main
+with tempfile.TemporaryDirectory() as folder:
+    os.chmod(folder, 0o755)
+    words = ["train", "digits", "--epochs", "1", "--device", "cpu", "--out"]
+    assert main([*words, folder + "/first"]) == 0
+    locked = pathlib.Path(folder, "locked")
+    locked.mkdir(mode=0o555)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    code = main([*words, str(locked)])
+    left = list(locked.iterdir())
+    if os.getuid() == 0:
+        os.seteuid(0)
+sys.exit(code if not left else 7)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 1, ended
+    assert re.fullmatch(r"sgdf: \S+ cannot be written: Permission denied\n", ended.stderr), ended
 
 
 @pytest.mark.parametrize("below", [".", "runs/here"])

@@ -1,5 +1,6 @@
 """What a user types, rightly and wrongly."""
 
+import argparse
 import dataclasses
 import json
 
@@ -7,6 +8,7 @@ import pytest
 
 from sgdf.cli import main
 from sgdf.lab import config as configs
+from sgdf.lab import reproduce, train
 from sgdf.lab.errors import LabError
 
 SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
@@ -174,8 +176,36 @@ def test_published_settings_are_the_default():
     assert configs.make("cifar10", epochs=10).milestones == (8,)
 
 
-def test_reproduce_shows_published_beside_measured(sgdf, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "150")
+def test_reproduce_runs_the_papers_cells_with_its_settings():
+    def planned(name: str, **said):
+        asked = {"only": None, "seeds": None, "epochs": None, "precision": "tf32", "data": "real"}
+        return reproduce.sweep_from(argparse.Namespace(name=name, **{**asked, **said})).configs
+
+    table = planned("cifar10-vgg11")
+    assert len(table) == 30
+    assert {config.seed for config in table} == {0, 1, 2}
+    assert all(configs.published(config) for config in table), "each stands beside its number"
+    (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
+    assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
+    assert all(config.norms for config in planned("momentum-factors"))
+    ablation = {config.settings["correction"] for config in planned("correction")}
+    assert ablation == {True, False}
+
+
+def test_the_published_number_is_shown_beside_its_own_experiment_alone():
+    result = {"status": "finished", "best_test_accuracy": 91.0, "best_epoch": 1,
+              "final_test_accuracy": 90.0, "seconds": 1.0}  # fmt: skip
+    assert "(published 91.76)" in train.outcome(configs.make("cifar10"), result)
+    for other in (
+        configs.make("cifar10", epochs=8),
+        configs.make("cifar10", overrides={"lr": 0.4}),
+        configs.make("cifar10", data="synthetic"),
+        configs.make("cifar10", model="resnet18"),
+    ):
+        assert "published" not in train.outcome(other, result)
+
+
+def test_reproduce_answers_wrong_names(sgdf):
     words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
     code, said = sgdf(*words, "--only", "sgdd")
     assert code == 1

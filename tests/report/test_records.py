@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf.lab.config import Config
+from sgdf.lab.config import Config, published
 from sgdf.lab.errors import LabError
 from sgdf.report import records
 
@@ -143,11 +143,11 @@ def paper_config(**changes: object) -> Config:
 
 
 def test_the_published_value_stands_beside_the_published_experiment() -> None:
-    value = records.published(paper_config())
+    value = published(paper_config())
     assert value is not None
     assert (value.mean, value.std) == (91.76, 0.11)
     explicit = made.config("sgdf", task="cifar10", correction=True)  # as fig:correction has it
-    assert records.published(explicit) == value
+    assert published(explicit) == value
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_published_value_stands_beside_the_published_experiment() -> None:
     ],
 )
 def test_and_beside_no_other(other: Config) -> None:
-    assert records.published(other) is None
+    assert published(other) is None
 
 
 def test_what_cannot_be_seen_is_replaced() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sgdf.lab import models, optimizers, paper, schedules, tasks
 from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.paper import Value
 
 VERSION = 1
 PRECISIONS = ("tf32", "bf16", "fp32")
@@ -98,6 +99,45 @@ class Config:
             return cls(**given)
         except TypeError as error:
             raise LabError(f"{where} is not the settings of a run: {error}") from None
+
+
+# --- beside the paper's ---------------------------------------------------------------------------
+
+
+def published(config: Config) -> Value | None:
+    """The paper's number, if this is the experiment that gave it."""
+    if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
+        return None
+    recipe = paper.settings(config.task, config.optimizer)
+    if frozen(config.settings) == frozen(recipe):
+        return paper.published(config.task, config.model, config.optimizer)
+    for preset in paper.PRESETS.values():  # a figure's curves have settings of their own
+        for cell in preset.cells:
+            same_place = (cell.task, cell.model, cell.optimizer) == (
+                config.task, config.model, config.optimizer
+            )  # fmt: skip
+            if same_place and frozen(config.settings) == frozen({**recipe, **cell.overrides}):
+                return cell.published
+    return None
+
+
+def follows_paper(config: Config) -> bool:
+    """Trained for as long and on the same data as in the paper."""
+    try:
+        protocol = paper.protocol(config.task)
+    except LabError:  # the paper does not have this task
+        return False
+    wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
+    wanted |= {"data": "real", "validation": 0}
+    names = wanted.keys() - {"gamma", "seeds", "note"}
+    return all(getattr(config, name) == wanted[name] for name in names)
+
+
+def frozen(value: Any) -> Any:
+    """JSON that can be compared and hashed; 1 and 1.0 are the same setting."""
+    if isinstance(value, Mapping):
+        return tuple((name, frozen(value[name])) for name in sorted(value))
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 # --- from what a user says ----------------------------------------------------------------------

@@ -17,8 +17,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sgdf.lab import arguments, data, paper, processes
-from sgdf.lab.config import Config
+from sgdf.lab import arguments, data, processes
+from sgdf.lab.config import Config, published
 from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.events import Events
 from sgdf.lab.processes import ALONE, Team
@@ -334,10 +334,10 @@ def outcome(config: Config, result: dict[str, Any]) -> str:
         return f"{title(config)}: failed: {result['error']}"
     if result["status"] == "diverged":
         return f"{title(config)}: diverged in epoch {result['epochs']}"
-    value = paper.published(config.task, config.model, config.optimizer)
-    published = f" (published {value.mean:.2f})" if value and config.data == "real" else ""
+    value = published(config)
+    beside = f" (published {value.mean:.2f})" if value else ""
     return (
-        f"{title(config)}: best test accuracy {result['best_test_accuracy']:.2f}{published} in "
+        f"{title(config)}: best test accuracy {result['best_test_accuracy']:.2f}{beside} in "
         f"epoch {result['best_epoch']}, final {result['final_test_accuracy']:.2f}, "
         f"{result['seconds']:.0f} s"
     )

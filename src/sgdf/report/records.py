@@ -4,15 +4,14 @@ import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab import paper, runs
-from sgdf.lab.config import Config
+from sgdf.lab import runs
+from sgdf.lab.config import Config, frozen
 from sgdf.lab.errors import LabError
-from sgdf.lab.paper import Value
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STATUSES = ("finished", "diverged", "failed")  # without result.json a run is unfinished
@@ -237,13 +236,6 @@ def cell_key(config: Config) -> Any:
     return frozen({**config.as_json(), "seed": None})
 
 
-def frozen(value: Any) -> Any:
-    """JSON that can be compared and hashed; 1 and 1.0 are the same setting."""
-    if isinstance(value, Mapping):
-        return tuple((name, frozen(value[name])) for name in sorted(value))
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
 def labelled(cells: Group) -> Group:
     """In order, each with what tells it from the others of its task and model."""
     protocols = [protocol_words(cell.config) for cell in cells]
@@ -313,32 +305,3 @@ def in_words(value: Any) -> str:
 
 
 # --- beside the paper ---------------------------------------------------------------------------
-
-
-def published(config: Config) -> Value | None:
-    """The paper's number, if this is the experiment that gave it."""
-    if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
-        return None
-    recipe = paper.settings(config.task, config.optimizer)
-    if frozen(config.settings) == frozen(recipe):
-        return paper.published(config.task, config.model, config.optimizer)
-    for preset in paper.PRESETS.values():  # a figure's curves have settings of their own
-        for cell in preset.cells:
-            same_place = (cell.task, cell.model, cell.optimizer) == (
-                config.task, config.model, config.optimizer
-            )  # fmt: skip
-            if same_place and frozen(config.settings) == frozen({**recipe, **cell.overrides}):
-                return cell.published
-    return None
-
-
-def follows_paper(config: Config) -> bool:
-    """Trained for as long and on the same data as in the paper."""
-    try:
-        protocol = paper.protocol(config.task)
-    except LabError:  # the paper does not have this task
-        return False
-    wanted = asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
-    wanted |= {"data": "real", "validation": 0}
-    names = wanted.keys() - {"gamma", "seeds", "note"}
-    return all(getattr(config, name) == wanted[name] for name in names)

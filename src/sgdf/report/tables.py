@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from sgdf.lab import paper
-from sgdf.lab.config import Config
+from sgdf.lab.config import Config, published
 from sgdf.lab.paper import Value
 from sgdf.report.records import (
     NO_BREAK,
@@ -23,7 +23,6 @@ from sgdf.report.records import (
     Record,
     groups,
     protocol_words,
-    published,
     visible,
 )
 

@@ -1,6 +1,7 @@
 """Non-convex stochastic optimization: the lemma, the steps and the rate of Appendix D."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -100,17 +101,15 @@ def descend(
     return np.array(rows), least
 
 
-class Gradient:
+class Gradient(Protocol):
     """A true gradient and its noise."""
 
-    def true(self, theta: Array) -> Array:
-        raise NotImplementedError
+    def true(self, theta: Array) -> Array: ...
 
-    def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        raise NotImplementedError
+    def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array: ...
 
 
-class Wells(Gradient):
+class Wells:
     """f = sum theta^2 / (1 + theta^2): smooth (L = 2), not convex beyond 0.58; coin noise."""
 
     L, steepest = 2.0, 0.65
@@ -126,7 +125,7 @@ class Wells(Gradient):
 
 
 @dataclass(frozen=True)
-class Skewed(Gradient):
+class Skewed:
     """f = curvature theta^2 / 2 with noise of mean 0 that is rarely large, else -scale."""
 
     curvature: float
