@@ -10,6 +10,7 @@ products:
 """
 
 import contextlib
+import inspect
 import math
 import time
 import warnings
@@ -317,6 +318,8 @@ def search(
 
     operator = LinearOperator((size, size), matvec=matvec, dtype=np.float64)
     first = random.standard_normal(size)
+    # Before scipy 1.17 a restart drew from numbers of ARPACK's own, which have a fixed seed.
+    restarts = {"rng": random} if "rng" in inspect.signature(eigsh).parameters else {}
     try:
         values, vectors = eigsh(
             *(operator, k),
@@ -325,7 +328,7 @@ def search(
             tol=TOLERANCE,
             maxiter=RESTARTS,
             v0=first,
-            rng=random,
+            **restarts,
         )
     except ArpackNoConvergence as error:
         raise ValueError(
