@@ -21,6 +21,7 @@ from rich.table import Table
 
 from sgdf.lab import config as configs
 from sgdf.lab import data, provenance
+from sgdf.lab.classify import resident
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.trainer import Trainer, take_turns
 
@@ -85,7 +86,7 @@ def trainer(model: str, precision: str, dataset: Dataset, device: torch.device, 
     config = configs.make(
         "cifar10", model=model, optimizer=OPTIMIZER, seed=seed, precision=precision
     )
-    return Trainer(config, dataset, device)
+    return resident(config, dataset, device)
 
 
 def alone(model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int) -> dict:

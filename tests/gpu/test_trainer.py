@@ -6,6 +6,7 @@ import torch
 from sgdf.lab import config as configs
 from sgdf.lab import data, optimizers
 from sgdf.lab import trainer as module
+from sgdf.lab.classify import resident
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.trainer import Trainer, take_turns
 
@@ -46,7 +47,7 @@ def make(
         epochs=6,
         overrides={"batch": 64, **overrides},
     )
-    return Trainer(config, dataset, torch.device(device), compile=compile)
+    return resident(config, dataset, torch.device(device), compile=compile)
 
 
 def epochs(trainer: Trainer, count: int) -> list[dict]:

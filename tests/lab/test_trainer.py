@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from sgdf.lab import config as configs
 from sgdf.lab import data, optimizers, schedules
 from sgdf.lab.batches import PADDING, Epochs, Images, hold_out, seed_for
+from sgdf.lab.classify import resident
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.errors import LabError
 from sgdf.lab.trainer import Trainer, batch_sizes, piece_sizes
@@ -41,7 +42,7 @@ def trainer_for(dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, **ove
     config = configs.make(
         "cifar10", model="cnn", optimizer=optimizer, epochs=epochs, overrides=overrides
     )
-    return Trainer(config, dataset, CPU)
+    return resident(config, dataset, CPU)
 
 
 def run_epoch(trainer: Trainer) -> dict:

@@ -5,6 +5,8 @@ for every optimizer, on every device and after any interruption, and a CUDA grap
 tensors that are filled before the epoch begins.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from sgdf.lab.data import Dataset, Split
 
 PADDING = 4
+EVALUATION_BATCH = 1000
 
 
 def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
@@ -53,6 +56,12 @@ class Images:
         """Channels last in memory, which is how convolutions are fastest."""
         return ((pixels.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
 
+    def batches(self, first: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The `count` images from `first` on, normalised, and their labels, in pieces."""
+        for start in range(first, first + count, EVALUATION_BATCH):
+            part = slice(start, min(start + EVALUATION_BATCH, first + count))
+            yield self.normalised(self.pixels[part]), self.labels[part]
+
     def cropped(self, index: Tensor, y: Tensor, x: Tensor, flip: Tensor) -> Tensor:
         """The images `index`, cut out at (y, x), mirrored where `flip`."""
         rows = y[:, None] + self.span
@@ -62,6 +71,8 @@ class Images:
 
 class Epochs:
     """The training images in this epoch's order, cropped and flipped if `augmented`."""
+
+    resident = True
 
     def __init__(
         self, split: Split, dataset: Dataset, device: torch.device, *, seed: int, augmented: bool
@@ -73,6 +84,9 @@ class Epochs:
         self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.drawn: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     def draw(self, epoch: int) -> None:
         """Decide on an epoch's order and augmentation ahead of it, while a GPU has work to do."""

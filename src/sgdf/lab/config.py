@@ -40,12 +40,17 @@ class Config:
     data: str = "real"
     validation: int = 0  # training images held out, to choose by
     norms: bool = False  # record the norms of gradients and of steps
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the task alone
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        tasks.find(self.task)
-        if self.model not in models.NAMES:
-            raise unknown("model", self.model, models.NAMES)
+        task = tasks.find(self.task)
+        fitting = task.models or models.NAMES
+        if self.model not in fitting:
+            raise unknown("model", self.model, fitting)
+        for name in self.options:
+            if name not in task.options:
+                raise unknown(f"option of {self.task}:", name, task.options)
         schedules.check(self.schedule, self.milestones, self.drop)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
@@ -66,6 +71,10 @@ class Config:
     def lr(self) -> float:
         return float(self.settings["lr"])
 
+    def option(self, name: str) -> Any:
+        """One of the task's own, as said or by default."""
+        return self.options.get(name, tasks.find(self.task).options[name])
+
     @property
     def name(self) -> str:
         """Of the run's folder: what it is in words, and a hash of its settings.
@@ -73,7 +82,8 @@ class Config:
         Settings at their defaults do not count, so that a new one leaves old names as they are.
         """
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
+        defaults["options"] = {}
         said = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
@@ -159,10 +169,13 @@ def make(
     """The published settings of the task and optimizer, but for what is said otherwise."""
     protocol = tasks.find(task)
     said = dict(overrides or {})
-    own = {name: said.pop(name) for name in OWN & said.keys()}
+    own = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
+    own |= {name: said.pop(name) for name in OWN & said.keys()}
+    options = {name: said.pop(name) for name in protocol.options.keys() & said.keys()}
     epochs = epochs or protocol.epochs
     # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
-    milestones = own.pop("milestones", (math.ceil(0.75 * epochs),))
+    by_rule = (math.ceil(0.75 * epochs),) if own["schedule"] == "step" else ()
+    milestones = own.pop("milestones", by_rule)
     entry = optimizers.find(optimizer)
     published = paper.settings(task, optimizer) if optimizer in paper.OPTIMIZERS else {}
     settings = {**published, **said}
@@ -180,7 +193,8 @@ def make(
         milestones=tuple(milestones) if isinstance(milestones, Iterable) else (milestones,),
         precision=precision,
         data=data,
-        **{"batch": protocol.batch, **own},
+        options={name: v for name, v in options.items() if v != protocol.options[name]},
+        **own,
     )
 
 

@@ -290,10 +290,10 @@ def on_cluster(
 
 def check_data(todo: Iterable[Config], place: "Place") -> None:
     """Data that is not there is said once, and not by every run."""
-    from sgdf.lab.train import load_dataset
+    from sgdf.lab import engines
 
-    for task, kind in dict.fromkeys((config.task, config.data) for config in todo):
-        load_dataset(task, place.data_dir, kind == "synthetic")
+    for config in {(config.task, config.data): config for config in todo}.values():
+        engines.check(config, place.data_dir)
 
 
 def ended_before(

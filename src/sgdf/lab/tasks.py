@@ -1,8 +1,36 @@
 """What can be learnt in the lab: a data set, and how the published protocol treats it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sgdf.lab.errors import unknown
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of every epoch that a task is judged by."""
+
+    key: str  # in metrics.jsonl
+    words: str
+    unit: str = "%"
+    lower_is_better: bool = False
+
+    def best(self, values: Iterable[float]) -> float:
+        return float((min if self.lower_is_better else max)(values))
+
+    def reaches(self, value: float, target: float) -> bool:
+        return value <= target if self.lower_is_better else value >= target
+
+    def text(self, value: float) -> str:
+        """
+        >>> Metric("test_accuracy", "test accuracy").text(91.764)
+        '91.76 % test accuracy'
+        """
+        return f"{value:.2f} {self.unit} {self.words}" if self.unit else f"{self.words} {value:.2f}"
+
+
+ACCURACY = Metric("test_accuracy", "test accuracy")
 
 
 @dataclass(frozen=True)
@@ -13,14 +41,30 @@ class Task:
     model: str
     epochs: int
     batch: int
-    augmented: bool  # zero-pad by 4, crop, flip
+    data: str = ""  # the data set, if it has another name
+    kind: str = "classify"  # the module of the lab that has its trainer
+    models: tuple[str, ...] = ()  # the networks that it takes, if not all of the lab's own
+    augmented: bool = False  # zero-pad by 4, crop, flip
+    schedule: str = "step"
+    clip: float | None = None
+    accumulate: int = 1
+    metrics: tuple[Metric, ...] = (ACCURACY,)  # it is judged by the first
+    options: Mapping[str, Any] = field(default_factory=dict)  # that it alone has, with defaults
+
+    @property
+    def metric(self) -> Metric:
+        return self.metrics[0]
+
+    @property
+    def dataset(self) -> str:
+        return self.data or self.name
 
 
 TASKS = {
     task.name: task
     for task in (
-        Task("digits", "mlp", epochs=20, batch=32, augmented=False),
-        Task("fashion-mnist", "cnn", epochs=20, batch=128, augmented=False),
+        Task("digits", "mlp", epochs=20, batch=32),
+        Task("fashion-mnist", "cnn", epochs=20, batch=128),
         Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
         Task("cifar100", "vgg11", epochs=200, batch=128, augmented=True),
     )

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import math
 import shlex
 import signal
@@ -17,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sgdf.lab import arguments, data, processes
+from sgdf.lab import arguments, engines, processes, tasks
 from sgdf.lab.config import Config, published
 from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.events import Events
@@ -82,11 +81,13 @@ class Session:
         """Step by step, giving control back after each."""
         try:
             if not self._is_finished():
-                config, place = self.run.config, self.place
-                dataset = load_dataset(config.task, place.data_dir, config.data == "synthetic")
-                # Mistakes show here, before there is a folder.
-                trainer = Trainer(
-                    config, dataset, place.device, compile=place.compile, team=self.team
+                place = self.place
+                trainer = engines.build(  # mistakes show here, before there is a folder
+                    self.run.config,
+                    place.device,
+                    data_dir=place.data_dir,
+                    compile=place.compile,
+                    team=self.team,
                 )
                 with self.run.open() if self.writes else contextlib.nullcontext():
                     yield from self._to_the_end(trainer)
@@ -164,14 +165,9 @@ class Session:
 
     def _finish(self, status: str) -> None:
         if self.writes:
-            self.result = summary(self.run.metrics, self.run.times, status)
+            self.result = summary(self.run.config, self.run.metrics, self.run.times, status)
             self.run.finish(self.result)
         self.result = self.team.first_says(self.result)
-
-
-@functools.lru_cache(maxsize=1)  # runs together, and one after another, mostly share it
-def load_dataset(task: str, data_dir: Path | None, synthetic: bool) -> data.Dataset:
-    return data.load(task, data_dir, synthetic=synthetic)
 
 
 def finite(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -183,17 +179,18 @@ def finite(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(
-    metrics: list[dict[str, Any]], times: list[dict[str, Any]], status: str
+    config: Config, metrics: list[dict[str, Any]], times: list[dict[str, Any]], status: str
 ) -> dict[str, Any]:
     """The end of a run in a few numbers: the best epoch, which papers report, and the last."""
+    metric = tasks.find(config.task).metric
     good = [line for line in metrics if not line.get("diverged")]
-    best = max(good, key=lambda line: line["test_accuracy"], default=None)
+    best = metric.best(line[metric.key] for line in good) if good else None
     return {
         "status": status,
         "epochs": metrics[-1]["epoch"],
-        "best_test_accuracy": best and best["test_accuracy"],
-        "best_epoch": best and best["epoch"],
-        "final_test_accuracy": good[-1]["test_accuracy"] if good else None,
+        f"best_{metric.key}": best,
+        "best_epoch": next((line["epoch"] for line in good if line[metric.key] == best), None),
+        f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
     }
 
@@ -236,7 +233,7 @@ class Watch:
         self.console, self.progress = console, progress
         self.bars = {}
         self.shown = dict.fromkeys((c.name for c in wanted), 0.0)
-        self.best = dict.fromkeys((c.name for c in wanted), 0.0)
+        self.best: dict[str, float] = {}
         if progress:
             for c in wanted:
                 self.bars[c.name] = progress.add_task(title(c), total=c.epochs, numbers="")
@@ -248,10 +245,12 @@ class Watch:
             self.progress.update(self.bars[config.name], completed=epochs)
 
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
-        self.best[config.name] = max(self.best[config.name], metrics["test_accuracy"])
+        metric = tasks.find(config.task).metric
+        value = metrics[metric.key]
+        best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
         numbers = (
             f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}  "
-            f"test {metrics['test_accuracy']:.2f}  best {self.best[config.name]:.2f}"
+            f"{metric.words} {value:.2f}  best {best:.2f}"
         )
         now = time.monotonic()
         if self.progress:
@@ -334,10 +333,10 @@ def outcome(config: Config, result: dict[str, Any]) -> str:
         return f"{title(config)}: failed: {result['error']}"
     if result["status"] == "diverged":
         return f"{title(config)}: diverged in epoch {result['epochs']}"
-    value = published(config)
+    value, metric = published(config), tasks.find(config.task).metric
     beside = f" (published {value.mean:.2f})" if value else ""
     return (
-        f"{title(config)}: best test accuracy {result['best_test_accuracy']:.2f}{beside} in "
-        f"epoch {result['best_epoch']}, final {result['final_test_accuracy']:.2f}, "
+        f"{title(config)}: best {metric.words} {result[f'best_{metric.key}']:.2f}{beside} in "
+        f"epoch {result['best_epoch']}, final {result[f'final_{metric.key}']:.2f}, "
         f"{result['seconds']:.0f} s"
     )

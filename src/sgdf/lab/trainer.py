@@ -7,36 +7,55 @@ device once an epoch. The steps that warm a capture up are steps of the run itse
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from sgdf.lab import models, optimizers, schedules, tasks
-from sgdf.lab.batches import Epochs, Images, hold_out, seed_for
+from sgdf.lab import optimizers, schedules
+from sgdf.lab.batches import seed_for
 from sgdf.lab.config import Config
-from sgdf.lab.data import Dataset
 from sgdf.lab.errors import LabError
 from sgdf.lab.processes import ALONE, Team
 
-EVALUATION_BATCH = 1000
 WARM_UP = 3  # steps before a capture: compiling, choosing convolutions, allocating state
 # How an optimizer runs is the live one's choice, not the checkpoint's.
 FLAGS = ("lr", "foreach", "fused", "capturable", "differentiable")
 
 
+class Batches(Protocol):
+    """The training examples of a task, in an order that seed and epoch decide."""
+
+    position: Tensor  # of the next one in the epoch's order, on the device
+    resident: bool  # all on the device, so that a step can be captured with its batch
+
+    def __len__(self) -> int: ...
+
+    def draw(self, epoch: int) -> None:
+        """Prepare an epoch while another is being worked on."""
+
+    def begin(self, epoch: int) -> None:
+        """Have `take` begin with the first example of the epoch."""
+
+    def take(self, position: Tensor, size: int) -> tuple[Any, Any]:
+        """Inputs and targets of the `size` examples from `position` on."""
+
+
 class Trainer:
-    """A model on its way from epoch to epoch.
+    """A model on its way from epoch to epoch: what the trainers of all kinds of tasks share.
 
     `epoch()` gives control back after every step that it has queued, so that several trainers
-    can take turns on one GPU, each on a stream of its own.
+    can take turns on one GPU, each on a stream of its own. A kind of task adds `_loss`, and what
+    is measured after an epoch: `_judge`, or more in `metrics`.
     """
+
+    counts_answers = False  # that are right or wrong
 
     def __init__(
         self,
         config: Config,
-        dataset: Dataset,
+        model: nn.Module,
+        batches: Batches,
         device: torch.device,
         *,
         compile: bool = True,
@@ -47,47 +66,22 @@ class Trainer:
             raise LabError(f"a batch of {config.batch} is too small for {team.size} processes")
         self.on_gpu = device.type == "cuda"
         self.done = 0  # epochs
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for("weights", config.seed))
-            _, channels, height, width = dataset.train.images.shape
-            shape = channels, height, width
-            self.model = models.build(config.model, classes=dataset.classes, shape=shape)
-        self.model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model, self.batches = model, batches
+        self.params = [p for p in model.parameters() if p.requires_grad]
         if self.on_gpu:
             set_precision(config.precision)
-
-        training, validation = dataset.train, None
-        if config.validation:
-            if config.validation >= len(training.labels):
-                raise LabError(f"validation takes all {len(training.labels)} training images")
-            training, validation = hold_out(training, config.validation)
-        self.batches = Epochs(
-            training,
-            dataset,
-            device,
-            seed=config.seed,
-            augmented=tasks.find(config.task).augmented,
-        )
-        self.judged = {"test": Images(dataset.test, dataset, device)}
-        if validation is not None:
-            self.judged["validation"] = Images(validation, dataset, device)
-
-        entry = optimizers.find(config.optimizer)
+        captures = self.on_gpu and batches.resident
+        self.graphs = Graphs(device) if captures else None
         # The sum over processes stays outside of graphs.
-        self.captures_step = self.on_gpu and entry.capturable and team.size == 1
+        capturable = optimizers.find(config.optimizer).capturable
+        self.captures_step = captures and capturable and team.size == 1
         self.lr: Tensor | float = config.lr
         if self.captures_step:
             self.lr = torch.tensor(config.lr, dtype=torch.float32, device=device)
-        self.optimizer = optimizers.build(
-            config.optimizer,
-            self.model.parameters(),
-            {**config.settings, "lr": self.lr},
-            device=device,
-        )
-        self.sizes = batch_sizes(len(training.labels), config.batch)
+        self.optimizer = self._optimizer_of(self.params)
+        self.sizes = batch_sizes(len(batches), config.batch)
         self.lrs = torch.zeros(len(self.sizes), device=device)
         self.sums = Sums(device)
-        self.graphs = Graphs(device) if self.on_gpu else None
         # Compiling the smaller last batch as well would take as long again, for one step an epoch.
         self.whole_piece = piece_sizes(team.share(config.batch)[1], config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
@@ -95,6 +89,18 @@ class Trainer:
             # One function for all models and precisions of a table, each compiled for itself.
             torch._dynamo.config.recompile_limit = 64
             self.compiled_loss = torch.compile(self._loss, dynamic=False)
+
+    def _optimizer_of(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+        settings = {**self.config.settings, "lr": self.lr}
+        return optimizers.build(self.config.optimizer, params, settings, device=self.device)
+
+    def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Over the next `size` examples: the sum of losses, and how many answers were right."""
+        raise NotImplementedError
+
+    def _judge(self) -> dict[str, tuple[Tensor, float]]:
+        """What is measured after an epoch: this process's sums, and what theirs is divided by."""
+        return {}
 
     # --- an epoch -----------------------------------------------------------------------------
 
@@ -160,7 +166,7 @@ class Trainer:
             self.graphs.run((size, curvature), lambda: self._whole_step(size, curvature))
         else:
             grads = self.graphs.run((size,), lambda: self._gradients(size))
-            for p, grad in zip(self.model.parameters(), grads, strict=True):
+            for p, grad in zip(self.params, grads, strict=True):
                 p.grad = grad
             self._combine()
             self._update(size, curvature)
@@ -173,7 +179,7 @@ class Trainer:
         self._update(size, curvature)
 
     def _gradients(self, size: int) -> list[Tensor]:
-        """Forward and backward of this process's share of the next `size` images, in pieces."""
+        """Forward and backward of this process's share of the next `size` examples, in pieces."""
         self.optimizer.zero_grad(set_to_none=True)
         start, mine = self.team.share(size)
         self._skip(start)
@@ -192,10 +198,10 @@ class Trainer:
 
     def _grads(self) -> list[Tensor]:
         """Of all parameters; a process without images in a last batch has zeros."""
-        for p in self.model.parameters():
+        for p in self.params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        return [p.grad for p in self.model.parameters() if p.grad is not None]
+        return [p.grad for p in self.params if p.grad is not None]
 
     def _combine(self) -> None:
         """The gradient of the whole batch, measured and clipped."""
@@ -203,14 +209,7 @@ class Trainer:
         if self.config.norms:
             self.sums.norms["gradient"] += joint_norm(self._grads())
         if self.config.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-
-    def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        images, labels = self.batches.take(position, size)
-        with self._autocast():
-            logits = self.model(images)
-        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-        return loss, (logits.argmax(1) == labels).sum()
+            nn.utils.clip_grad_norm_(self.params, self.config.clip)
 
     def _update(self, size: int, curvature: bool) -> None:
         if self.config.norms:
@@ -224,27 +223,15 @@ class Trainer:
     @torch.no_grad()
     def _step_measured(self) -> None:
         """A step, and the norm of the direction it went: what it moved, over the learning rate."""
-        params: list[Tensor] = list(self.model.parameters())
+        params: list[Tensor] = list(self.params)
         before = [p.clone() for p in params]
         self.optimizer.step()
         moved = joint_norm(torch._foreach_sub(before, params))
         self.sums.norms["direction"] += moved / self.optimizer.param_groups[0]["lr"]
 
     def _update_curvature(self, size: int) -> None:
-        """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
-        self.optimizer.zero_grad(set_to_none=True)
-        start, mine = self.team.share(size)
-        if mine:
-            images, _ = self.batches.take(self.batches.position - size + start, mine)
-            with self._autocast():
-                logits = self.model(images)
-            logits = logits.float()
-            # The largest of logits plus Gumbel noise is a draw from their softmax.
-            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
-            drawn = (logits.detach() + noise).argmax(1)
-            (F.cross_entropy(logits, drawn, reduction="sum") / size).backward()
-        self.team.sum_(self._grads())
-        self.optimizer.update_hessian(size)  # type: ignore[attr-defined]
+        """What Sophia asks for now and then; only a classifier has answers to draw from."""
+        raise LabError(f"{self.config.optimizer} needs a task with classes")
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if not self.on_gpu or self.config.precision != "bf16":
@@ -257,49 +244,24 @@ class Trainer:
         """What the epoch that was just queued came to; waits for the device."""
         with self._turn():
             self.team.follow_(self.model.buffers())
-            judged = {name: self._judge(name) for name in self.judged}
-            columns = [*self.sums.values(), *(value for pair in judged.values() for value in pair)]
+            judged = self._judge()
+            columns = [*self.sums.values(), *(value for value, _ in judged.values())]
             totals = torch.stack([c.double() for c in columns])
             self.team.sum_([totals])
             numbers = iter(totals.tolist())
-        images = sum(self.sizes)
+        examples = sum(self.sizes)
         result: dict[str, Any] = {"epoch": self.done}
         result["lr"] = self._learning_rates(self.done - 1)[-1]
-        result["train_loss"] = next(numbers) / images
-        result["train_accuracy"] = 100 * next(numbers) / images
+        result["train_loss"] = next(numbers) / examples
+        right = next(numbers)
+        if self.counts_answers:
+            result["train_accuracy"] = 100 * right / examples
         steps = len(self.sizes) * self.team.size  # every process has the norms of all
         norms = {name: next(numbers) / steps for name in self.sums.norms}
-        for name in judged:
-            result[f"{name}_loss"] = next(numbers) / len(self.judged[name])
-            result[f"{name}_accuracy"] = 100 * next(numbers) / len(self.judged[name])
+        result |= {name: next(numbers) / whole for name, (_, whole) in judged.items()}
         if self.config.norms:
             result |= {f"{name}_norm": value for name, value in norms.items()}
         return result
-
-    def _judge(self, name: str) -> tuple[Tensor, Tensor]:
-        """Sum of the losses and number of right answers."""
-        images = self.judged[name]
-        self.model.eval()
-        if self.graphs is None:
-            sums = self._judge_all(images)
-        else:
-            sums = self.graphs.run(name, lambda: self._judge_all(images))
-        self.model.train()
-        return sums
-
-    @torch.no_grad()
-    def _judge_all(self, images: Images) -> tuple[Tensor, Tensor]:
-        loss = torch.zeros((), device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        first, mine = self.team.share(len(images))
-        for start in range(first, first + mine, EVALUATION_BATCH):
-            stop = min(start + EVALUATION_BATCH, first + mine)
-            labels, pixels = images.labels[start:stop], images.pixels[start:stop]
-            with self._autocast():
-                logits = self.model(images.normalised(pixels))
-            loss += F.cross_entropy(logits.float(), labels, reduction="sum")
-            correct += (logits.argmax(1) == labels).sum()
-        return loss, correct
 
     # --- checkpoints ----------------------------------------------------------------------------
 

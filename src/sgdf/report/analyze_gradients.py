@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from sgdf.lab import provenance
-    from sgdf.lab.train import find_device, load_dataset
+    from sgdf.lab.classify import load_dataset
+    from sgdf.lab.train import find_device
 
     console = Console()
     device = find_device(options.device)
