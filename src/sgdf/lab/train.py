@@ -184,12 +184,13 @@ def summary(
     """The end of a run in a few numbers: the best epoch, which papers report, and the last."""
     metric = tasks.find(config.task).metric
     good = [line for line in metrics if not line.get("diverged")]
-    best = metric.best(line[metric.key] for line in good) if good else None
+    known = {line["epoch"]: line[metric.key] for line in good if line[metric.key] is not None}
+    best = metric.best(known.values()) if known else None
     return {
         "status": status,
         "epochs": metrics[-1]["epoch"],
         f"best_{metric.key}": best,
-        "best_epoch": next((line["epoch"] for line in good if line[metric.key] == best), None),
+        "best_epoch": next((epoch for epoch, value in known.items() if value == best), None),
         f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
     }
@@ -246,12 +247,11 @@ class Watch:
 
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
         metric = tasks.find(config.task).metric
+        numbers = f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
-        best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
-        numbers = (
-            f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}  "
-            f"{metric.words} {value:.2f}  best {best:.2f}"
-        )
+        if value is not None:  # an expensive one is not measured after every epoch
+            best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
+            numbers += f"  {metric.words} {value:.2f}  best {best:.2f}"
         now = time.monotonic()
         if self.progress:
             bar = self.bars[config.name]
