@@ -132,7 +132,8 @@ class Session:
             if events:
                 events.add(finite(metrics), times)
             stopping = self.team.any(self.stop.requested)
-            if trainer.done == config.epochs or stopping or self.run.save_is_due():
+            due = self.team.first_says(self.run.save_is_due())
+            if trainer.done == config.epochs or stopping or due:
                 self._save(trainer)
             if stopping and trainer.done < config.epochs:
                 return
@@ -147,8 +148,9 @@ class Session:
             self.run.add(metrics, times)
 
     def _save(self, trainer: Trainer) -> None:
+        state = trainer.state_dict()  # for which those that share weights come together
         if self.writes:
-            self.run.save(trainer.state_dict())
+            self.run.save(state)
         self.saved_epochs = trainer.done
 
     def _go_on(self, trainer: Trainer) -> None:
@@ -310,7 +312,7 @@ def find_device(name: str | None) -> torch.device:
 
 def run(options: argparse.Namespace) -> None:
     wanted = arguments.configs_from(options)
-    with processes.joined(find_device(options.device)) as (team, device):
+    with processes.joined(find_device(options.device), shard=options.shard) as (team, device):
         place = replace(place_from(options), device=device)
         console = Console(quiet=team.rank > 0)
         # A GPU has room for several runs at once, a CPU or a team has not.
