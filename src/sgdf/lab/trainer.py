@@ -293,7 +293,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         live = self.model.state_dict()
-        self.model.load_state_dict({k: scattered(v, live[k]) for k, v in state["model"].items()})
+        self.model.load_state_dict(
+            {k: scattered(v, live.get(k)) for k, v in state["model"].items()}
+        )
         saved = dict(state["optimizer"])
         saved["state"] = {
             i: {key: scattered(value, self.params[i]) for key, value in moments.items()}
