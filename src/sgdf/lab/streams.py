@@ -75,8 +75,8 @@ class Stream:
         self.files, self.look, self.config, self.team = files, look, config, team
         self.pictures = Pictures(files, change, config.seed)
         self.position = torch.zeros((), dtype=torch.int64)  # on the host, which has to know it
-        self.ahead: tuple[int, Iterator[Any]] | None = None
-        self.pieces: Iterator[Any] = iter(())
+        self.ahead: tuple[int, Pieces] | None = None
+        self.pieces: Pieces | None = None
         self.recent: list[tuple[int, Tensor, Tensor]] = []  # of this batch: from where on, what
 
     def __len__(self) -> int:
@@ -84,8 +84,16 @@ class Stream:
 
     def draw(self, epoch: int) -> None:
         """Start decoding: the first batches are ready when the judging of this epoch is done."""
+        self.close()
         if epoch < self.config.epochs:
-            self.ahead = epoch, iter(loader(self.pictures, self.plan(epoch), self.look.device))
+            self.ahead = epoch, Pieces(self.pictures, self.plan(epoch), self.look.device)
+
+    def close(self) -> None:
+        """Stop the processes that decode."""
+        for pieces in (self.pieces, self.ahead and self.ahead[1]):
+            if pieces:
+                pieces.close()
+        self.pieces = self.ahead = None
 
     def plan(self, epoch: int) -> list[Piece]:
         random = np.random.default_rng(seed_for("data", self.config.seed, epoch))
@@ -120,7 +128,8 @@ class Stream:
             return self.again(first, size)
         if self.recent and first // self.config.batch > self.recent[-1][0] // self.config.batch:
             self.recent = []
-        pixels, labels = next_of(self.pieces, self.look.device)
+        assert self.pieces
+        pixels, labels = self.pieces.next()
         assert len(labels) == size
         self.recent.append((first, pixels, labels))
         return pixels, labels
@@ -145,10 +154,13 @@ class Streamed:
         mine = np.arange(first, first + count)
         cuts = range(LARGE_EVALUATION_BATCH, count, LARGE_EVALUATION_BATCH)
         plan = [(0, piece) for piece in np.split(mine, cuts) if len(piece)]
-        pieces = iter(loader(self.pictures, plan, self.look.device))
-        for _ in plan:
-            pixels, labels = next_of(pieces, self.look.device)
-            yield self.look.of(pixels), labels
+        pieces = Pieces(self.pictures, plan, self.look.device)
+        try:
+            for _ in plan:
+                pixels, labels = pieces.next()
+                yield self.look.of(pixels), labels
+        finally:
+            pieces.close()
 
 
 class Look:
@@ -165,6 +177,43 @@ class Look:
 
 
 # --- processes that decode ----------------------------------------------------------------------
+
+
+class Pieces:
+    """The pieces of a plan, decoded one after another by other processes.
+
+    These stop at `close`. Left to the garbage collector, which may take the queue to them away
+    first, they would keep it waiting for five seconds each.
+    """
+
+    def __init__(self, pictures: Pictures, plan: list[Piece], device: torch.device) -> None:
+        self.device = device
+        self.source: Iterator[Any] | None = iter(loader(pictures, plan, device))
+
+    def close(self) -> None:
+        self.source = None
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Decoded, and on its way to the device."""
+        piece = self.received()
+        if isinstance(piece, LabError):
+            self.close()
+            raise piece
+        pixels, labels = (part.to(self.device, non_blocking=True) for part in piece)
+        return pixels, labels
+
+    def received(self) -> Any:
+        assert self.source
+        try:
+            return next(self.source)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            why = str(error).partition("\n")[0]
+        return LabError(  # outside of the handler, so that no traceback holds on to the source
+            f"a process that decodes images died ({why}): with little memory, or a small "
+            "/dev/shm, set SGDF_WORKERS to a lower number"
+        )
 
 
 def loader(pictures: Pictures, plan: list[Piece], device: torch.device) -> DataLoader[Any]:
@@ -198,20 +247,3 @@ def at_work(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.filterwarnings("ignore", module="PIL")
-
-
-def next_of(pieces: Iterator[Any], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Decoded, and on its way to the device."""
-    try:
-        piece = next(pieces)
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise LabError(
-            f"a process that decodes images died ({str(error).partition(chr(10))[0]}): with less "
-            "memory, or a small /dev/shm, set SGDF_WORKERS to a lower number"
-        ) from None
-    if isinstance(piece, LabError):
-        raise piece
-    pixels, labels = (part.to(device, non_blocking=True) for part in piece)
-    return pixels, labels

@@ -102,6 +102,9 @@ class Trainer:
         """What is measured after an epoch: this process's sums, and what theirs is divided by."""
         return {}
 
+    def close(self) -> None:
+        """End what works ahead on an epoch that may not come."""
+
     # --- an epoch -----------------------------------------------------------------------------
 
     def epoch(self) -> Iterator[None]:

@@ -56,7 +56,16 @@ def build(
         size, weights = config.option("size"), weights_of(config)
         model = models.build(config.model, classes=classes, size=size, weights=weights)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Classifier(config, model, batches, judged, device, compile=compile, team=team)
+    made = StreamClassifier if are_files else Classifier
+    return made(config, model, batches, judged, device, compile=compile, team=team)
+
+
+class StreamClassifier(Classifier):
+    """Its images are decoded by other processes."""
+
+    def close(self) -> None:
+        assert isinstance(self.batches, Stream)
+        self.batches.close()
 
 
 def weights_of(config: Config) -> str:
