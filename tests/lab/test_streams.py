@@ -1,5 +1,6 @@
 """Images decoded while training: the same numbers however many processes do it."""
 
+import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from lab.data import layouts
 from sgdf.lab import config as configs
@@ -15,6 +17,7 @@ from sgdf.lab import streams
 from sgdf.lab.data import folders
 from sgdf.lab.errors import LabError
 from sgdf.lab.processes import ALONE, Team
+from sgdf.lab.train import stop_when_asked
 from sgdf.lab.trainer import piece_sizes
 
 pytest.importorskip("torchvision")
@@ -176,6 +179,11 @@ def test_fine_tuning_sees_whole_images_flipped_or_not(tmp_path):
         seen["flipped"] += np.array_equal(pixels, whole[:, ::-1])
     assert seen.total() == 20
     assert min(seen.values()) >= 3
+    middle = [bytes(stream.pictures.picture(0, i)[32, :4]) for i in range(24)]
+    judged = vision.streamed(make("finetune-pets", size=64), tmp_path, CPU, ALONE)[2]["test"]
+    pictures = streams.Pictures(files, judged.pictures.change, 0)
+    plain = [bytes(pictures.picture(0, i)[32, :4]) for i in range(24)]
+    assert 3 <= sum(a == b for a, b in zip(middle, plain, strict=True)) <= 21, "each by itself"
 
 
 def test_training_sees_parts_of_images(root):
@@ -274,6 +282,25 @@ def test_a_process_that_dies_is_a_sentence(root, monkeypatch):
     monkeypatch.setattr(streams.Pictures, "picture", die)
     with pytest.raises(LabError, match=r"a process that decodes images died .+SGDF_WORKERS"):
         pieces_of(stream_of(root), 0)
+
+
+def test_ctrl_c_is_not_for_the_processes_that_decode(root, monkeypatch, capfd):
+    """A terminal sends it to all; they have the handlers of the process that they come from."""
+    monkeypatch.setenv("SGDF_WORKERS", "1")
+    stream = stream_of(root)
+    with stop_when_asked(Console()) as stop:
+        stream.begin(0)
+        stream.bytes_of(torch.tensor(0), 8)
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGINT)
+        stream.bytes_of(torch.tensor(8), 8)
+        stream.bytes_of(torch.tensor(16), 5)
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join(10)
+        assert worker.exitcode == -signal.SIGTERM
+    assert not stop.requested
+    assert capfd.readouterr().out == ""
+    stream.close()
 
 
 def test_how_many_processes_decode(monkeypatch):
