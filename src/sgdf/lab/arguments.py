@@ -47,7 +47,7 @@ def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
     add("--data", choices=("real", "synthetic"), help="synthetic: a stand-in of the same shape")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of optimizer or task, or: "
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of optimizer, task, or: "
         "batch, schedule, milestones, drop, clip, accumulate, validation, norms")  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
     add_place(parser)
