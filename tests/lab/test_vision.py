@@ -196,10 +196,13 @@ def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
     assert len(environment["earlier"]) == 3
 
 
-def test_two_processes_take_the_steps_of_one(server, data, tmp_path):
-    """A batch of 9 as 5 and 4, each in two pieces; the last one of 24 images has 6."""
-    words = [*PETS, "--epochs", "2", "--data-dir", str(data), "--set", "validation=5"]
-    two = start([*TORCHRUN, "-m", "sgdf", *words, "--out", "two"], tmp_path)
+@pytest.mark.parametrize(
+    ("shard", "held_out"), [([], 5), (["--shard"], 10)], ids=["batches", "weights"]
+)
+def test_two_processes_take_the_steps_of_one(server, data, tmp_path, shard, held_out):
+    """A batch of 9 as 5 and 4, each in two pieces; the last one has 6 images, or one."""
+    words = [*PETS, "--epochs", "2", "--data-dir", str(data), "--set", f"validation={held_out}"]
+    two = start([*TORCHRUN, "-m", "sgdf", *words, *shard, "--out", "two"], tmp_path)
     assert server.run(tuple(words), tmp_path / "one").code == 0
     said = finish(two)
     assert said.count("best test accuracy") == 1
