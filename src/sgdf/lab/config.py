@@ -132,13 +132,13 @@ def published(config: Config) -> Value | None:
 
 
 def follows_paper(config: Config) -> bool:
-    """Trained for as long and on the same data as in the paper."""
+    """Trained for as long and on the same data as in the paper, from the same weights."""
     try:
         protocol = paper.protocol(config.task)
     except LabError:  # the paper does not have this task
         return False
     wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
-    wanted |= {"data": "real", "validation": 0}
+    wanted |= {"data": "real", "validation": 0, "options": {}}
     names = wanted.keys() - {"gamma", "seeds", "note"}
     return all(getattr(config, name) == wanted[name] for name in names)
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sgdf.lab.data import places
+from sgdf.lab.data import places, voc
 from sgdf.lab.data.sets import FACTS
 
 
@@ -23,6 +23,9 @@ def run(folder: str | Path | None = None, console: Console | None = None) -> Non
         table.add_row(
             name, f"{facts.train} / {facts.test}", str(facts.classes), here, escape(where)
         )
+    here, where = voc.state(folder)
+    counts = " / ".join(map(str, voc.OFFICIAL))
+    table.add_row("voc", counts, str(len(voc.CLASSES)), here, escape(where))
     (console or Console()).print(table)
 
 
