@@ -33,34 +33,38 @@ def draw(pairs: Sequence[tuple[Example, Detections]]) -> bytes:
 
 
 def with_boxes(example: Example, found: Detections) -> Image.Image:
-    """The image as large as a cell allows; the surest detection is drawn last, on top."""
+    """The image as large as a cell allows; names above frames, and the surest above others."""
     image = Image.fromarray(example.pixels().permute(1, 2, 0).contiguous().numpy())
     scale = min(CELL[0] / image.width, CELL[1] / image.height)
     image = image.resize((round(scale * image.width), round(scale * image.height)))
     pen = ImageDraw.Draw(image)
-    font = ImageFont.load_default(14)
-    for i in found.scores.argsort().tolist():
-        if found.scores[i] >= SURE:
-            label = int(found.labels[i])
-            words = f"{CLASSES[label - 1]} {found.scores[i]:.2f}"
-            mark(pen, (scale * found.boxes[i]).tolist(), words, colour(label), font, image.size)
+    shown = [i for i in found.scores.argsort().tolist() if found.scores[i] >= SURE]
+    boxes = (scale * found.boxes).tolist()
+    for i in shown:
+        frame(pen, boxes[i], colour(int(found.labels[i])))
+    for i in shown:
+        label = int(found.labels[i])
+        name(pen, boxes[i], f"{CLASSES[label - 1]} {found.scores[i]:.2f}", colour(label), image)
     return image
 
 
-def mark(
-    pen: ImageDraw.ImageDraw,
-    box: list[float],
-    words: str,
-    ink: str,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-    size: tuple[int, int],
+def frame(pen: ImageDraw.ImageDraw, box: list[float], ink: str) -> None:
+    """With white around it, so that it shows on its own colour."""
+    left, top, right, bottom = box
+    pen.rectangle(box, outline="white", width=5)
+    if right - left > 2 and bottom - top > 2:
+        pen.rectangle((left + 1, top + 1, right - 1, bottom - 1), outline=ink, width=3)
+
+
+def name(
+    pen: ImageDraw.ImageDraw, box: list[float], words: str, ground: str, image: Image.Image
 ) -> None:
-    """A frame, and its words on a ground of its colour: above it, or inside where no room is."""
-    pen.rectangle(box, outline=ink, width=3)
+    """Words above a frame, or inside where no room is."""
+    font = ImageFont.load_default(14)
     wide, high = pen.textbbox((0, 0), words, font=font)[2:]
-    left = max(0, min(box[0], size[0] - wide - 6))
+    left = max(0, min(box[0], image.width - wide - 6))
     top = box[1] - high - 4 if box[1] >= high + 4 else box[1]
-    pen.rectangle((left, top, left + wide + 6, top + high + 4), fill=ink)
+    pen.rectangle((left, top, left + wide + 6, top + high + 4), fill=ground)
     pen.text((left + 3, top + 1), words, fill="white", font=font)
 
 
