@@ -153,6 +153,8 @@ class Detector(Trainer):
         *,
         team: Team = ALONE,
     ) -> None:
+        if team.shards:
+            raise LabError(f"{config.task} does not go with --shard: leave it out")
         training, self.judged = split(dataset, config.validation)
         batches = Stream(training, device, config=config, team=team)
         super().__init__(config, model, batches, device, compile=False, team=team)
