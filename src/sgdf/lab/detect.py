@@ -17,7 +17,7 @@ from sgdf.lab.batches import seed_for
 from sgdf.lab.config import Config
 from sgdf.lab.data import voc, voc_synthetic
 from sgdf.lab.data.voc import Example, Voc
-from sgdf.lab.errors import LabError
+from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.models import detectors
 from sgdf.lab.processes import ALONE, Team
 from sgdf.lab.trainer import Trainer, batch_sizes
@@ -29,8 +29,9 @@ SHOWN = 6  # images in the picture
 
 def check(config: Config, data_dir: Path | None) -> None:
     """Whether data and weights are there."""
+    official = wants_official(config)
     if config.data == "real":
-        voc.find(data_dir)
+        voc.lists_in(data_dir, official=official)
     detectors.weights_file(config.model, config.option("weights"))
 
 
@@ -44,16 +45,24 @@ def build(
 ) -> "Detector":
     """Not compiled, whatever is asked for: no two batches have the same shape."""
     weights = detectors.weights_file(config.model, config.option("weights"))
-    dataset = load_dataset(data_dir, config.data == "synthetic")
+    dataset = load_dataset(data_dir, config.data == "synthetic", wants_official(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         model = detectors.build(config.model, classes=len(voc.CLASSES), weights=weights)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 
+def wants_official(config: Config) -> bool:
+    """Whether the lists of images have to be whole."""
+    said, kinds = config.option("lists"), ("official", "any")
+    if said not in kinds:
+        raise unknown("kind of lists", str(said), kinds)
+    return bool(said == "official")
+
+
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
-def load_dataset(data_dir: Path | None, synthetic: bool) -> Voc:
-    return voc_synthetic.make() if synthetic else voc.load(data_dir)
+def load_dataset(data_dir: Path | None, synthetic: bool, official: bool) -> Voc:
+    return voc_synthetic.make() if synthetic else voc.load(data_dir, official=official)
 
 
 # --- images, one after another --------------------------------------------------------------------
@@ -160,7 +169,11 @@ class Detector(Trainer):
         super().__init__(config, model, batches, device, compile=False, team=team)
         if self.on_gpu:
             torch.backends.cudnn.benchmark = False  # it pays for shapes that come again
-        self.notes = notes(dataset) if config.data == "real" else ()
+        if dataset.left_out:
+            self.notes = (
+                f"{config.task}: {dataset.left_out} training images are left out, since they "
+                "have no object that is not difficult",
+            )
         self.found: list[Detections] = []  # in the test images, after the last epoch
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -229,18 +242,3 @@ def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str
 def judge(found: Sequence[Detections], examples: Sequence[Example]) -> dict[str, float]:
     voc_ap = average_precision.voc2007(found, examples)
     return {**average_precision.coco(found, examples), "voc_ap": voc_ap}
-
-
-def notes(dataset: Voc) -> tuple[str, ...]:
-    """What a user has to know about the data."""
-    said = []
-    if dataset.left_out:
-        said.append(
-            f"voc: {dataset.left_out} training images are left out, since all of their objects "
-            "are difficult or they have none"
-        )
-    counts = len(dataset.train) + dataset.left_out, len(dataset.test)
-    if counts != voc.OFFICIAL:
-        words = "{} training and {} test images"
-        said.append(f"voc: {words.format(*counts)} (officially {words.format(*voc.OFFICIAL)})")
-    return tuple(said)

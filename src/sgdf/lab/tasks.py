@@ -72,7 +72,8 @@ TASKS = {
                 Metric("test_ap", "mAP at IoU 0.5 to 0.95"),
                 Metric("test_voc_ap", "mAP by the rule of VOC 2007"),
             ),
-            options={"weights": "pretrained"},  # or random, or a file
+            # weights: or random, or a file; lists of images: or any
+            options={"weights": "pretrained", "lists": "official"},
         ),
     )
 }

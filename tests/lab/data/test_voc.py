@@ -38,7 +38,7 @@ def root(data: Path) -> Path:
 
 
 def test_both_years_are_read(data):
-    found = voc.load(data)
+    found = voc.load(data, official=False)
     person, pets = found.train
     assert [person.path.stem, pets.path.stem] == ["000005", "2008_000002"]
     assert found.left_out == 1
@@ -52,7 +52,7 @@ def test_both_years_are_read(data):
 
 
 def test_boxes_are_where_the_colours_are(data):
-    example = voc.load(data).train[1]
+    example = voc.load(data, official=False).train[1]
     pixels = example.pixels()
     assert pixels.shape == (3, 48, 64)
     assert pixels.dtype == torch.uint8
@@ -65,7 +65,7 @@ def test_boxes_are_where_the_colours_are(data):
 
 def test_a_folder_without_the_name_of_the_task_will_do(data):
     (data / "voc" / "VOCdevkit").rename(data / "VOCdevkit")
-    assert len(voc.load(data).train) == 2
+    assert len(voc.load(data, official=False).train) == 2
 
 
 def test_twenty_classes_in_the_order_of_their_names():
@@ -76,13 +76,13 @@ def test_twenty_classes_in_the_order_of_their_names():
 
 def test_a_grey_jpeg_has_three_channels(data, root):
     Image.new("L", (64, 48), 128).save(root / "JPEGImages" / "000005.jpg")
-    assert voc.load(data).train[0].pixels().shape == (3, 48, 64)
+    assert voc.load(data, official=False).train[0].pixels().shape == (3, 48, 64)
 
 
 def test_a_pixel_outside_is_forgiven(data, root):
     change(root, "<xmin>1<", "<xmin>0<")
     change(root, "<ymax>48<", "<ymax>49<")
-    assert voc.load(data).train[0].boxes.tolist() == [[0, 0, 64, 48]]
+    assert voc.load(data, official=False).train[0].boxes.tolist() == [[0, 0, 64, 48]]
 
 
 # --- what is wrong --------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def change(root: Path, old: str, new: str) -> None:
 
 def complaint(data: Path) -> str:
     with pytest.raises(LabError) as error:
-        _ = [example.pixels() for example in voc.load(data).train]
+        _ = [example.pixels() for example in voc.load(data, official=False).train]
     return str(error.value)
 
 
@@ -119,6 +119,16 @@ def test_a_file_that_is_not_there_is_named(lost, data):
     path = data / "voc" / "VOCdevkit" / lost
     path.unlink()
     assert f"there is no {path}" in complaint(data)
+
+
+def test_a_list_that_is_not_whole_is_named(data, root, monkeypatch):
+    with pytest.raises(LabError, match=r"trainval.txt lists 2 images, officially it is 5011"):
+        voc.load(data)
+    monkeypatch.setattr(voc, "OFFICIAL", dict(zip(voc.OFFICIAL, (2, 1, 1), strict=True)))
+    assert len(voc.load(data).train) == 2
+    (root / "ImageSets" / "Main" / "test.txt").write_text("000001\n000001\n")
+    with pytest.raises(LabError, match=r"VOC2007/.+/test.txt lists 2 images, officially it is 1"):
+        voc.load(data)
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.5])

@@ -24,8 +24,8 @@ def run(folder: str | Path | None = None, console: Console | None = None) -> Non
             name, f"{facts.train} / {facts.test}", str(facts.classes), here, escape(where)
         )
     here, where = voc.state(folder)
-    counts = " / ".join(map(str, voc.OFFICIAL))
-    table.add_row("voc", counts, str(len(voc.CLASSES)), here, escape(where))
+    train, test = (sum(voc.OFFICIAL[part] for part in p) for p in (voc.TRAINING, voc.TEST))
+    table.add_row("voc", f"{train} / {test}", str(len(voc.CLASSES)), here, escape(where))
     (console or Console()).print(table)
 
 

@@ -12,7 +12,7 @@ when a run starts; of the images only the heads, until they are needed.
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -31,9 +31,14 @@ CLASSES = (
     *("train", "tvmonitor"),
 )
 LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}  # 0 is the background
+Part = tuple[str, str]  # a year and one of its lists
 TRAINING = (("VOC2007", "trainval"), ("VOC2012", "trainval"))
 TEST = (("VOC2007", "test"),)
-OFFICIAL = (5011 + 11540, 4952)  # images to train on, and to test
+OFFICIAL = {  # images in a list
+    ("VOC2007", "trainval"): 5011,
+    ("VOC2012", "trainval"): 11540,
+    ("VOC2007", "test"): 4952,
+}
 ARCHIVES = (
     "VOCtrainval_06-Nov-2007.tar, VOCtest_06-Nov-2007.tar and VOCtrainval_11-May-2012.tar of "
     "host.robots.ox.ac.uk/pascal/VOC"
@@ -83,7 +88,8 @@ def find(folder: str | Path | None) -> Path:
                 if not path.is_file():
                     raise LabError(f"there is no {path}: unpack {ARCHIVES} in {devkit.parent}")
             return devkit
-    raise LabError(f"there is no {folder / 'voc' / 'VOCdevkit'}: unpack {ARCHIVES} in its place")
+    home = folder / "voc"
+    raise LabError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
 
 
 def state(folder: Path) -> tuple[str, str]:
@@ -101,32 +107,47 @@ def list_file(devkit: Path, year: str, part: str) -> Path:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def load(folder: str | Path | None) -> Voc:
-    devkit = find(folder)
-    training = [read_example(devkit / year, name) for year, name in listed(devkit, TRAINING)]
+def load(folder: str | Path | None, *, official: bool = True) -> Voc:
+    """All images in the lists, read and checked."""
+    devkit, lists = find(folder), lists_in(folder, official=official)
+    training = read_examples(devkit, {part: lists[part] for part in TRAINING})
     kept = tuple(example for example in training if not example.difficult.all())
     if not kept:
         raise LabError(f"no training image in {devkit} has an object to train on")
-    test = tuple(read_example(devkit / year, name) for year, name in listed(devkit, TEST))
+    test = read_examples(devkit, {part: lists[part] for part in TEST})
     if not test:
         raise LabError(f"{list_file(devkit, *TEST[0])} has no images")
     return Voc(kept, test, len(training) - len(kept))
 
 
-def listed(devkit: Path, parts: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """Year and name of the images in the lists."""
-    found = []
-    for year, part in parts:
-        path = list_file(devkit, year, part)
-        try:
-            names = path.read_text(encoding="ascii").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise damaged(path, error) from None
-        for name in names:
-            if not re.fullmatch(r"\w+", name):
-                raise LabError(f"{path} lists {name!r}, which is no name of an image")
-            found.append((year, name))
-    return found
+def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[Part, list[str]]:
+    """The names of the images, as many as there are `official`ly, or any."""
+    devkit = find(folder)
+    lists = {part: names_in(list_file(devkit, *part)) for part in (*TRAINING, *TEST)}
+    for part, names in lists.items() if official else ():
+        if len(names) != OFFICIAL[part]:
+            raise LabError(
+                f"{list_file(devkit, *part)} lists {len(names)} images, officially it is "
+                f"{OFFICIAL[part]}: unpack it again, or say --set lists=any"
+            )
+    return lists
+
+
+def names_in(path: Path) -> list[str]:
+    try:
+        names = path.read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from None
+    for name in names:
+        if not re.fullmatch(r"\w+", name):
+            raise LabError(f"{path} lists {name!r}, which is no name of an image")
+    return names
+
+
+def read_examples(devkit: Path, lists: Mapping[Part, list[str]]) -> tuple[Example, ...]:
+    return tuple(
+        read_example(devkit / year, name) for (year, _), names in lists.items() for name in names
+    )
 
 
 def read_example(root: Path, name: str) -> Example:
