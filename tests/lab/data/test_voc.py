@@ -210,4 +210,4 @@ def test_the_list_of_data_tells_of_voc(data, tmp_path):
     assert re.search(r"voc .* 16551 / 4952 .* 20 .* yes .* \S+VOCdevkit", console.export_text())
     console = Console(record=True, width=400)
     listing.run(tmp_path / "none", console)
-    assert re.search(r"voc .* no .* VOCtest_06-Nov-2007.tar", console.export_text())
+    assert re.search(r"voc .* no .* unpack .* in \S+/none/voc", console.export_text())

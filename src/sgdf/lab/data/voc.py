@@ -93,11 +93,11 @@ def find(folder: str | Path | None) -> Path:
 
 
 def state(folder: Path) -> tuple[str, str]:
-    """For `sgdf data list`: here or not, and where, or what is missing."""
+    """For `sgdf data list`: here or not, and where, or where it comes from."""
     try:
         return "yes", str(find(folder))
-    except LabError as error:
-        return "no", str(error)
+    except LabError:
+        return "no", f"unpack the archives of host.robots.ox.ac.uk/pascal/VOC in {folder / 'voc'}"
 
 
 def list_file(devkit: Path, year: str, part: str) -> Path:
