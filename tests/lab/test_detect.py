@@ -311,8 +311,11 @@ FIRST = "backbone.body.stage0.0.weight"
     [
         (lambda path: None, "there is no file {path} of weights"),
         (lambda path: path.write_bytes(b"weights"), "{path} is not a file of weights: "),
-        (lambda path: torch.save([1, 2], path), "{path} is not a state dict"),
-        (lambda path: torch.save({"model": {}}, path), "{path} is not a state dict"),
+        (lambda path: torch.save([1, 2], path), "{path} is not a file of weights: it holds no"),
+        (
+            lambda path: torch.save({"model": {FIRST: 1}}, path),
+            "{path} does not fit the model: its " + FIRST + " is no tensor, not [8, 3, 7, 7]",
+        ),
         (
             lambda path: spoilt(path, FIRST, None),
             "{path} does not fit the model: it lacks " + FIRST,
@@ -323,7 +326,7 @@ FIRST = "backbone.body.stage0.0.weight"
         ),
         (
             lambda path: spoilt(path, "head.weight", torch.zeros(1)),
-            "{path} does not fit the model: it has also head.weight",
+            "{path} does not fit the model, which has no head.weight",
         ),
     ],
 )
@@ -563,7 +566,7 @@ def test_the_preset_has_the_published_table():
 
 
 @pytest.mark.parametrize(
-    "words", [{"weights": "random"}, {"weights": "my.pth"}, {"lists": "any"}, {"batch": 4}]
+    "words", [{"weights": "random"}, {"lists": "any"}, {"batch": 4}, {"accumulate": 2}]
 )
 def test_the_published_number_is_of_the_published_settings(words):
     assert configs.published(configs.make("voc")).mean == 83.81

@@ -1,6 +1,7 @@
 """Faster-RCNN of torchvision, as in the paper's detection table, and a tiny one for the CPU."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -14,6 +15,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.models.vision import read
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
 PREDICTOR = "roi_heads.box_predictor."  # what names the parameters of the last layers
@@ -118,26 +120,21 @@ def coco_file() -> Path:
 
 def fill(model: nn.Module, path: Path) -> None:
     """Weights from a file, but for the last layers, which are made for other classes."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a reader may say of bytes that are no weights
-        reason = str(error).partition("\n")[0]
-        raise LabError(f"{path} is not a file of weights: {reason}") from None
-    own = {key: value for key, value in model.state_dict().items() if not is_last(key)}
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise LabError(f"{path} is not a state dict: save model.state_dict()")
-    given = {key: value for key, value in state.items() if not is_last(key)}
-    # A trained batch norm also counts its steps.
-    given = {k: v for k, v in given.items() if not k.endswith("num_batches_tracked")}
+    own, given = body(model.state_dict()), body(read(path))
     for key in [*own, *given]:
-        if key not in given or key not in own:
-            word = "lacks" if key in own else "has also"
-            raise LabError(f"{path} does not fit the model: it {word} {key}")
-        if own[key].shape != given[key].shape:
-            shapes = f"{list(given[key].shape)}, not {list(own[key].shape)}"
-            raise LabError(f"{path} does not fit the model: its {key} is {shapes}")
+        if key not in given:
+            raise LabError(f"{path} does not fit the model: it has no {key}")
+        if key not in own:
+            raise LabError(f"{path} does not fit the model, which has no {key}")
+        if not isinstance(given[key], Tensor) or own[key].shape != given[key].shape:
+            found = list(given[key].shape) if isinstance(given[key], Tensor) else "no tensor"
+            raise LabError(
+                f"{path} does not fit the model: its {key} is {found}, not {list(own[key].shape)}"
+            )
     model.load_state_dict(given, strict=False)
 
 
-def is_last(key: str) -> bool:
-    return key.startswith(PREDICTOR)
+def body(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the last layers, and without the steps that trained batch norms count."""
+    left_out = (PREDICTOR, "num_batches_tracked")
+    return {k: v for k, v in state.items() if not any(word in k for word in left_out)}
