@@ -318,7 +318,7 @@ FIRST = "backbone.body.stage0.0.weight"
         ),
         (
             lambda path: spoilt(path, FIRST, None),
-            "{path} does not fit the model: it lacks " + FIRST,
+            "{path} does not fit the model: it has no " + FIRST,
         ),
         (
             lambda path: spoilt(path, FIRST, torch.zeros(8, 3, 3, 3)),
