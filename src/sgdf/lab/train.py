@@ -109,6 +109,8 @@ class Session:
         if self._is_finished():  # by another process, while this one got ready
             return
         config = self.run.config
+        for note in trainer.notes:
+            self.console.print(note, soft_wrap=True, markup=False)
         self._go_on(trainer)
         events = None
         if self.writes:
@@ -129,6 +131,7 @@ class Session:
                 self._finish("diverged")
                 return
             self._add(finite(metrics), times)
+            self._show(trainer.pictures())
             self.watch.epoch(config, metrics)
             if events:
                 events.add(finite(metrics), times)
@@ -147,6 +150,10 @@ class Session:
     def _add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
         if self.writes:
             self.run.add(metrics, times)
+
+    def _show(self, pictures: dict[str, bytes]) -> None:
+        if self.writes:
+            self.run.show(pictures)
 
     def _save(self, trainer: Trainer) -> None:
         state = trainer.state_dict()  # for which those that share weights come together

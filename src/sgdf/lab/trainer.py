@@ -50,6 +50,7 @@ class Trainer:
     """
 
     counts_answers = False  # that are right or wrong
+    notes: tuple[str, ...] = ()  # about the data, said when a run starts or goes on
 
     def __init__(
         self,
@@ -286,6 +287,10 @@ class Trainer:
         if self.config.norms:
             result |= {f"{name}_norm": value for name, value in norms.items()}
         return result
+
+    def pictures(self) -> dict[str, bytes]:
+        """What the epoch looks like: PNG files by name. All processes are asked, one writes."""
+        return {}
 
     # --- checkpoints ----------------------------------------------------------------------------
 
