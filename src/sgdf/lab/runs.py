@@ -6,6 +6,7 @@
     times.jsonl    a line an epoch: the seconds, which never are the same
     last.pt        the checkpoint, with a copy of the lines above; previous.pt the one before it
     result.json    written once, at the end; failure.json the reason if a sweep's run failed
+    pictures/      what the trainer draws, for the tasks that have something to look at
 
 The checkpoint is the truth: starting again cuts the two lists back to what it holds. It is
 written beside and renamed, so that at every instant one whole checkpoint is there.
@@ -138,6 +139,14 @@ class Run:
             with explained(self.folder), open(self.folder / name, "a", encoding="utf-8") as file:
                 file.write(as_line(line))
 
+    def show(self, pictures: dict[str, bytes]) -> None:
+        """Keep what an epoch looks like: files by their names, in the place of earlier ones."""
+        folder = self.folder / "pictures"
+        with explained(self.folder):
+            for name, content in pictures.items():
+                folder.mkdir(exist_ok=True)
+                write_atomically(folder / name, content)
+
     def save_is_due(self) -> bool:
         """As often as costs no more than a fiftieth of the time: on a CPU after every epoch."""
         return time.monotonic() - self.saved_at >= self.saving_took / SAVING_SHARE
@@ -246,12 +255,12 @@ def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """The file is the old one or the new one, whatever happens."""
     new = path.with_name(path.name + ".new")
     with removed_on_failure(new):
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(new, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)

@@ -128,6 +128,7 @@ class Session:
                 self._finish("diverged")
                 return
             self._add(finite(metrics), times)
+            self._show(trainer.pictures())
             self.watch.epoch(config, metrics)
             if events:
                 events.add(finite(metrics), times)
@@ -145,6 +146,10 @@ class Session:
     def _add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
         if self.writes:
             self.run.add(metrics, times)
+
+    def _show(self, pictures: dict[str, bytes]) -> None:
+        if self.writes:
+            self.run.show(pictures)
 
     def _save(self, trainer: Trainer) -> None:
         if self.writes:

@@ -263,6 +263,10 @@ class Trainer:
             result |= {f"{name}_norm": value for name, value in norms.items()}
         return result
 
+    def pictures(self) -> dict[str, bytes]:
+        """What the epoch looks like: PNG files by name. All processes are asked, one writes."""
+        return {}
+
     # --- checkpoints ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
