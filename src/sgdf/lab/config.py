@@ -132,7 +132,7 @@ def published(config: Config) -> Value | None:
 
 
 def follows_paper(config: Config) -> bool:
-    """Trained for as long and on the same data as in the paper."""
+    """Trained for as long and on the same data as in the paper, and measured in the same way."""
     try:
         protocol = paper.protocol(config.task)
     except LabError:  # the paper does not have this task
@@ -140,7 +140,7 @@ def follows_paper(config: Config) -> bool:
     wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
     wanted |= {"data": "real", "validation": 0}
     names = wanted.keys() - {"gamma", "seeds", "note"}
-    return all(getattr(config, name) == wanted[name] for name in names)
+    return not config.options and all(getattr(config, name) == wanted[name] for name in names)
 
 
 def frozen(value: Any) -> Any:

@@ -31,6 +31,7 @@ class Metric:
 
 
 ACCURACY = Metric("test_accuracy", "test accuracy")
+FID = Metric("fid", "FID", unit="", lower_is_better=True)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,23 @@ TASKS = {
         Task("fashion-mnist", "cnn", epochs=20, batch=128),
         Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
         Task("cifar100", "vgg11", epochs=200, batch=128, augmented=True),
+        Task(
+            "wgan-gp",
+            "dcgan",
+            epochs=100,
+            batch=64,
+            data="cifar10",
+            kind="gan",
+            models=("dcgan", "dcgan-tiny"),
+            schedule="constant",
+            metrics=(FID,),
+            options={
+                "features": "inception",  # the network whose features FID compares
+                "fid_samples": 64000,
+                "fid_every": 0,  # epochs; always after the last
+                "critic_norm": "layer",
+            },
+        ),
     )
 }
 

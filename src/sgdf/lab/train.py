@@ -189,12 +189,13 @@ def summary(
     """The end of a run in a few numbers: the best epoch, which papers report, and the last."""
     metric = tasks.find(config.task).metric
     good = [line for line in metrics if not line.get("diverged")]
-    best = metric.best(line[metric.key] for line in good) if good else None
+    measured = [line for line in good if line[metric.key] is not None]
+    best = metric.best(line[metric.key] for line in measured) if measured else None
     return {
         "status": status,
         "epochs": metrics[-1]["epoch"],
         f"best_{metric.key}": best,
-        "best_epoch": next((line["epoch"] for line in good if line[metric.key] == best), None),
+        "best_epoch": next((e["epoch"] for e in measured if e[metric.key] == best), None),
         f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
     }
@@ -252,11 +253,10 @@ class Watch:
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
         metric = tasks.find(config.task).metric
         value = metrics[metric.key]
-        best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
-        numbers = (
-            f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}  "
-            f"{metric.words} {value:.2f}  best {best:.2f}"
-        )
+        numbers = f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}"
+        if value is not None:  # not every metric is measured in every epoch
+            best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
+            numbers += f"  {metric.words} {value:.2f}  best {best:.2f}"
         now = time.monotonic()
         if self.progress:
             bar = self.bars[config.name]
