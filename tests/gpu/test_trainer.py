@@ -76,6 +76,8 @@ def test_the_numbers_are_the_cpus(dataset, name):
     same(
         epochs(make(dataset, optimizer=name), count),
         epochs(make(dataset, "cpu", optimizer=name), count),
+        # RMSprop's first steps go by the sign of a gradient however small, rounding and all.
+        rel=1e-2 if name == "rmsprop" else 2e-3,
     )
 
 

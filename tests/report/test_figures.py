@@ -23,7 +23,7 @@ def test_lines_are_means_and_bands_reach_from_the_lowest_seed_to_the_highest(
 ) -> None:
     for seed, accuracies in enumerate([[10, 20, 30], [20, 30, 70], [30, 31, 50.12345]]):
         made.run(tmp_path, made.config(seed=seed), accuracies)
-    band, line = [t for t in charts(tmp_path)["accuracy"].data if t["visible"]]
+    band, line = [t for t in charts(tmp_path)["metric"].data if t["visible"]]
     assert line["x"] == [1, 2, 3]
     assert line["y"] == [20, 27, 50.04]  # four digits
     assert band["x"] == [1, 2, 3, 3, 2, 1]
@@ -37,10 +37,10 @@ def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
             with_norms = made.config(seed=seed, lr=lr, norms=True, validation=9)
             made.run(tmp_path, with_norms, [1, 2, 3], extra=norms)
     found = charts(tmp_path)
-    assert list(found) == ["accuracy", "loss", "norms", "learning-rate"]
+    assert list(found) == ["metric", "loss", "norms", "learning-rate"]
     for figure in found.values():
         go.Figure(figure.data, figure.layout)  # raises where a name or value is not plotly's
-    assert [b["label"] for b in found["accuracy"].layout["updatemenus"][0]["buttons"]] == [
+    assert [b["label"] for b in found["metric"].layout["updatemenus"][0]["buttons"]] == [
         "test", "validation", "training"
     ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
 def test_a_button_shows_the_traces_of_its_view_alone(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
     made.run(tmp_path, made.config("adam"), [11, 21, 31])
-    figure = charts(tmp_path)["accuracy"]
+    figure = charts(tmp_path)["metric"]
     test, training = figure.layout["updatemenus"][0]["buttons"]
     for button, first in ((test, [10, 11]), (training, [9, 10])):
         shown = [
@@ -74,7 +74,7 @@ def test_cells_that_were_not_chosen_wait_in_the_legend(tmp_path: Path) -> None:
 def test_the_drops_of_the_learning_rate_are_marked(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf", milestones=(2,)), [10, 20, 30])
     made.run(tmp_path, made.config("adam", schedule="cosine", milestones=(1,)), [10, 20, 30])
-    layout = charts(tmp_path)["accuracy"].layout
+    layout = charts(tmp_path)["metric"].layout
     assert [line["x0"] for line in layout["shapes"]] == [2.5]
     assert layout["annotations"][0]["text"] == "lr × 0.1"
 
@@ -83,7 +83,7 @@ def test_a_diverged_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [10, 20], status="diverged")
     made.run(tmp_path, made.config("adam"), [10, 20, 30])
     made.run(tmp_path, made.config("lion", 0), [], status="diverged")
-    lines = visible_lines(charts(tmp_path)["accuracy"])
+    lines = visible_lines(charts(tmp_path)["metric"])
     assert lines["sgdf"]["y"] == [10, 20]
     assert lines["adam"]["y"] == [10, 20, 30]
     assert "lion" not in lines
@@ -91,7 +91,7 @@ def test_a_diverged_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
 
 def test_one_epoch_is_a_point(tmp_path: Path) -> None:
     made.run(tmp_path, made.config(epochs=1), [10])
-    figure = charts(tmp_path)["accuracy"]
+    figure = charts(tmp_path)["metric"]
     assert figure.data[0]["mode"] == "markers"
     assert figure.layout["xaxis"]["range"] == [0, 2]
 
@@ -127,7 +127,7 @@ def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
 def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:
     for lr in (0.1, 0.3):
         made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
-    first, second = visible_lines(charts(tmp_path)["accuracy"]).values()
+    first, second = visible_lines(charts(tmp_path)["metric"]).values()
     assert first["line"]["color"] == second["line"]["color"] == figures.style("sgd")[0]
     assert first["line"]["dash"] != second["line"]["dash"]
 

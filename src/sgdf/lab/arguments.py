@@ -48,6 +48,8 @@ def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="of the optimizer, or: "
         "batch, schedule, milestones, drop, clip, accumulate, validation, norms")  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
+    add("--shard", action="store_true", help="under torchrun: each process keeps its share of the "
+        "weights (FSDP2)")  # fmt: skip
     add_place(parser)
 
 

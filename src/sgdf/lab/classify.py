@@ -14,7 +14,7 @@ from sgdf.lab.batches import Epochs, Images, hold_out, seed_for
 from sgdf.lab.config import Config
 from sgdf.lab.data import Dataset
 from sgdf.lab.errors import LabError
-from sgdf.lab.processes import ALONE, Team
+from sgdf.lab.processes import ALONE, Team, whole_weights
 from sgdf.lab.trainer import Batches, Trainer
 
 
@@ -109,6 +109,8 @@ class Classifier(Trainer):
 
     def _do_more(self, size: int) -> None:
         """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
+        if self.team.shards:
+            raise LabError(f"{self.config.optimizer} does not go with --shard")
         self.optimizer.zero_grad(set_to_none=True)
         start, mine = self.team.share(size)
         if mine:
@@ -126,13 +128,12 @@ class Classifier(Trainer):
     def _judge(self) -> dict[str, tuple[Tensor, float]]:
         found = {}
         self.model.eval()
-        for name, images in self.judged.items():
-            if self.graphs is None:
-                loss, correct = self._judge_all(images)
-            else:
-                loss, correct = self.graphs.run(name, functools.partial(self._judge_all, images))
-            found[f"{name}_loss"] = loss, float(len(images))
-            found[f"{name}_accuracy"] = 100 * correct, float(len(images))
+        with whole_weights(self.model):
+            for name, images in self.judged.items():
+                judge = functools.partial(self._judge_all, images)
+                loss, correct = self.graphs.run(name, judge) if self.graphs else judge()
+                found[f"{name}_loss"] = loss, float(len(images))
+                found[f"{name}_accuracy"] = 100 * correct, float(len(images))
         self.model.train()
         return found
 

@@ -108,6 +108,9 @@ def of_run(folder: Path) -> nn.Module:
 class Penultimate(nn.Module):
     """Bytes of any size, as the network was trained to see them, up to its last layer."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(
         self,
         network: nn.Module,

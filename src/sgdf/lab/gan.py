@@ -54,6 +54,8 @@ def build(
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
+    if team.shards:
+        raise LabError(f"{config.task} has networks too small to be shared out: leave --shard away")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         model = MODELS[config.model](config.option("critic_norm"))

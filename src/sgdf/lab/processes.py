@@ -3,6 +3,9 @@
 Every process sees its share of each batch, and the gradients are summed, so that N processes take
 the steps that one would take with the whole batch. Batch norm alone is different: its statistics
 are of a process's share, as usual, and those of the first process are kept.
+
+With `--shard` every process also keeps no more than its share of the weights and of the
+optimizer's state (FSDP2). Checkpoints are the same as those of one process.
 """
 
 import contextlib
@@ -13,8 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from sgdf.lab.errors import LabError
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    shards: bool = False  # the weights, and not the batches alone
 
     def share(self, count: int) -> tuple[int, int]:
         """Where this process's part of `count` things begins, and how many they are."""
@@ -41,6 +47,18 @@ class Team:
             dist.all_reduce(flat)
             for tensor, total in zip(same, _unflatten_dense_tensors(flat, same), strict=True):
                 tensor.copy_(total)
+
+    def spread(self, model: nn.Module, device: torch.device) -> None:
+        """Leave every process its part of the weights, if that is wanted; they meet in blocks."""
+        if not self.shards:
+            return
+        # Not in every build of torch; below, what is sharded is known by what it can do.
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device.type, (self.size,))
+        for block in (*blocks(model), model):
+            fully_shard(block, mesh=mesh)
 
     def follow_(self, tensors: Iterable[Tensor]) -> None:
         """Take the first process's values, in place."""
@@ -67,14 +85,63 @@ class Team:
 ALONE = Team()
 
 
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """What a network is a sequence of: the parts whose weights are needed at the same time."""
+    for part in model.children():
+        if isinstance(part, nn.Sequential | nn.ModuleList):
+            yield from (block for block in part if any(True for _ in block.parameters()))
+        else:
+            yield from blocks(part)
+
+
+@contextlib.contextmanager
+def whole_weights(model: nn.Module) -> Iterator[None]:
+    """Have all weights in every process, for work in which they do not keep step."""
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "unshard")]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()
+
+
+def gathered(value: Any) -> Any:
+    """A state dict with its shards put together, on the CPU; all processes have to ask for it."""
+    if isinstance(value, dict):
+        return {key: gathered(part) for key, part in value.items()}
+    return value.full_tensor().cpu() if is_sharded(value) else value
+
+
+def scattered(whole: Any, like: Any) -> Any:
+    """This process's part of a tensor, where it keeps a part of one of that shape."""
+    if not is_sharded(like) or not isinstance(whole, Tensor) or whole.shape != like.shape:
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+
+
+def is_sharded(value: Any) -> bool:
+    return hasattr(value, "full_tensor")
+
+
 def is_team() -> bool:
     """Whether torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
+def joined(device: torch.device, *, shard: bool = False) -> Iterator[tuple[Team, torch.device]]:
     """Meet the other processes, if there are any; each has a GPU of its own."""
+    if shard and not is_team():
+        raise LabError(
+            "--shard spreads the weights over several processes: start with torchrun "
+            "--nproc-per-node N -m sgdf ..."
+        )
     if not is_team():
         yield ALONE, device
         return
@@ -83,7 +150,7 @@ def joined(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
         torch.cuda.set_device(device)
     meet("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Team(dist.get_rank(), dist.get_world_size()), device
+        yield Team(dist.get_rank(), dist.get_world_size(), shard), device
     finally:
         dist.destroy_process_group()
 

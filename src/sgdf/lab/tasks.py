@@ -22,13 +22,6 @@ class Metric:
     def reaches(self, value: float, target: float) -> bool:
         return value <= target if self.lower_is_better else value >= target
 
-    def text(self, value: float) -> str:
-        """
-        >>> Metric("test_accuracy", "test accuracy").text(91.764)
-        '91.76 % test accuracy'
-        """
-        return f"{value:.2f} {self.unit} {self.words}" if self.unit else f"{self.words} {value:.2f}"
-
 
 ACCURACY = Metric("test_accuracy", "test accuracy")
 FID = Metric("fid", "FID", unit="", lower_is_better=True)

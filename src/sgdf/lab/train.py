@@ -133,7 +133,8 @@ class Session:
             if events:
                 events.add(finite(metrics), times)
             stopping = self.team.any(self.stop.requested)
-            if trainer.done == config.epochs or stopping or self.run.save_is_due():
+            due = self.team.first_says(self.run.save_is_due())
+            if trainer.done == config.epochs or stopping or due:
                 self._save(trainer)
             if stopping and trainer.done < config.epochs:
                 return
@@ -152,8 +153,9 @@ class Session:
             self.run.show(pictures)
 
     def _save(self, trainer: Trainer) -> None:
+        state = trainer.state_dict()  # for which those that share weights come together
         if self.writes:
-            self.run.save(trainer.state_dict())
+            self.run.save(state)
         self.saved_epochs = trainer.done
 
     def _go_on(self, trainer: Trainer) -> None:
@@ -189,13 +191,13 @@ def summary(
     """The end of a run in a few numbers: the best epoch, which papers report, and the last."""
     metric = tasks.find(config.task).metric
     good = [line for line in metrics if not line.get("diverged")]
-    measured = [line for line in good if line[metric.key] is not None]
-    best = metric.best(line[metric.key] for line in measured) if measured else None
+    known = {line["epoch"]: line[metric.key] for line in good if line[metric.key] is not None}
+    best = metric.best(known.values()) if known else None
     return {
         "status": status,
         "epochs": metrics[-1]["epoch"],
         f"best_{metric.key}": best,
-        "best_epoch": next((e["epoch"] for e in measured if e[metric.key] == best), None),
+        "best_epoch": next((epoch for epoch, value in known.items() if value == best), None),
         f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
     }
@@ -252,9 +254,9 @@ class Watch:
 
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
         metric = tasks.find(config.task).metric
-        value = metrics[metric.key]
         numbers = f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}"
-        if value is not None:  # not every metric is measured in every epoch
+        value = metrics[metric.key]
+        if value is not None:  # an expensive one is not measured after every epoch
             best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
             numbers += f"  {metric.words} {value:.2f}  best {best:.2f}"
         now = time.monotonic()
@@ -315,7 +317,7 @@ def find_device(name: str | None) -> torch.device:
 
 def run(options: argparse.Namespace) -> None:
     wanted = arguments.configs_from(options)
-    with processes.joined(find_device(options.device)) as (team, device):
+    with processes.joined(find_device(options.device), shard=options.shard) as (team, device):
         place = replace(place_from(options), device=device)
         console = Console(quiet=team.rank > 0)
         # A GPU has room for several runs at once, a CPU or a team has not.

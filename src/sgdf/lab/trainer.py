@@ -16,7 +16,7 @@ from sgdf.lab import optimizers, schedules
 from sgdf.lab.batches import seed_for
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError
-from sgdf.lab.processes import ALONE, Team
+from sgdf.lab.processes import ALONE, Team, gathered, is_sharded, scattered
 
 WARM_UP = 3  # steps before a capture: compiling, choosing convolutions, allocating state
 # How an optimizer runs is the live one's choice, not the checkpoint's.
@@ -67,10 +67,11 @@ class Trainer:
         self.on_gpu = device.type == "cuda"
         self.done = 0  # epochs
         self.model, self.batches = model, batches
+        team.spread(model, device)
         self.params = [p for p in model.parameters() if p.requires_grad]
         if self.on_gpu:
             set_precision(config.precision)
-        captures = self.on_gpu and batches.resident
+        captures = self.on_gpu and batches.resident and not team.shards
         self.graphs = Graphs(device) if captures else None
         # The sum over processes stays outside of graphs.
         capturable = optimizers.find(config.optimizer).capturable
@@ -85,7 +86,7 @@ class Trainer:
         # Compiling the smaller last batch as well would take as long again, for one step an epoch.
         self.whole_piece = piece_sizes(team.share(config.batch)[1], config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
-        if self.on_gpu and compile:
+        if self.on_gpu and compile and not team.shards:
             # One function for all models and precisions of a table, each compiled for itself.
             torch._dynamo.config.recompile_limit = 64
             self.compiled_loss = torch.compile(self._loss, dynamic=False)
@@ -191,14 +192,28 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         start, mine = self.team.share(size)
         self._skip(start)
-        for piece in piece_sizes(mine, self.config.accumulate):
+        pieces = piece_sizes(mine, self.config.accumulate)
+        for piece in pieces:
             compute = self.compiled_loss if piece == self.whole_piece else self._loss
             loss, correct = compute(self.batches.position, piece)
-            (loss / size).backward()
+            self._backward(loss / size)
             self.sums.add(loss.detach(), correct)
             self._skip(piece)
+        self._keep_step(len(pieces), size)
         self._skip(size - start - mine)
         return self._grads()
+
+    def _backward(self, loss: Tensor) -> None:
+        # Shards of the gradient are averaged on their way, and it is their sum that is wanted.
+        (loss * self.team.size if self.team.shards else loss).backward()
+
+    def _keep_step(self, pieces: int, size: int) -> None:
+        """Processes that share the weights meet in every piece, also those that have none left."""
+        if self.team.shards:
+            most = len(piece_sizes(-(-size // self.team.size), self.config.accumulate))
+            for _ in range(most - pieces):
+                loss, _ = self._loss(self.batches.position * 0, 1)
+                (loss * 0).backward()
 
     def _skip(self, images: int) -> None:
         if images:
@@ -213,7 +228,8 @@ class Trainer:
 
     def _combine(self) -> None:
         """The gradient of the whole batch, measured and clipped."""
-        self.team.sum_(self._grads())
+        if not self.team.shards:
+            self.team.sum_(self._grads())
         if self.config.norms:
             self.sums.norms["gradient"] += joint_norm(self._grads())
         if self.config.clip is not None:
@@ -283,17 +299,23 @@ class Trainer:
             self.graphs.stream.synchronize()
         return {
             "epoch": self.done,
-            "model": self.model.state_dict(),
-            **{name: optimizer.state_dict() for name, optimizer in self._optimizers().items()},
+            "model": gathered(self.model.state_dict()),
+            **{name: gathered(o.state_dict()) for name, o in self._optimizers().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        live = self.model.state_dict()
+        self.model.load_state_dict({k: scattered(v, live[k]) for k, v in state["model"].items()})
         for name, optimizer in self._optimizers().items():
             self._load_optimizer(optimizer, dict(state[name]))
         self.done = state["epoch"]
 
     def _load_optimizer(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        saved["state"] = {
+            i: {key: scattered(value, params[i]) for key, value in moments.items()}
+            for i, moments in saved["state"].items()
+        }
         groups = zip(saved["param_groups"], optimizer.param_groups, strict=True)
         saved["param_groups"] = [
             {**old, **{flag: live[flag] for flag in FLAGS if flag in live}} for old, live in groups
@@ -376,7 +398,8 @@ def take_turns(workers: list[Iterator[None]]) -> None:
 
 
 def joint_norm(tensors: Any) -> Tensor:
-    return torch.stack(torch._foreach_norm(tensors)).norm()
+    norm: Any = torch.stack(torch._foreach_norm(tensors)).norm()
+    return norm.full_tensor() if is_sharded(norm) else norm
 
 
 def batch_sizes(images: int, batch: int) -> list[int]:

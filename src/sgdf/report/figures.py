@@ -8,9 +8,11 @@ import hashlib
 import html
 import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sgdf.lab import tasks
+from sgdf.lab.tasks import Metric
 from sgdf.palette import GREY
 from sgdf.palette import colour as colour_of
 from sgdf.report.records import Cell, Record, learning_rate, visible
@@ -62,9 +64,10 @@ class View:
     key: str
     unit: str = ""
     logarithmic: bool = False
+    title: str = ""  # of the axis, if not the key
 
 
-TEST, TRAINING = View("test", "test_accuracy", " %"), View("training", "train_accuracy", " %")
+TRAINING = View("training", "train_accuracy", " %")
 VALIDATION = View("validation", "validation_accuracy", " %")
 LOSSES = (
     View("training", "train_loss", logarithmic=True),
@@ -101,19 +104,36 @@ def figures(cells: Sequence[Cell], set_aside: Container[str] = ()) -> list[Figur
     drawn = [cell for cell in cells if curves_of(cell)]
     if not drawn:
         return []
-    accuracies = [TEST, TRAINING]
-    if has(drawn, VALIDATION.key):
-        accuracies.insert(1, VALIDATION)
-    made = [over_epochs("accuracy", "Accuracy", accuracies, drawn, set_aside)]
-    made.append(over_epochs("loss", "Loss", LOSSES, drawn, set_aside))
-    if has(drawn, "gradient_norm"):
-        title = "Norm, mean over the steps of an epoch"
-        made.append(over_epochs("norms", title, NORMS, drawn, set_aside))
+    metrics = tasks.find(cells[0].config.task).metrics
+    title = metrics[0].words.removeprefix("test ")
+    views = [*map(view_of, metrics), VALIDATION, TRAINING]
+    charts: list[tuple[str, str, Sequence[View]]] = [
+        ("metric", title[0].upper() + title[1:], views),
+        ("loss", "Loss", LOSSES),
+        ("norms", "Norm, mean over the steps of an epoch", NORMS),
+    ]
+    made = []
+    for name, title, possible in charts:
+        if shown := [
+            as_drawn(view, values) for view in possible if (values := all_of(drawn, view))
+        ]:
+            made.append(over_epochs(name, title, shown, drawn, set_aside))
     return made + sensitivity(cells)
 
 
-def has(cells: Sequence[Cell], key: str) -> bool:
-    return any(key in line for cell in cells for run in curves_of(cell) for line in run.whole)
+def view_of(metric: Metric) -> View:
+    unit = f" {metric.unit}".rstrip()
+    return View(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
+
+
+def all_of(cells: Sequence[Cell], view: View) -> list[float]:
+    lines = (line for cell in cells for run in curves_of(cell) for line in run.whole)
+    return [line[view.key] for line in lines if line.get(view.key) is not None]
+
+
+def as_drawn(view: View, values: Sequence[float]) -> View:
+    """The loss of a critic may be negative, for which a logarithm has no place."""
+    return replace(view, logarithmic=view.logarithmic and min(values) > 0)
 
 
 # --- over the epochs -----------------------------------------------------------------------------
@@ -263,6 +283,8 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
     }
     if not swept:
         return []
+    metric = tasks.find(cells[0].config.task).metric
+    unit = f" {metric.unit}".rstrip()
     views: list[tuple[str, Callable[[Record], float]]] = [
         ("final", lambda record: record.final),
         ("best", lambda record: record.best),
@@ -271,10 +293,14 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
     owners: list[str] = []
     for button, value in views:
         for optimizer, rates in swept.items():
-            traces = [rate_line(optimizer, rates, value), *crosses(optimizer, rates, swept, value)]
+            line = rate_line(optimizer, rates, value) | {
+                "hovertemplate": f"lr %{{x}}: %{{y}}{unit}"
+            }
+            traces = [line, *crosses(optimizer, rates, swept, value)]
             data += [trace | {"visible": button == "final"} for trace in traces]
             owners += [button] * len(traces)
-    layout = base_layout({"title": {"text": "test accuracy, %", "standoff": 10}}, "learning rate")
+    title = metric.words + f",{unit}" * bool(unit)
+    layout = base_layout({"title": {"text": title, "standoff": 10}}, "learning rate")
     ticks = sorted({lr for rates in swept.values() for lr in rates})
     layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{lr:g}" for lr in ticks]}
     layout["updatemenus"] = buttons(
@@ -284,7 +310,8 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
         "Mean over the seeds that finished, with the lowest and the highest. A cross at the foot: "
         "no run finished with this learning rate."
     )
-    return [Figure("learning-rate", "Test accuracy by learning rate", caption, data, layout)]
+    heading = f"{metric.words[0].upper()}{metric.words[1:]} by learning rate"
+    return [Figure("learning-rate", heading, caption, data, layout)]
 
 
 def rate_line(
@@ -314,7 +341,6 @@ def rate_line(
         },
         "marker": {"color": colour, "size": 8},
         "line": {"color": colour, "dash": dash, "width": 2},
-        "hovertemplate": "lr %{x}: %{y} %",
     }
 
 
@@ -379,7 +405,7 @@ def base_layout(y: dict[str, Any], x_title: str) -> dict[str, Any]:
 
 
 def y_axis(view: View, bounds: list[float] | None) -> dict[str, Any]:
-    name = view.key.replace("train_", "training_").replace("_", " ")
+    name = view.title or view.key.replace("train_", "training_").replace("_", " ")
     title = name + (", %" if view.unit else "")
     return {
         "title": {"text": title, "standoff": 10},

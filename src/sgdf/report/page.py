@@ -182,7 +182,7 @@ def described(value: Any) -> str:
 
 def status_words(record: Record) -> str:
     if record.finished:
-        return f"finished, {record.final:.2f} %"
+        return f"finished, {record.final:.2f} {record.metric.unit}".rstrip()
     if record.status == "diverged":
         return f"diverged in epoch {len(record.metrics)}"
     return f"{record.status} at epoch {len(record.metrics)} of {record.config.epochs}"

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab import runs
+from sgdf.lab import runs, tasks
 from sgdf.lab.config import Config, frozen
 from sgdf.lab.errors import LabError
+from sgdf.lab.tasks import Metric
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STATUSES = ("finished", "diverged", "failed")  # without result.json a run is unfinished
@@ -39,12 +40,22 @@ class Record:
         return self.status == "finished"
 
     @property
+    def metric(self) -> Metric:
+        return tasks.find(self.config.task).metric
+
+    @cached_property
+    def judged(self) -> dict[int, float]:
+        """The metric by epoch; an expensive one is not measured after each."""
+        values = {line["epoch"]: line[self.metric.key] for line in self.whole}
+        return {epoch: float(value) for epoch, value in values.items() if value is not None}
+
+    @property
     def best(self) -> float:
-        return float(max(line["test_accuracy"] for line in self.whole))
+        return self.metric.best(self.judged.values())
 
     @property
     def final(self) -> float:
-        return float(self.whole[-1]["test_accuracy"])
+        return list(self.judged.values())[-1]
 
     @property
     def validation(self) -> float | None:
@@ -52,8 +63,8 @@ class Record:
         return self.whole[-1].get("validation_accuracy")
 
     def epochs_to(self, target: float) -> int | None:
-        """The first epoch with that test accuracy."""
-        reached = (line["epoch"] for line in self.whole if line["test_accuracy"] >= target)
+        """The first epoch that came up to the target."""
+        reached = (e for e, value in self.judged.items() if self.metric.reaches(value, target))
         return next(reached, None)
 
     def seconds_to(self, epoch: int) -> float | None:
@@ -129,12 +140,15 @@ def read_run(folder: Path) -> Record:
     if result and status not in STATUSES:
         raise LabError(f"{folder / 'result.json'} has the unknown status {status!r}")
     metrics = runs.read_lines(folder / "metrics.jsonl")
-    check_metrics(metrics, folder / "metrics.jsonl")
+    metric = tasks.find(config.task).metric
+    check_metrics(metrics, metric, folder / "metrics.jsonl")
     if status == "finished" and len(metrics) != config.epochs:
         raise LabError(
             f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
             f"{config.epochs} epochs"
         )
+    if status == "finished" and metrics[-1][metric.key] is None:
+        raise LabError(f"{folder} is damaged: it is finished, but has no {metric.words} at its end")
     return Record(
         folder=folder,
         config=config,
@@ -146,14 +160,14 @@ def read_run(folder: Path) -> Record:
     )
 
 
-def check_metrics(lines: Sequence[Any], path: Path) -> None:
-    """The epochs in order, every measurement a number or null, and an accuracy in each."""
+def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
+    """The epochs in order, every measurement a number or null, the metric measured at the end."""
     for epoch, line in enumerate(lines, start=1):
         if not isinstance(line, dict) or line.get("epoch") != epoch:
             raise LabError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
         numbers = {name: value for name, value in line.items() if name != "diverged"}
-        if not line.get("diverged") and not is_number(line.get("test_accuracy")):
-            raise LabError(f"{path} is damaged: epoch {epoch} has no test accuracy")
+        if not line.get("diverged") and metric.key not in line:
+            raise LabError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
         for name, value in numbers.items():
             if value is not None and not is_number(value):
                 raise LabError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
@@ -281,6 +295,7 @@ def protocol_words(config: Config) -> dict[str, str]:
         "data": f"{config.data} data",
         "validation": f"{config.validation} held out" if config.validation else "",
         "norms": "with norms" if config.norms else "",
+        "options": ", ".join(f"{name} {in_words(v)}" for name, v in config.options.items()),
     }
 
 

@@ -13,9 +13,10 @@ from rich.console import Group as RichGroup
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sgdf.lab import paper
+from sgdf.lab import paper, tasks
 from sgdf.lab.config import Config, published
 from sgdf.lab.paper import Value
+from sgdf.lab.tasks import Metric
 from sgdf.report.records import (
     NO_BREAK,
     Cell,
@@ -58,7 +59,7 @@ class Paired:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Medians over the runs that reached the target accuracy, and how many of them did."""
+    """Medians over the runs that reached the target, and how many of them did."""
 
     reached: int
     n: int
@@ -68,7 +69,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell; the accuracies are of its finished runs, in percent."""
+    """One cell; the numbers are of its finished runs."""
 
     label: str
     optimizer: str
@@ -77,7 +78,7 @@ class Row:
     validation: Spread | None
     published: Value | None
     difference: float | None  # best - published
-    paired: Paired | None  # final accuracy, against the reference
+    paired: Paired | None  # final, against the reference
     seconds_per_epoch: float | None
     arrival: Arrival | None
     runs: str  # those that are not finished
@@ -91,6 +92,7 @@ class Comparison:
 
     title: str
     protocol: str
+    metric: Metric
     rows: tuple[Row, ...]
     cells: tuple[Cell, ...]  # beside the rows
     reference: str | None
@@ -124,6 +126,7 @@ def compare(cells: Group, target: float | None = None) -> Comparison:
     return Comparison(
         title=f"{model} on {task}",
         protocol=common_protocol(cells),
+        metric=tasks.find(config.task).metric,
         rows=rows,
         cells=tuple(cells),
         reference=reference.label if reference else None,
@@ -162,7 +165,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def paired(cell: Cell, reference: Cell) -> Paired:
-    """The final accuracy against the reference's, over the seeds that both have finished."""
+    """The final number against the reference's, over the seeds that both have finished."""
     seeds = cell.finished.keys() & reference.finished.keys()
     return paired_interval(
         [cell.finished[seed].final - reference.finished[seed].final for seed in seeds]
@@ -195,10 +198,13 @@ def arrival(done: Sequence[Record], target: float) -> Arrival:
 
 
 def common_target(cells: Sequence[Cell]) -> float | None:
-    """The lowest mean of final accuracies, rounded down to a half: all cells come to it."""
+    """The worst mean of the final numbers, with room up to a half: all cells come to it."""
     finals = [spread([record.final for record in cell.finished.values()]) for cell in cells]
     means = [final.mean for final in finals if final]
-    return math.floor(2 * min(means)) / 2 if means else None
+    if not means:
+        return None
+    lower = tasks.find(cells[0].config.task).metric.lower_is_better
+    return math.ceil(2 * max(means)) / 2 if lower else math.floor(2 * min(means)) / 2
 
 
 # --- what is compared with what -----------------------------------------------------------------
@@ -270,8 +276,11 @@ def common_protocol(cells: Sequence[Cell]) -> str:
 
 def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know to read the numbers right."""
+    metric = tasks.find(cells[0].config.task).metric
+    name = metric.words[0].upper() + metric.words[1:]
+    kind = " in percent" * (metric.unit == "%") + ", lower is better" * metric.lower_is_better
     found = [
-        "Test accuracy in percent, best over the epochs and after the last: mean ± sample "
+        f"{name}{kind}, best over the epochs and after the last: mean ± sample "
         "standard deviation (number of finished runs)."
     ]
     if any(row.published for row in rows):
@@ -281,8 +290,8 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
         )
     if any(row.paired for row in rows):
         found.append(
-            "Intervals: 95 %, Student's t, over the differences in final accuracy between runs "
-            "of the same seed; each for itself, not corrected for their number."
+            f"Intervals: 95 %, Student's t, over the differences in final {last_word(metric)} "
+            "between runs of the same seed; each for itself, not corrected for their number."
         )
     if any(row.validation for row in rows):
         chosen = any(row.is_chosen for row in rows)
@@ -293,7 +302,7 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     machines = {machine_of(record) for cell in cells for record in cell.records} - {""}
     if any(row.seconds_per_epoch for row in rows):
         found.append(
-            "Times are medians of wall time, those to an accuracy over the runs that reached it; "
+            "Times are medians of wall time, those to a target over the runs that reached it; "
             "runs that shared a device slowed each other down."
             + (f" They are of {len(machines)} kinds of machine." if len(machines) > 1 else "")
         )
@@ -312,7 +321,7 @@ def summary(comparison: Comparison) -> str:
     if reference is None or reference.final is None:
         return "No run has finished yet."
     opening = (
-        f"{reference.label} ends at {spread_words(reference.final)} % test accuracy"
+        f"{reference.label} ends at {measured(comparison.metric, reference.final)}"
         f"{', the mean of ' + str(reference.final.n) + ' runs' if reference.final.n > 1 else ''}."
     )
     rivals = [
@@ -326,19 +335,22 @@ def summary(comparison: Comparison) -> str:
         return opening
     if not rivals:
         return f"{opening} No other has an interval, so no difference is stated."
-    nearest = max(rivals, key=lambda row: row.paired.mean if row.paired else -math.inf)
+    lower = comparison.metric.lower_is_better
+    nearest = (min if lower else max)(rivals, key=lambda row: row.paired.mean if row.paired else 0)
     assert nearest.paired is not None
-    said = (
-        f"{nearest.label} differs from it by {paired_words(nearest.paired)} points (95 % interval)"
-    )
+    points = " points" * (comparison.metric.unit == "%")
+    said = f"{nearest.label} differs from it by {paired_words(nearest.paired)}{points}"
+    said += " (95 % interval)"
     if len(rivals) == 1:
         return f"{opening} {said}, {verdict(nearest.paired)}."
     above = sum(row.paired.low > 0 for row in rivals if row.paired)
     below = sum(row.paired.high < 0 for row in rivals if row.paired)
+    extreme = "lowest" if lower else "highest"
     return (
         f"{opening} Of {len(rivals)} others, the interval of the difference lies above zero for "
         f"{above or 'none'}, below for {below or 'none'}, and includes it for "
-        f"{len(rivals) - above - below or 'none'}. The highest: {said}, {verdict(nearest.paired)}."
+        f"{len(rivals) - above - below or 'none'}. The {extreme}: {said}, "
+        f"{verdict(nearest.paired)}."
     )
 
 
@@ -346,6 +358,16 @@ def verdict(difference: Paired) -> str:
     if difference.low > 0:
         return "which lies above zero"
     return "which lies below zero" if difference.high < 0 else "which includes zero"
+
+
+def measured(metric: Metric, value: Spread) -> str:
+    """A mean with what it is one of: "91.0 ± 0.1 % test accuracy", "FID 80.0 ± 1.0"."""
+    number = spread_words(value)
+    return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
+
+
+def last_word(metric: Metric) -> str:
+    return metric.words.split()[-1]
 
 
 def spread_words(value: Spread | Value | None) -> str:
@@ -422,10 +444,16 @@ def columns(comparison: Comparison) -> list[Column]:
         Column("best − published", difference_words),
         Column(f"final, against {comparison.reference}: 95 % interval", against_reference),
         Column("per epoch", seconds_words),
-        Column(f"to {comparison.target:g} %" if comparison.target else "", arrival_words),
+        Column(target_words(comparison), arrival_words),
     ]
     silent = {NONE, "reference"}
     return [c for c in possible if {c.text(row) for row in comparison.rows} - silent]
+
+
+def target_words(comparison: Comparison) -> str:
+    if comparison.target is None:
+        return ""
+    return f"to {comparison.target:g} {comparison.metric.unit}".rstrip()
 
 
 def label_words(row: Row) -> str:

@@ -6,6 +6,7 @@ time, so what it says of an image must not depend on the others of the batch: la
 where DCGAN has batch norm. `norm="batch"` has batch norm there all the same.
 """
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -52,7 +53,7 @@ class Critic(nn.Module):
             raise unknown("critic_norm", str(norm), CRITIC_NORMS)
         channels = widths(width, size)
         layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 4, 2, 1, bias=False)]
-        for inputs, outputs in zip(channels, channels[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(channels):
             layers += [nn.LeakyReLU(0.2), nn.Conv2d(inputs, outputs, 4, 2, 1, bias=False)]
             layers.append(CRITIC_NORMS[norm](outputs))
         layers += [nn.LeakyReLU(0.2), nn.Conv2d(channels[-1], 1, 4, bias=False)]
