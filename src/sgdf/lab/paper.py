@@ -224,6 +224,21 @@ def momentum_factors() -> Preset:
     )
 
 
+def generation() -> Preset:
+    """All optimizers of tab:fid-wgan-gp."""
+    table, how = TABLES["wgan-gp"], PROTOCOLS["wgan-gp"]
+    cells = tuple(
+        Cell("wgan-gp", "dcgan", optimizer, optimizer, published=row["wgan-gp/dcgan"])
+        for optimizer, row in table.rows.items()
+    )
+    note = (
+        "The paper gives neither data set nor networks, nor settings for SGD and MSVAG, whose "
+        "numbers are the AdaBelief paper's: these are that paper's, but for the critic's norm."
+    )
+    title = "WGAN-GP on CIFAR-10"
+    return Preset("wgan-gp", title, cells, how.seeds, how.epochs, note=note)
+
+
 PRESETS: dict[str, Preset] = {
     made.name: made
     for made in (
@@ -231,5 +246,6 @@ PRESETS: dict[str, Preset] = {
         wiener_adam(),
         correction(),
         momentum_factors(),
+        generation(),
     )
 }
