@@ -10,8 +10,12 @@ A name is one of these:
 Every network gets bytes, N x 3 x H x W, and gives N x D numbers.
 """
 
+import contextlib
 import hashlib
 import importlib
+import logging
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -142,15 +146,28 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 def from_file(path: Path) -> nn.Module:
     """Exported programs and TorchScript bring their code with them; weights alone do not."""
     try:
-        if path.suffix == ".pt2":
-            return torch.export.load(path).module()
-        network: nn.Module = torch.jit.load(str(path), map_location="cpu")
-        return network.eval()
+        with quiet():
+            if path.suffix == ".pt2":
+                return torch.export.load(path).module()
+            network: nn.Module = torch.jit.load(str(path), map_location="cpu")
+            return network.eval()
     except Exception as error:  # whatever a reader may say of bytes that are no network
-        reason = str(error).strip().partition("\n")[0]
         raise LabError(
-            f"{path} is not a network by torch.export.save (.pt2) or torch.jit.save: {reason}"
-        ) from None
+            f"{path} is not a network by torch.export.save (.pt2) or torch.jit.save"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A failure has its sentence: torch's log of it, and its advice on TorchScript, would hide it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def by_path(name: str) -> nn.Module:
