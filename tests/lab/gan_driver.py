@@ -1,6 +1,6 @@
 """`sgdf` with a CIFAR-10 of a few images, and what the tests of WGAN-GP need beside it.
 
-    python gan_driver.py [without-batch-norm] train wgan-gp ...
+python gan_driver.py [without-batch-norm] train wgan-gp ...
 """
 
 import sys

@@ -100,7 +100,7 @@ def test_fid_is_the_distance_of_two_gaussians():
     axes, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
     means = torch.randn(2, 3, generator=generator, dtype=torch.float64)
     deviations = torch.tensor([[1.0, 2.0, 0.5], [3.0, 0.1, 0.5]], dtype=torch.float64)
-    real, fake = (samples(m, d, 100 + 20 * i) for i, (m, d) in enumerate(zip(means, deviations)))
+    real, fake = (samples(means[i], deviations[i], 100 + 20 * i) for i in range(2))
     expected = (means[0] - means[1]).square().sum() + (deviations[0] - deviations[1]).square().sum()
     distance = Distance(nn.Identity(), "given", iter([real[:60], real[60:]]), ALONE)
     for _ in range(2):  # the real ones are kept, the others are not

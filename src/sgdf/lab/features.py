@@ -159,7 +159,7 @@ def from_file(path: Path) -> nn.Module:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """A failure has its sentence: torch's log of it, and its advice on TorchScript, would hide it."""
+    """Without torch's log of a failure, which has its sentence, and its advice on TorchScript."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
