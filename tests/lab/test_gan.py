@@ -234,6 +234,14 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
     assert settings == [(0.5, 0.999)] * 2
 
 
+def test_a_sample_does_not_depend_on_the_others():
+    trainer = build()
+    list(trainer.epoch())
+    z = gan.normal("pictures", 0, 8)
+    assert torch.equal(trainer._sample(z)[:1], trainer._sample(z[:1]))
+    assert trainer.model.training
+
+
 def test_a_picture_is_a_grid_in_reading_order():
     images = torch.zeros(64, 3, 4, 4, dtype=torch.uint8)
     images[9, 0] = 255  # the second of the second row
