@@ -31,7 +31,7 @@ $(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: $(DEPENDENCIES) | $(BIN)/python
-	$(INSTALL) -e ".[lab,analysis,jax,cluster,tensorboard,dev]"
+	$(INSTALL) -e ".[lab,analysis,vision,jax,cluster,tensorboard,dev]"
 	touch $(VENV)/.installed-lab $@
 
 $(BIN)/python:

@@ -666,6 +666,33 @@ def test_the_command_follows_a_run(tmp_path):
     assert found["sgd"].settings["momentum"] == 0
 
 
+def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch):
+    """With batch norm by its running statistics, and the learning rate that the run came to."""
+    from sgdf.analysis import estimators
+    from sgdf.cli import main
+
+    said = ["--model", "resnet18", "--epochs", "2", "--set", "batch=200", "--set", "milestones=[1]"]
+    assert main(["train", "digits", *said, "--device", "cpu", "--out", str(tmp_path)]) == 0
+    (run,) = tmp_path.iterdir()
+    seen = {}
+    measure = estimators.estimator_errors
+
+    def looked_at(model, *arguments, **settings):
+        seen["weights"] = [p.detach().clone() for p in model.parameters()]
+        seen["modes"] = {m.training for m in model.modules() if isinstance(m, nn.BatchNorm2d)}
+        return measure(model, *arguments, **settings)
+
+    monkeypatch.setattr(estimators, "estimator_errors", looked_at)
+    out = command(str(run), "--steps", "1", "--optimizers", "sgdf", "--errors", "--replicas", "3",
+                  "--images", "64")  # fmt: skip
+    found = json.loads((out / "gradients-errors.json").read_text())
+    assert found["settings"]["settings"]["lr"] == pytest.approx(0.05)
+    saved = torch.load(run / "last.pt", weights_only=True)["model"]
+    kept = [saved[name] for name in saved if not name.endswith(("mean", "var", "tracked"))]
+    assert all(torch.equal(a, b) for a, b in zip(seen["weights"], kept, strict=True))
+    assert seen["modes"] == {False}
+
+
 def test_the_command_names_mistakes(command):
     from sgdf.lab.errors import LabError
 

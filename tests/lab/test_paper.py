@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import sgdf
+from sgdf.lab import config as configs
 from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.errors import LabError
 from sgdf.lab.schedules import SCHEDULES
@@ -73,7 +74,7 @@ def test_sgdf_leads_its_tables_but_not_wgan_gp():
         (("cifar100", "vgg11", "filter-adam"), 62.64, None),
         (("imagenet", "resnet18", "sgdf"), 70.55, None),
         (("imagenet", "densenet161", "sgdf"), 78.44, None),
-        (("imagenet", "vit_l_32", "sgdf"), 81.31, None),
+        (("finetune-imagenet", "vit-l32", "sgdf"), 81.31, None),
         (("voc", "fasterrcnn", "radam"), 75.21, None),
         (("wgan-gp", "dcgan", "fromage"), 101.5, 28.9),
     ],
@@ -171,9 +172,13 @@ def test_presets_can_be_run(preset):
     assert paper.preset(preset.name) is preset
     assert len({(cell.task, cell.model, cell.label) for cell in preset.cells}) == len(preset.cells)
     for cell in preset.cells:
-        protocol = paper.protocol(cell.task)
+        protocol = paper.protocol(cell.task, cell.model)
         assert (preset.seeds, preset.epochs) == (protocol.seeds, protocol.epochs)
         assert cell.model in (tasks.find(cell.task).models or models.NAMES)
+        made = configs.make(
+            cell.task, model=cell.model, optimizer=cell.optimizer, overrides=cell.overrides
+        )
+        assert configs.follows_paper(made), "what a task does unasked is what the paper did"
         check(cell.optimizer, {**paper.settings(cell.task, cell.optimizer), **cell.overrides})
 
 
@@ -192,6 +197,32 @@ def test_presets_hold_what_they_promise():
     correction = paper.preset("correction").cells
     assert [cell.overrides["correction"] for cell in correction] == [True, False] * 6
     assert all((cell.published is None) != cell.overrides["correction"] for cell in correction)
+
+
+def test_presets_of_imagenet():
+    first = paper.preset("imagenet-resnet18")
+    assert (first.epochs, first.seeds) == (100, (2025,))
+    assert len(first.cells) == 10
+    others = {"resnet34", "resnet50", "vgg11-bn", "vgg13-bn", "densenet121", "densenet161"}
+    for model in others:
+        preset = paper.preset(f"imagenet-{model}")
+        assert (preset.epochs, preset.seeds) == (90, (2025,))
+        assert [cell.optimizer for cell in preset.cells] == ["sgd", "sgdf"]
+    value = paper.preset("imagenet-vgg13-bn").cells[1].published
+    assert value == paper.published("imagenet", "vgg13-bn", "sgdf")
+    assert value.mean == 72.54
+
+
+def test_presets_of_fine_tuning():
+    for model, pets in (("vit-b32", 92.34), ("vit-l32", 91.98)):
+        whole = paper.preset(model)
+        assert len(whole.cells) == 12
+        parts = [paper.preset(f"{model}-{data}") for data in paper.FINETUNED]
+        assert whole.cells == tuple(cell for part in parts for cell in part.cells)
+        for preset in (whole, *parts):
+            assert (preset.epochs, preset.seeds) == (10, (2025,))
+            assert "ImageNet-21k" in preset.note
+        assert paper.preset(f"{model}-pets").cells[1].published.mean == pets
 
 
 def test_the_momentum_figure_has_one_learning_rate():

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -214,6 +215,32 @@ def fsdp(
     return result
 
 
+def fsdp_on_disk(name: str) -> Outcome:
+    """Every rank writes its shards (torch.distributed.checkpoint), and a fresh model goes on."""
+    batches = my_half(make_batches())
+    model = sharded_model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    train(model, optimizer, batches[:SAVED_AFTER])
+    folder = Path(sys.argv[1]) / f"shards of {name}"
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder)
+
+    model = sharded_model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    state = state_of(model, optimizer)
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    train(model, optimizer, batches[SAVED_AFTER:])
+    return outcome(model, optimizer.state)
+
+
+def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    return {
+        "model": get_model_state_dict(model),
+        "optimizer": get_optimizer_state_dict(model, optimizer),
+    }
+
+
 def fsdp_filter() -> Outcome:
     model = sharded_model()
     optimizer, wiener = filtered_sgd(model)
@@ -250,6 +277,7 @@ def layout(model: nn.Module, state: State) -> dict[str, dict[str, Any]]:
 
 CASES: dict[str, Callable[[], Outcome]] = {"fsdp-WienerFilter": fsdp_filter}
 for name in OPTIMIZERS:
+    CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
     CASES[f"ddp-{name}"] = partial(ddp, name)
     CASES[f"zero-{name}"] = partial(zero, name)
     for kernel, options in KERNELS.items():

@@ -116,6 +116,12 @@ def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> 
         assert_close(resumed["shards"], rank["shards"], **BITWISE)
 
 
+@each_optimizer
+def test_fsdp_goes_on_from_shards_on_disk(outcomes: Outcomes, name: str) -> None:
+    for rank in outcomes(f"fsdp-on-disk-{name}"):
+        assert_close(rank, worker.single_process(name), **ROUNDING)
+
+
 @each_kernel
 @each_optimizer
 def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:

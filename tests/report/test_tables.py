@@ -96,6 +96,15 @@ def test_a_difference_is_said_only_with_its_interval(tmp_path: Path) -> None:
     assert "lion" not in said
 
 
+def test_of_several_published_cells_the_one_with_the_most_seeds_is_the_reference(
+    tmp_path: Path,
+) -> None:
+    made.run(tmp_path, made.config("sgdf", precision="bf16"), [50, 55, 60])
+    for seed in (0, 1):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60])
+    assert compare(tmp_path).reference == "sgdf, tf32"
+
+
 def test_without_sgdf_the_first_cell_is_the_reference(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgd"), [50, 55, 60])
     made.run(tmp_path, made.config("adam"), [50, 55, 60])
@@ -169,6 +178,18 @@ def test_the_choice_is_by_validation(tmp_path: Path) -> None:
     assert "80.00\xa0±\xa00.00 (2)" in tables.as_html(comparison)
     assert any("the choice (✓) was by it" in note for note in comparison.notes)
     assert "sgdf, lr 0.1" not in tables.summary(comparison)
+
+
+def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 60.3), (10.0, 2.0)):
+        config = made.config("sgdf", lr=lr, validation=100)
+        made.run(tmp_path, config, [1, 2, final], extra={"validation_accuracy": final})
+    comparison = compare(tmp_path)
+    assert comparison.target == 60
+    assert [tables.arrival_words(row) for row in comparison.rows] == [
+        "3 epochs, 6 s",
+        "not reached",
+    ]
 
 
 def test_survivors_are_not_chosen(tmp_path: Path) -> None:

@@ -39,13 +39,15 @@ def add_engine(parser: argparse.ArgumentParser, positive: Callable[[str], int]) 
 def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
     add = parser.add_argument
     add("task", nargs="?", metavar="TASK", help=f"of {', '.join(tasks.TASKS)}")
-    add("--model", help=f"of {', '.join(models.NAMES)} (default: the task's)")
+    others = (name for task in tasks.TASKS.values() for name in task.models)
+    names = ", ".join(dict.fromkeys((*models.NAMES, *others)))
+    add("--model", help=f"of {names}, as the task takes them (default: the task's)")
     add("--optimizer", help=f"of {', '.join(optimizers.NAMES)}, or package.Class (default sgdf)")
     add("--seed", type=int, nargs="+", help="several seeds train together (default 0)")
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
     add("--data", choices=("real", "synthetic"), help="synthetic: a stand-in of the same shape")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of the optimizer, or: "
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of optimizer, task, or: "
         "batch, schedule, milestones, drop, clip, accumulate, validation, norms")  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
     add("--shard", action="store_true", help="under torchrun: each process keeps its share of the "

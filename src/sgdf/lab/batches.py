@@ -15,6 +15,7 @@ from sgdf.lab.data import Dataset, Split
 
 PADDING = 4
 EVALUATION_BATCH = 1000
+LARGE_EVALUATION_BATCH = 200  # of images with ten times the side
 
 
 def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
@@ -25,21 +26,40 @@ def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
 
 def hold_out(split: Split, count: int) -> tuple[Split, Split]:
     """What is left to train on, and `count` images to choose by: always the same ones."""
-    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))
-    kept, held = order[count:].sort().values, order[:count].sort().values
+    kept, held = held_out(len(split.labels), count)
     return (
         Split(split.images[kept], split.labels[kept]),
         Split(split.images[held], split.labels[held]),
     )
 
 
+def held_out(images: int, count: int) -> tuple[Tensor, Tensor]:
+    """The numbers of those that are kept, and of those that are held out."""
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Channels last in memory, which is how convolutions are fastest."""
+    return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
 class Images:
-    """Images on the device, as bytes, pixel by pixel; normalised when they are taken out."""
+    """Images on the device, as bytes, pixel by pixel; normalised when they are taken out.
+
+    They may also be `enlarged` then, to so many pixels a side.
+    """
 
     def __init__(
-        self, split: Split, dataset: Dataset, device: torch.device, padding: int = 0
+        self,
+        split: Split,
+        dataset: Dataset,
+        device: torch.device,
+        padding: int = 0,
+        enlarged: int | None = None,
     ) -> None:
         self.size = split.images.shape[-1]
+        self.enlarged = enlarged
         pixels = split.images.permute(0, 2, 3, 1)
         if padding:  # zeros, around raw pixels
             pixels = torch.nn.functional.pad(pixels, (0, 0, padding, padding, padding, padding))
@@ -53,13 +73,17 @@ class Images:
         return len(self.labels)
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Channels last in memory, which is how convolutions are fastest."""
-        return ((pixels.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
+        images = normalised(pixels, self.mean, self.std)
+        if self.enlarged is None:
+            return images
+        side = self.enlarged, self.enlarged
+        return torch.nn.functional.interpolate(images, side, mode="bilinear")
 
     def batches(self, first: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The `count` images from `first` on, normalised, and their labels, in pieces."""
-        for start in range(first, first + count, EVALUATION_BATCH):
-            part = slice(start, min(start + EVALUATION_BATCH, first + count))
+        most = LARGE_EVALUATION_BATCH if self.enlarged else EVALUATION_BATCH
+        for start in range(first, first + count, most):
+            part = slice(start, min(start + most, first + count))
             yield self.normalised(self.pixels[part]), self.labels[part]
 
     def cropped(self, index: Tensor, y: Tensor, x: Tensor, flip: Tensor) -> Tensor:
@@ -70,15 +94,27 @@ class Images:
 
 
 class Epochs:
-    """The training images in this epoch's order, cropped and flipped if `augmented`."""
+    """The training images in this epoch's order, cropped and flipped if `augmented`.
+
+    Without `padding` there is nothing to crop, and they are flipped alone.
+    """
 
     resident = True
 
     def __init__(
-        self, split: Split, dataset: Dataset, device: torch.device, *, seed: int, augmented: bool
+        self,
+        split: Split,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        seed: int,
+        augmented: bool,
+        padding: int = PADDING,
+        enlarged: int | None = None,
     ) -> None:
         self.augmented = augmented
-        self.images = Images(split, dataset, device, PADDING if augmented else 0)
+        self.padding = padding if augmented else 0
+        self.images = Images(split, dataset, device, self.padding, enlarged)
         self.seed = seed
         # order, y, x, flip: a column an image
         self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
@@ -95,7 +131,7 @@ class Epochs:
         plan = np.zeros((4, n), dtype=np.int32)
         plan[0] = random.permutation(n)
         if self.augmented:
-            plan[1:3] = random.integers(0, 2 * PADDING + 1, (2, n))
+            plan[1:3] = random.integers(0, 2 * self.padding + 1, (2, n))
             plan[3] = random.integers(0, 2, n)
         self.drawn = epoch, torch.from_numpy(plan)
 

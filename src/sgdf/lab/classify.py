@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sgdf.lab import data, models, tasks
 from sgdf.lab.batches import Epochs, Images, hold_out, seed_for
 from sgdf.lab.config import Config
-from sgdf.lab.data import Dataset
+from sgdf.lab.data import Dataset, Split
 from sgdf.lab.errors import LabError
 from sgdf.lab.processes import ALONE, Team, whole_weights
 from sgdf.lab.trainer import Batches, Trainer
@@ -54,11 +54,7 @@ def resident(
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
         model = models.build(config.model, classes=dataset.classes, shape=shape)
-    training, judged = dataset.train, {"test": dataset.test}
-    if config.validation:
-        if config.validation >= len(training.labels):
-            raise LabError(f"validation takes all {len(training.labels)} training images")
-        training, judged["validation"] = hold_out(training, config.validation)
+    training, judged = splits(config, dataset)
     augmented = tasks.find(config.task).augmented
     batches = Epochs(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
@@ -70,6 +66,20 @@ def resident(
         compile=compile,
         team=team,
     )
+
+
+def splits(config: Config, dataset: Dataset) -> tuple[Split, dict[str, Split]]:
+    """What is trained on, and what it is judged by."""
+    training, judged = dataset.train, {"test": dataset.test}
+    if config.validation:
+        check_validation(config, len(training.labels))
+        training, judged["validation"] = hold_out(training, config.validation)
+    return training, judged
+
+
+def check_validation(config: Config, images: int) -> None:
+    if config.validation >= images:
+        raise LabError(f"validation takes all {images} training images")
 
 
 class Judged(Protocol):
@@ -99,6 +109,8 @@ class Classifier(Trainer):
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
         self.judged = judged
+        keys = {metric.key for metric in tasks.find(config.task).metrics}
+        self.counts_top5 = "test_top5_accuracy" in keys
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         images, labels = self.batches.take(position, size)
@@ -131,20 +143,25 @@ class Classifier(Trainer):
         with whole_weights(self.model):
             for name, images in self.judged.items():
                 judge = functools.partial(self._judge_all, images)
-                loss, correct = self.graphs.run(name, judge) if self.graphs else judge()
+                loss, correct, top5 = self.graphs.run(name, judge) if self.graphs else judge()
                 found[f"{name}_loss"] = loss, float(len(images))
                 found[f"{name}_accuracy"] = 100 * correct, float(len(images))
+                if self.counts_top5:
+                    found[f"{name}_top5_accuracy"] = 100 * top5, float(len(images))
         self.model.train()
         return found
 
     @torch.no_grad()
-    def _judge_all(self, images: Judged) -> tuple[Tensor, Tensor]:
-        """Sum of the losses and number of right answers."""
+    def _judge_all(self, images: Judged) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum of the losses, number of right answers, and of those among the first five."""
         loss = torch.zeros((), device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        correct, top5 = torch.zeros((2,), dtype=torch.int64, device=self.device)
         for pixels, labels in images.batches(*self.team.share(len(images))):
             with self._autocast():
                 logits = self.model(pixels)
             loss += F.cross_entropy(logits.float(), labels, reduction="sum")
             correct += (logits.argmax(1) == labels).sum()
-        return loss, correct
+            if self.counts_top5:
+                first = logits.topk(min(5, logits.shape[1])).indices
+                top5 += (first == labels[:, None]).sum()
+        return loss, correct, top5

@@ -134,13 +134,16 @@ def published(config: Config) -> Value | None:
 def follows_paper(config: Config) -> bool:
     """Trained for as long and on the same data as in the paper, and measured in the same way."""
     try:
-        protocol = paper.protocol(config.task)
+        protocol = paper.protocol(config.task, config.model)
     except LabError:  # the paper does not have this task
         return False
-    wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma, "accumulate": 1}
-    wanted |= {"data": "real", "validation": 0}
+    # Of a task's options, weights from another file are as good as those that come by default.
+    if config.options.keys() - {"weights"} or config.options.get("weights") == "random":
+        return False
+    wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma}
+    wanted |= {"accumulate": tasks.find(config.task).accumulate, "data": "real", "validation": 0}
     names = wanted.keys() - {"gamma", "seeds", "note"}
-    return not config.options and all(getattr(config, name) == wanted[name] for name in names)
+    return all(getattr(config, name) == wanted[name] for name in names)
 
 
 def frozen(value: Any) -> Any:
@@ -172,7 +175,8 @@ def make(
     own = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
     own |= {name: said.pop(name) for name in OWN & said.keys()}
     options = {name: said.pop(name) for name in protocol.options.keys() & said.keys()}
-    epochs = epochs or protocol.epochs
+    model = model or protocol.model
+    epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
     # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
     by_rule = (math.ceil(0.75 * epochs),) if own["schedule"] == "step" else ()
     milestones = own.pop("milestones", by_rule)
@@ -185,7 +189,7 @@ def make(
     entry.check(settings)
     return Config(
         task=task,
-        model=model or protocol.model,
+        model=model,
         optimizer=optimizer,
         seed=seed,
         epochs=epochs,

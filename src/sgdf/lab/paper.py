@@ -54,6 +54,8 @@ CIFAR = ("cifar10", "cifar100")
 
 def family(task: str) -> str:
     """The name under which the paper has a task: its two CIFARs share all settings."""
+    if task.startswith("finetune-"):
+        return "vit"
     return "cifar" if task in CIFAR else task
 
 
@@ -104,12 +106,13 @@ def of_cifar(optimizer: str, own: Mapping[str, Recipe]) -> Recipe:
     return replace(row, settings=values, source=source)
 
 
-def protocol(task: str) -> Protocol:
-    """How the paper trained on one of its tasks."""
+def protocol(task: str, model: str = "") -> Protocol:
+    """How the paper trained on one of its tasks; one network may differ from the others."""
     name = family(task)
     if name not in PROTOCOLS:
-        raise unknown("task of the paper", task, [*CIFAR, *PROTOCOLS.keys() - {"cifar"}])
-    return PROTOCOLS[name]
+        known = [name for name in PROTOCOLS.keys() - {"cifar"} if "/" not in name]
+        raise unknown("task of the paper", task, [*CIFAR, *known])
+    return PROTOCOLS.get(f"{name}/{model}", PROTOCOLS[name])
 
 
 # --- what `sgdf reproduce` runs -----------------------------------------------------------------
@@ -152,6 +155,17 @@ TITLES = {
     "vgg11": "VGG11",
     "resnet34": "ResNet34",
     "densenet121": "DenseNet121",
+    "densenet161": "DenseNet161",
+    "resnet18": "ResNet18",
+    "resnet50": "ResNet50",
+    "vgg11-bn": "VGG11 with batch norm",
+    "vgg13-bn": "VGG13 with batch norm",
+    "imagenet": "ImageNet",
+    "pets": "Oxford-IIIT Pets",
+    "flowers102": "Oxford Flowers-102",
+    "food101": "Food-101",
+    "vit-b32": "ViT-B/32",
+    "vit-l32": "ViT-L/32",
 }
 MODELS = ("vgg11", "resnet34", "densenet121")
 
@@ -239,6 +253,53 @@ def generation() -> Preset:
     return Preset("wgan-gp", title, cells, how.seeds, how.epochs, note=note)
 
 
+def imagenet(model: str) -> Preset:
+    """A network on ImageNet, with all optimizers of its table."""
+    name = "imagenet-resnet18" if model == "resnet18" else "imagenet"
+    cells = tuple(
+        Cell("imagenet", model, optimizer, optimizer, published=row[f"imagenet/{model}"])
+        for optimizer, row in TABLES[name].rows.items()
+    )
+    how = protocol("imagenet", model)
+    title, note = f"{TITLES[model]} on ImageNet", TABLES[name].notes[0]
+    return Preset(f"imagenet-{model}", title, cells, how.seeds, how.epochs, note=note)
+
+
+def finetuning(model: str, *datasets: str) -> Preset:
+    """A part of tab:vitresult: one of its cells with both optimizers, or one of its networks."""
+    cells = tuple(
+        Cell(
+            f"finetune-{data}", model, optimizer, optimizer,
+            published=row[f"finetune-{data}/{model}"],
+        )
+        for data in datasets
+        for optimizer, row in TABLES["vit"].rows.items()
+    )  # fmt: skip
+    how = PROTOCOLS["vit"]
+    one = len(datasets) == 1
+    where = TITLES[datasets[0]] if one else "six data sets"
+    note = (
+        "The paper began with weights of ImageNet-21k; torchvision's, which are the default, are "
+        "of ImageNet-1k."
+    )
+    return Preset(
+        f"{model}-{datasets[0]}" if one else model,
+        f"Fine-tuning {TITLES[model]} on {where}",
+        cells,
+        how.seeds,
+        how.epochs,
+        note=note,
+    )
+
+
+FINETUNED = ("cifar10", "cifar100", "pets", "flowers102", "food101", "imagenet")
+IMAGENET = tuple(
+    column.partition("/")[2]
+    for name in ("imagenet-resnet18", "imagenet")
+    for column in TABLES[name].rows["sgdf"]
+    if "top-5" not in column
+)
+
 PRESETS: dict[str, Preset] = {
     made.name: made
     for made in (
@@ -247,5 +308,8 @@ PRESETS: dict[str, Preset] = {
         correction(),
         momentum_factors(),
         generation(),
+        *(imagenet(model) for model in IMAGENET),
+        *(finetuning(model, data) for model in ("vit-b32", "vit-l32") for data in FINETUNED),
+        *(finetuning(model, *FINETUNED) for model in ("vit-b32", "vit-l32")),
     )
 }

@@ -56,6 +56,7 @@ class Team:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2's wish
         mesh = init_device_mesh(device.type, (self.size,))
         for block in (*blocks(model), model):
             fully_shard(block, mesh=mesh)

@@ -32,6 +32,17 @@ from sgdf.lab.errors import LabError
 from sgdf.lab.provenance import commit, machine
 
 SAVING_SHARE = 0.02  # of the time, at most, goes into checkpoints
+LOCKS: set[int] = set()  # of the folders that this process holds
+
+
+def let_go() -> None:
+    """A forked process, like one that decodes images, must not hold a folder when this one dies."""
+    for lock in LOCKS:
+        os.close(lock)
+    LOCKS.clear()
+
+
+os.register_at_fork(after_in_child=let_go)
 
 
 class Run:
@@ -54,6 +65,7 @@ class Run:
         with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        LOCKS.add(lock)
         try:
             with explained(self.folder):
                 try:
@@ -66,6 +78,7 @@ class Run:
                 self._check_config()
             yield
         finally:
+            LOCKS.discard(lock)
             os.close(lock)
 
     def _check_config(self) -> None:

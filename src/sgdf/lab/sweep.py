@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sgdf.lab import arguments, models, paper, tasks
 from sgdf.lab import config as configs
 from sgdf.lab.config import Config
-from sgdf.lab.data import sets, synthetic
+from sgdf.lab.data import folders, sets, synthetic
 from sgdf.lab.errors import LabError, unknown
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ def preset(name: str, said: Mapping[str, Any]) -> Sweep:
         raise LabError(f"the preset {name} needs a task: --task, of {', '.join(tasks.TASKS)}")
     task = tasks.find(said["task"])
     title, cells = PRESETS[name]
-    images = synthetic.TRAIN if said.get("data") == "synthetic" else sets.FACTS[task.name].train
+    known = sets.FACTS.get(task.dataset) or folders.layout(task.dataset)
+    images = synthetic.TRAIN if said.get("data") == "synthetic" else known.train
     settings = {"validation": images // 10, **said.get("set", {})}
     full_name = "-".join((name, task.name, said.get("model") or task.model))
     return plan(full_name, {**said, "title": title, "cells": cells(task.name), "set": settings})

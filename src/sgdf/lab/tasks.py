@@ -24,6 +24,7 @@ class Metric:
 
 
 ACCURACY = Metric("test_accuracy", "test accuracy")
+TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
 FID = Metric("fid", "FID", unit="", lower_is_better=True)
 
 
@@ -35,6 +36,7 @@ class Task:
     model: str
     epochs: int
     batch: int
+    epochs_of: Mapping[str, int] = field(default_factory=dict)  # of networks that differ
     data: str = ""  # the data set, if it has another name
     kind: str = "classify"  # the module of the lab that has its trainer
     models: tuple[str, ...] = ()  # the networks that it takes, if not all of the lab's own
@@ -52,6 +54,32 @@ class Task:
     @property
     def dataset(self) -> str:
         return self.data or self.name
+
+
+# torchvision's; the tiny ones, of the same classes, are for a CPU.
+IMAGENET_MODELS = (
+    *("resnet18", "resnet34", "resnet50", "vgg11-bn", "vgg13-bn", "densenet121", "densenet161"),
+    "resnet-tiny",
+)
+VIT_MODELS = ("vit-b32", "vit-l32", "vit-tiny")
+
+
+def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
+    """ViT with a new head, by the paper's protocol; `options` are those of the data."""
+    return Task(
+        f"finetune-{data}",
+        "vit-b32",
+        epochs=10,
+        batch=512,
+        data=data,
+        kind="vision",
+        models=VIT_MODELS,
+        schedule="cosine",
+        clip=1.0,
+        accumulate=8,
+        metrics=metrics or (ACCURACY,),
+        options={"weights": "pretrained", "size": 384, **options},
+    )
 
 
 TASKS = {
@@ -78,6 +106,24 @@ TASKS = {
                 "critic_norm": "layer",
             },
         ),
+        Task(
+            "imagenet",
+            "resnet18",
+            epochs=90,
+            epochs_of={"resnet18": 100},
+            batch=256,
+            kind="vision",
+            models=IMAGENET_MODELS,
+            schedule="cosine",
+            metrics=(ACCURACY, TOP5),
+            options={"size": 224, "classes": 0},
+        ),
+        finetuning("cifar10"),
+        finetuning("cifar100"),
+        finetuning("pets", classes=0),
+        finetuning("flowers102", classes=0),
+        finetuning("food101", classes=0),
+        finetuning("imagenet", ACCURACY, TOP5, classes=0),
     )
 }
 

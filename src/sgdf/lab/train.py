@@ -89,7 +89,8 @@ class Session:
                     compile=place.compile,
                     team=self.team,
                 )
-                with self.run.open() if self.writes else contextlib.nullcontext():
+                held = self.run.open() if self.writes else contextlib.nullcontext()
+                with contextlib.closing(trainer), held:
                     yield from self._to_the_end(trainer)
         except Exception as error:
             self.error = error

@@ -107,6 +107,9 @@ class Trainer:
         """What is measured after an epoch: this process's sums, and what theirs is divided by."""
         return {}
 
+    def close(self) -> None:
+        """End what works ahead on an epoch that may not come."""
+
     # --- an epoch -----------------------------------------------------------------------------
 
     def epoch(self) -> Iterator[None]:
@@ -198,6 +201,8 @@ class Trainer:
             loss, correct = compute(self.batches.position, piece)
             self._backward(loss / size)
             self.sums.add(loss.detach(), correct)
+            if self.team.shards:
+                self.latest = self.batches.position.clone()
             self._skip(piece)
         self._keep_step(len(pieces), size)
         self._skip(size - start - mine)
@@ -208,11 +213,14 @@ class Trainer:
         (loss * self.team.size if self.team.shards else loss).backward()
 
     def _keep_step(self, pieces: int, size: int) -> None:
-        """Processes that share the weights meet in every piece, also those that have none left."""
+        """Processes that share the weights meet in every piece, also those that have none left.
+
+        Those look at an example of theirs once more, which then counts for nothing.
+        """
         if self.team.shards:
             most = len(piece_sizes(-(-size // self.team.size), self.config.accumulate))
             for _ in range(most - pieces):
-                loss, _ = self._loss(self.batches.position * 0, 1)
+                loss, _ = self._loss(self.latest, 1)
                 (loss * 0).backward()
 
     def _skip(self, images: int) -> None:
@@ -305,7 +313,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         live = self.model.state_dict()
-        self.model.load_state_dict({k: scattered(v, live[k]) for k, v in state["model"].items()})
+        self.model.load_state_dict(
+            {k: scattered(v, live.get(k)) for k, v in state["model"].items()}
+        )
         for name, optimizer in self._optimizers().items():
             self._load_optimizer(optimizer, dict(state[name]))
         self.done = state["epoch"]

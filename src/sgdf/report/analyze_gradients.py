@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--seed", type=int, help="default 0, or the run's")
     add("--data", choices=("real", "synthetic"), help="default real, or the run's")
     add("--errors", nargs="?", const="sgdf", metavar="OPTIMIZER", help="also measure bias, "
-        "variance and error of the estimators along its training (default %(const)s)")  # fmt: skip
+        "variance and error of the estimators along its training, from the run's checkpoint or the "
+        "first step on (default %(const)s)")  # fmt: skip
     add("--replicas", type=positive, default=8, help="of each estimator (default %(default)s)")
     add("--images", type=positive, default=2000, metavar="N",
         help="with --errors: train on so many alone (default %(default)s)")  # fmt: skip
@@ -281,10 +282,44 @@ def check_errors(options: argparse.Namespace, dataset: "Dataset", device: "torch
     """Say what stands in their way before the first step is taken."""
     from sgdf.analysis import estimators
 
-    config = settings(options, options.errors)[options.errors]
-    model = weights(config, dataset, device).train()
+    config, model = start(options, dataset, device)
     with in_a_sentence(config):
         estimators.check_errors(model, options.steps, 1, options.replicas, ())
+
+
+def start(
+    options: argparse.Namespace, dataset: "Dataset", device: "torch.device"
+) -> "tuple[Config, nn.Module]":
+    """Where errors are measured from: a run's checkpoint, or else the first step.
+
+    At a checkpoint batch norm goes by its running statistics: with a batch's own, no gradient is
+    the true one. The learning rate is the one that the run had come to.
+    """
+    from torch import nn
+
+    from sgdf.lab.runs import Damaged, read_checkpoint, read_config
+
+    config = settings(options, options.errors)[options.errors]
+    model = weights(config, dataset, device).train()
+    path = Path(options.subject) / "last.pt"
+    if not path.exists():
+        return config, model
+    try:
+        checkpoint = read_checkpoint(path, device)
+    except Damaged as error:
+        raise LabError(f"{path} is damaged ({error}): train the run again") from None
+    try:
+        model.load_state_dict(checkpoint["model"])
+    except RuntimeError:
+        raise LabError(f"{path} is not of {config.model}: leave out --model") from None
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    of_run = read_config(path.parent)
+    if options.lr is None and of_run.optimizer == config.optimizer:
+        lr = checkpoint["metrics"][-1]["lr"]
+        config = replace(config, settings={**config.settings, "lr": lr})
+    return config, model
 
 
 @contextlib.contextmanager
@@ -309,14 +344,14 @@ def measure(
     from sgdf.lab import optimizers
     from sgdf.lab.batches import Images
 
-    config = settings(options, options.errors)[options.errors]
+    config, model = start(options, dataset, device)
     images = Images(dataset.train, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = order[: options.images].sort().values.to(device)
     data = images.normalised(images.pixels[chosen]), images.labels[chosen]
     with in_a_sentence(config):
         found = estimators.estimator_errors(
-            weights(config, dataset, device).train(),
+            model,
             F.cross_entropy,
             [data],
             optimizer_factory=lambda params: optimizers.build(

@@ -59,8 +59,8 @@ class Record:
 
     @property
     def validation(self) -> float | None:
-        """Validation accuracy after the last epoch."""
-        return self.whole[-1].get("validation_accuracy")
+        """The same measure on the images held out, after the last epoch."""
+        return self.whole[-1].get(self.metric.key.replace("test_", "validation_"))
 
     def epochs_to(self, target: float) -> int | None:
         """The first epoch that came up to the target."""

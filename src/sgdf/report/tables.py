@@ -119,7 +119,9 @@ def build(
 def compare(cells: Group, target: float | None = None) -> Comparison:
     chosen = chosen_cells(cells)
     reference = reference_cell(cells, chosen)
-    target = common_target(cells) if target is None else target
+    if target is None:
+        decided = {cell.optimizer for cell in chosen}
+        target = common_target([c for c in cells if c in chosen or c.optimizer not in decided])
     rows = tuple(row_of(cell, reference, target, cell in chosen) for cell in cells)
     config = cells[0].config
     model, task = (paper.TITLES.get(name, visible(name)) for name in (config.model, config.task))
@@ -198,7 +200,7 @@ def arrival(done: Sequence[Record], target: float) -> Arrival:
 
 
 def common_target(cells: Sequence[Cell]) -> float | None:
-    """The worst mean of the final numbers, with room up to a half: all cells come to it."""
+    """The worst mean of the final numbers, with room up to a half: these cells come to it."""
     finals = [spread([record.final for record in cell.finished.values()]) for cell in cells]
     means = [final.mean for final in finals if final]
     if not means:
@@ -236,8 +238,8 @@ def validation_of(cell: Cell) -> Spread | None:
 
 
 def reference_cell(cells: Sequence[Cell], chosen: Sequence[Cell]) -> Cell | None:
-    """SGDF if it is there, as chosen, or as published, or the first; else the first cell."""
-    able = [cell for cell in cells if cell.finished]
+    """SGDF if it is there, as chosen, or as published, or else any, with the most seeds."""
+    able = sorted((cell for cell in cells if cell.finished), key=lambda cell: -len(cell.finished))
     able = [cell for cell in able if cell.optimizer == "sgdf"] or able
     for wanted in (lambda cell: cell in chosen, lambda cell: published(cell.config), bool):
         if found := next(filter(wanted, able), None):

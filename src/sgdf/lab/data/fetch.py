@@ -27,7 +27,7 @@ from rich.progress import (
 )
 
 from sgdf.lab import data
-from sgdf.lab.data import places, read
+from sgdf.lab.data import folders, places, read
 from sgdf.lab.data.unpack import SCRATCH, unpack
 from sgdf.lab.errors import LabError, unknown
 
@@ -90,8 +90,12 @@ class Unreachable(LabError):
 def run(name: str, folder: str | Path | None = None, console: Console | None = None) -> None:
     """Fetch a dataset into the folder, unless it is there."""
     console = console or Console()
+    if name in folders.LAYOUTS:  # too large, or behind an account
+        place = folders.find(name, folder)
+        _say(console, f"{name} is here: the files in {place}")
+        return
     if name not in data.NAMES:
-        raise unknown("dataset", name, data.NAMES)
+        raise unknown("dataset", name, [*data.NAMES, *folders.LAYOUTS])
     if name == "digits":
         _say(console, "digits come with scikit-learn: there is nothing to fetch")
         return

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sgdf.lab.data import places
+from sgdf.lab.data import folders, places
 from sgdf.lab.data.sets import FACTS
 
 
@@ -22,6 +22,15 @@ def run(folder: str | Path | None = None, console: Console | None = None) -> Non
         here, where = _state(name, folder)
         table.add_row(
             name, f"{facts.train} / {facts.test}", str(facts.classes), here, escape(where)
+        )
+    for known in folders.LAYOUTS.values():
+        place = folders.home(known.name, folder)
+        table.add_row(
+            known.name,
+            f"{known.train} / {known.test}",
+            str(known.classes),
+            "yes" if place else "no",
+            escape(f"the files in {place}" if place else known.origin),
         )
     (console or Console()).print(table)
 

@@ -1,0 +1,247 @@
+"""Official layouts, read as they are, and every way in which they can be wrong."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import loadmat, savemat
+
+from lab.data import layouts
+from sgdf.cli import main
+from sgdf.lab.data import folders
+from sgdf.lab.errors import LabError
+
+EXPECTED = {
+    "imagenet": (layouts.SYNSETS, "train/n01443537/n01443537_0.JPEG"),
+    "pets": (layouts.BREEDS, "images/american_bulldog_1.jpg"),
+    "flowers102": (("1", "2", "3"), "jpg/image_00013.jpg"),
+    "food101": (layouts.DISHES, "images/baby_back_ribs/1000.jpg"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    for name, make in layouts.MAKE.items():
+        make(root / name)
+    return root
+
+
+@pytest.fixture
+def spoilt(made, tmp_path):
+    """A copy to damage."""
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+@pytest.mark.parametrize("name", folders.LAYOUTS)
+def test_layouts(made, name):
+    dataset = folders.load(name, made, classes=3)
+    classes, first_of_second = EXPECTED[name]
+    assert dataset.classes == classes
+    assert (len(dataset.train), len(dataset.test)) == (24, 12)
+    for files in (dataset.train, dataset.test):
+        paths = [files.path(i) for i in range(len(files))]
+        assert all(path.is_file() for path in paths)
+        assert len(set(paths)) == len(files)
+        assert np.bincount(files.labels).tolist() == [len(files) // 3] * 3
+    train = dataset.train
+    index = [train.path(i) for i in range(24)].index(made / name / first_of_second)
+    assert train.labels[index] == 1
+    some = train.only(np.array([index, 0]))
+    assert some.path(0) == train.path(index)
+    assert some.labels.tolist() == [1, train.labels[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "official"),
+    [("pets", "oxford-iiit-pet"), ("flowers102", "flowers-102"), ("food101", "food-101")],
+)
+def test_places(made, tmp_path, name, official):
+    assert folders.home(name, made) == made / name
+    assert folders.home(name, made / name) == made / name
+    assert folders.home(name, tmp_path) is None
+    shutil.copytree(made / name, tmp_path / official)
+    assert folders.home(name, tmp_path) == tmp_path / official
+    assert len(folders.load(name, tmp_path, classes=3).test) == 12
+
+
+def test_lists_of_food_as_json(spoilt):
+    meta = spoilt / "food101" / "meta"
+    expected = folders.load("food101", spoilt, classes=3)
+    for part in ("train", "test"):
+        names = (meta / f"{part}.txt").read_text().split()
+        by_class = {dish: [n for n in names if n.startswith(dish)] for dish in layouts.DISHES}
+        (meta / f"{part}.json").write_text(json.dumps(by_class))
+        (meta / f"{part}.txt").unlink()
+    (meta / "classes.txt").unlink()
+    found = folders.load("food101", spoilt, classes=3)
+    assert found.train.names.tolist() == expected.train.names.tolist()
+    assert found.test.labels.tolist() == expected.test.labels.tolist()
+    assert found.classes == expected.classes
+    (meta / "test.json").write_text("[1]")
+    with pytest.raises(LabError, match=r"meta/test\.json is not the list of names"):
+        folders.load("food101", spoilt, classes=3)
+    (meta / "test.json").unlink()
+    with pytest.raises(LabError, match=r"meta has neither test\.txt nor test\.json"):
+        folders.load("food101", spoilt, classes=3)
+
+
+@pytest.mark.parametrize("known", folders.LAYOUTS.values(), ids=folders.LAYOUTS)
+def test_the_number_of_classes_and_of_images(made, known, monkeypatch):
+    """Those of the real dataset, unless said otherwise; the facts are data."""
+    sentence = f"{made / known.name} has 3 classes, and {known.name} has {known.classes}: --set cl"
+    with pytest.raises(LabError, match=re.escape(sentence)):
+        folders.load(known.name, made)
+    with pytest.raises(LabError, match=re.escape("has 3 classes, and")):
+        folders.load(known.name, made, classes=4)
+    whole = dataclasses.replace(known, classes=3, train=24, test=12)
+    monkeypatch.setitem(folders.LAYOUTS, known.name, whole)
+    assert len(folders.load(known.name, made).train) == 24
+    monkeypatch.setitem(folders.LAYOUTS, known.name, dataclasses.replace(whole, test=13))
+    with pytest.raises(LabError, match=rf"{known.name} has 12 test images, and .+ has 13"):
+        folders.load(known.name, made)
+
+
+def remove(*paths):
+    def change(root):
+        for path in paths:
+            shutil.rmtree(root / path) if (root / path).is_dir() else (root / path).unlink()
+
+    return change
+
+
+def write(path, text):
+    return lambda root: (root / path).write_bytes(
+        text if isinstance(text, bytes) else text.encode()
+    )
+
+
+def rename(old, new):
+    return lambda root: (root / old).rename(root / new)
+
+
+def flat_val(root):
+    """As the archive of ImageNet's validation images unpacks."""
+    for path in list((root / "imagenet/val").glob("*/*.JPEG")):
+        path.rename(root / "imagenet/val" / path.name)
+    for folder in list((root / "imagenet/val").iterdir()):
+        if folder.is_dir():
+            folder.rmdir()
+
+
+def without_key(root):
+    path = root / "flowers102/setid.mat"
+    savemat(path, {"trnid": loadmat(path)["trnid"]})
+
+
+def too_many(root):
+    path = root / "flowers102/setid.mat"
+    found = loadmat(path)
+    savemat(path, {k: found[k] for k in ("trnid", "valid")} | {"tstid": np.array([[3, 37]])})
+
+
+VAL = "imagenet/val/n01443537"
+MISTAKES = [
+    (
+        "imagenet",
+        remove("imagenet/val"),
+        r"imagenet has no val: get it from https://image-net\.org",
+    ),
+    ("imagenet", remove(VAL), rf"{VAL} is not there, but .+train/n01443537 is"),
+    ("imagenet", rename(VAL, "imagenet/val/n9"), r"val/n9 is a class that .+train has not"),
+    ("imagenet", flat_val, r"imagenet/val has no folders: its images have to be in a folder a cl"),
+    ("imagenet", lambda root: [p.unlink() for p in (root / VAL).iterdir()], f"{VAL} has no images"),
+    (
+        "pets",
+        remove("pets/annotations/test.txt"),
+        r"pets has no annotations/test\.txt: get it from",
+    ),
+    (
+        "pets",
+        remove("pets/images/Bengal_3.jpg"),
+        r"Bengal_3\.jpg is not there, but .+trainval\.txt",
+    ),
+    (
+        "pets",
+        write("pets/annotations/test.txt", "# head\n\nBengal_9 zero\n"),
+        r"test\.txt has no image and class in line 3",
+    ),
+    (
+        "pets",
+        write("pets/annotations/test.txt", "Bengal_9 1 1 1\n"),
+        r"test\.txt gives Bengal_9 the class 1 in line 1, which is Abyssinian",
+    ),
+    (
+        "pets",
+        write("pets/annotations/test.txt", "Bengal_9 3 1 1\n"),
+        r"pets has no test images of the class Abyssinian",
+    ),
+    ("pets", write("pets/annotations/test.txt", b"\xff\xfe"), r"pets cannot be read: .+utf-8"),
+    ("flowers102", remove("flowers102/setid.mat"), r"flowers102 has no setid\.mat: get it from"),
+    (
+        "flowers102",
+        remove("flowers102/jpg/image_00036.jpg"),
+        r"00036\.jpg is not there, but .+setid",
+    ),
+    ("flowers102", without_key, r"setid\.mat has no valid"),
+    ("flowers102", too_many, r"setid\.mat has images from 3 to 37, and imagelabels.+for 36"),
+    (
+        "flowers102",
+        write("flowers102/setid.mat", b"no MATLAB"),
+        r"setid\.mat is not a file of MATL",
+    ),
+    ("food101", remove("food101/meta"), r"food101 has no meta: get it from .+food-101"),
+    (
+        "food101",
+        remove("food101/images/waffles/1001.jpg"),
+        r"1001\.jpg is not there, but .+meta nam",
+    ),
+    (
+        "food101",
+        remove("food101/images/waffles"),
+        r"waffles/1000\.jpg is not there, but .+meta nam",
+    ),
+    (
+        "food101",
+        write("food101/meta/classes.txt", "apple_pie\nwaffles\npizza\n"),
+        r"meta has baby_back_ribs/1000 in train, whose class is not in classes\.txt",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "sentence"), MISTAKES)
+def test_mistakes_are_named(spoilt, name, change, sentence):
+    change(spoilt)
+    with pytest.raises(LabError, match=sentence) as raised:
+        folders.load(name, spoilt, classes=3)
+    assert "\n" not in str(raised.value)
+
+
+def test_data_that_is_not_there(tmp_path):
+    sentence = (
+        f"pets is not in {tmp_path}: get it from https://www.robots.ox.ac.uk/~vgg/data/pets "
+        f"(images and annotations.tar.gz), and unpack it so that {tmp_path}/pets holds images/*.jpg"
+    )
+    with pytest.raises(LabError, match=re.escape(sentence)):
+        folders.load("pets", tmp_path)
+    with pytest.raises(LabError, match="did you mean pets"):
+        folders.load("pet", tmp_path)
+
+
+def test_the_commands(made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["data", "list", "--data-dir", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(rf"food101 .+75750 / 25250 .+101 .+yes .+the files in {made}/food101", said)
+    assert main(["data", "list", "--data-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"imagenet .+1281167 / 50000 .+1000 .+no .+https://image-net\.org", said)
+    assert main(["data", "fetch", "pets", "--data-dir", str(made)]) == 0
+    assert "pets is here" in capsys.readouterr().out
+    assert main(["data", "fetch", "imagenet", "--data-dir", str(tmp_path)]) == 1
+    assert "get it from https://image-net.org" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
