@@ -87,5 +87,7 @@ def add_reproduce(parser: argparse.ArgumentParser, positive: Callable[[str], int
     add("--epochs", type=positive, help="default: the paper's")
     add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
     add("--data", choices=("real", "synthetic"), default="real", help="default %(default)s")
+    add("--set", action="append", default=[], metavar="NAME=VALUE",
+        help="for all of its runs, as in sgdf train")  # fmt: skip
     add_engine(parser, positive)
     add_place(parser)

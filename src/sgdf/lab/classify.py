@@ -119,7 +119,7 @@ class Classifier(Trainer):
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         return loss, (logits.argmax(1) == labels).sum()
 
-    def _update_curvature(self, size: int) -> None:
+    def _do_more(self, size: int) -> None:
         """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
         if self.team.shards:
             raise LabError(f"{self.config.optimizer} does not go with --shard")

@@ -254,6 +254,21 @@ def detection() -> Preset:
     return Preset("voc-fasterrcnn", title, cells, protocol.seeds, protocol.epochs, note=note)
 
 
+def generation() -> Preset:
+    """All optimizers of tab:fid-wgan-gp."""
+    table, how = TABLES["wgan-gp"], PROTOCOLS["wgan-gp"]
+    cells = tuple(
+        Cell("wgan-gp", "dcgan", optimizer, optimizer, published=row["wgan-gp/dcgan"])
+        for optimizer, row in table.rows.items()
+    )
+    note = (
+        "The paper gives neither data set nor networks, nor settings for SGD and MSVAG, whose "
+        "numbers are the AdaBelief paper's: these are that paper's, but for the critic's norm."
+    )
+    title = "WGAN-GP on CIFAR-10"
+    return Preset("wgan-gp", title, cells, how.seeds, how.epochs, note=note)
+
+
 def imagenet(model: str) -> Preset:
     """A network on ImageNet, with all optimizers of its table."""
     name = "imagenet-resnet18" if model == "resnet18" else "imagenet"
@@ -309,6 +324,7 @@ PRESETS: dict[str, Preset] = {
         correction(),
         momentum_factors(),
         detection(),
+        generation(),
         *(imagenet(model) for model in IMAGENET),
         *(finetuning(model, data) for model in ("vit-b32", "vit-l32") for data in FINETUNED),
         *(finetuning(model, *FINETUNED) for model in ("vit-b32", "vit-l32")),

@@ -432,6 +432,19 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "adabound": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
         "yogi": _set(_WGAN, lr=0.01, betas=_HALF, eps=1e-8),
         "radam": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
+        "sgd": _set(
+            "ours: the defaults of the AdaBelief paper's public code",
+            "The FID is the AdaBelief paper's, which does not give the rate; there SGD is "
+            "without momentum.",
+            lr=2e-4,
+            momentum=0.0,
+        ),
+        "msvag": _set(
+            "ours: the defaults of the AdaBelief paper's public code",
+            "The FID is the AdaBelief paper's, which does not give the rate.",
+            lr=2e-4,
+            betas=_HALF,
+        ),
     },
 }
 

@@ -27,7 +27,7 @@ def sweep_from(options: argparse.Namespace) -> Sweep:
 
 
 def config_of(preset: Preset, cell: Cell, seed: int, options: argparse.Namespace) -> Config:
-    overrides = dict(cell.overrides)
+    overrides = {**cell.overrides, **dict(map(configs.parse_setting, options.set))}
     if preset.track_norms:
         overrides["norms"] = True
     return configs.make(

@@ -25,6 +25,7 @@ class Metric:
 
 ACCURACY = Metric("test_accuracy", "test accuracy")
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
+FID = Metric("fid", "FID", unit="", lower_is_better=True)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,23 @@ TASKS = {
             ),
             # weights: or random, or a file; lists of images: or any
             options={"weights": "pretrained", "lists": "official"},
+        ),
+        Task(
+            "wgan-gp",
+            "dcgan",
+            epochs=100,
+            batch=64,
+            data="cifar10",
+            kind="gan",
+            models=("dcgan", "dcgan-tiny"),
+            schedule="constant",
+            metrics=(FID,),
+            options={
+                "features": "inception",  # the network whose features FID compares
+                "fid_samples": 64000,
+                "fid_every": 0,  # epochs; always after the last
+                "critic_norm": "layer",
+            },
         ),
         Task(
             "imagenet",

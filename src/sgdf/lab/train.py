@@ -125,7 +125,9 @@ class Session:
                 self.watch.step(config, trainer.done + (i + 1) / len(trainer.sizes))
                 yield
             metrics = trainer.metrics()
-            times = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            if trainer.on_gpu:  # of all runs in this process, which mostly is one
+                times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
             if not math.isfinite(metrics["train_loss"]):
                 self._add({**finite(metrics), "diverged": True}, times)
                 self._finish("diverged")

@@ -96,6 +96,10 @@ class Trainer:
         settings = {**self.config.settings, "lr": self.lr}
         return optimizers.build(self.config.optimizer, params, settings, device=self.device)
 
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """All of them, by their names in a checkpoint."""
+        return {"optimizer": self.optimizer}
+
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Over the next `size` examples: the sum of losses, and how many answers were right."""
         raise NotImplementedError
@@ -118,15 +122,18 @@ class Trainer:
             self.sums.zero()
             self._seed()
         self.model.train()
-        every = getattr(self.optimizer, "hessian_every", 0)
         first = self.done * len(self.sizes)
         for i, size in enumerate(self.sizes):
-            curvature = bool(every) and (first + i) % every == every - 1
             with self._turn():
-                self._run(size, curvature, lrs[i])
+                self._run(size, self._wants_more(first + i), lrs[i])
             yield
         self.done += 1
         self.batches.draw(self.done)
+
+    def _wants_more(self, step: int) -> bool:
+        """Whether this step of the run has a second part, `_do_more`."""
+        every = getattr(self.optimizer, "hessian_every", 0)
+        return bool(every) and step % every == every - 1
 
     def _learning_rates(self, epoch: int) -> list[float]:
         config = self.config
@@ -159,29 +166,30 @@ class Trainer:
 
     # --- a step -------------------------------------------------------------------------------
 
-    def _run(self, size: int, curvature: bool, lr: float) -> None:
+    def _run(self, size: int, more: bool, lr: float) -> None:
         if not self.captures_step:
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
+            for optimizer in self._optimizers().values():
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
         if self.graphs is None:
             self._gradients(size)
             self._combine()
-            self._update(size, curvature)
+            self._update(size, more)
         elif self.captures_step:
-            self.graphs.run((size, curvature), lambda: self._whole_step(size, curvature))
+            self.graphs.run((size, more), lambda: self._whole_step(size, more))
         else:
             grads = self.graphs.run((size,), lambda: self._gradients(size))
             for p, grad in zip(self.params, grads, strict=True):
                 p.grad = grad
             self._combine()
-            self._update(size, curvature)
+            self._update(size, more)
 
-    def _whole_step(self, size: int, curvature: bool) -> None:
+    def _whole_step(self, size: int, more: bool) -> None:
         assert isinstance(self.lr, Tensor)
         self.lr.copy_(self.lrs.index_select(0, self.sums.steps.view(1)).squeeze())
         self._gradients(size)
         self._combine()
-        self._update(size, curvature)
+        self._update(size, more)
 
     def _gradients(self, size: int) -> list[Tensor]:
         """Forward and backward of this process's share of the next `size` examples, in pieces."""
@@ -236,13 +244,13 @@ class Trainer:
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.params, self.config.clip)
 
-    def _update(self, size: int, curvature: bool) -> None:
+    def _update(self, size: int, more: bool) -> None:
         if self.config.norms:
             self._step_measured()
         else:
             self.optimizer.step()
-        if curvature:
-            self._update_curvature(size)
+        if more:
+            self._do_more(size)
         self.sums.steps += 1
 
     @torch.no_grad()
@@ -254,7 +262,7 @@ class Trainer:
         moved = joint_norm(torch._foreach_sub(before, params))
         self.sums.norms["direction"] += moved / self.optimizer.param_groups[0]["lr"]
 
-    def _update_curvature(self, size: int) -> None:
+    def _do_more(self, size: int) -> None:
         """What Sophia asks for now and then; only a classifier has answers to draw from."""
         raise LabError(f"{self.config.optimizer} needs a task with classes")
 
@@ -301,7 +309,7 @@ class Trainer:
         return {
             "epoch": self.done,
             "model": gathered(self.model.state_dict()),
-            "optimizer": gathered(self.optimizer.state_dict()),
+            **{name: gathered(o.state_dict()) for name, o in self._optimizers().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -309,19 +317,23 @@ class Trainer:
         self.model.load_state_dict(
             {k: scattered(v, live.get(k)) for k, v in state["model"].items()}
         )
-        saved = dict(state["optimizer"])
+        for name, optimizer in self._optimizers().items():
+            self._load_optimizer(optimizer, dict(state[name]))
+        self.done = state["epoch"]
+
+    def _load_optimizer(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
         saved["state"] = {
-            i: {key: scattered(value, self.params[i]) for key, value in moments.items()}
+            i: {key: scattered(value, params[i]) for key, value in moments.items()}
             for i, moments in saved["state"].items()
         }
-        groups = zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
+        groups = zip(saved["param_groups"], optimizer.param_groups, strict=True)
         saved["param_groups"] = [
             {**old, **{flag: live[flag] for flag in FLAGS if flag in live}} for old, live in groups
         ]
-        self.optimizer.load_state_dict(saved)
-        for group in self.optimizer.param_groups:
+        optimizer.load_state_dict(saved)
+        for group in optimizer.param_groups:
             group["lr"] = self.lr  # the tensor that captured steps read
-        self.done = state["epoch"]
 
 
 class Sums:
