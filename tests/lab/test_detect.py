@@ -365,6 +365,7 @@ def test_weights_run_no_code(data, tmp_path, capsys):
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
         ([*TINY, "--set", "momentums=6"], "momentums"),
+        ([*TINY, "--precision", "bf16"], "boxes need more digits than bf16 has"),
         ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, officially it is 5011"),
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
     ],

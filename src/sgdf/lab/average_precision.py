@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pycocotools  # type: ignore[import-untyped]  # noqa: F401, or missed after an epoch
 import torch
 from torch import Tensor
 from torchmetrics.detection import MeanAveragePrecision

@@ -164,6 +164,8 @@ class Detector(Trainer):
     ) -> None:
         if team.shards:
             raise LabError(f"{config.task} does not go with --shard: leave it out")
+        if config.precision == "bf16":
+            raise LabError("boxes need more digits than bf16 has: --precision tf32 or fp32")
         training, self.judged = split(dataset, config.validation)
         batches = Stream(training, device, config=config, team=team)
         super().__init__(config, model, batches, device, compile=False, team=team)
@@ -184,9 +186,8 @@ class Detector(Trainer):
         """
         images, targets = self.batches.take(position, size)
         torch.manual_seed(seed_for("proposals", self.config.seed, self.done) + int(position))
-        with self._autocast():
-            losses: dict[str, Tensor] = self.model(images, targets)
-        total = torch.stack([loss.float() for loss in losses.values()]).sum()
+        losses: dict[str, Tensor] = self.model(images, targets)
+        total = torch.stack([*losses.values()]).sum()
         return size * total, torch.zeros((), dtype=torch.int64, device=self.device)
 
     def metrics(self) -> dict[str, Any]:
@@ -209,8 +210,7 @@ class Detector(Trainer):
         self.model.eval()
         mine = []
         for pixels in prepared(lambda e: e.pixels(), examples[first : first + count]):
-            with self._autocast():
-                (found,) = self.model([pixels.to(self.device).float() / 255])
+            (found,) = self.model([pixels.to(self.device).float() / 255])
             mine.append(Detections(*(found[k].cpu() for k in ("boxes", "labels", "scores"))))
         self.model.train()
         return [found for part in self.team.all_say(mine) for found in part]
