@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 import torch
@@ -51,12 +50,8 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_downloads(monkeypatch, tmp_path):
-    def refuse(*_: object, **__: object) -> None:
-        raise URLError("no network in tests")
-
+def empty_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
 
 
 def metrics(out: Path) -> list[dict]:
@@ -248,7 +243,7 @@ def coco_like(path: Path) -> dict[str, torch.Tensor]:
 
 def test_weights_of_another_number_of_classes_get_new_last_layers(tmp_path):
     state = coco_like(tmp_path / "coco.pth")
-    model = detectors.build("fasterrcnn-tiny", classes=20, weights=tmp_path / "coco.pth")
+    model = detectors.build("fasterrcnn-tiny", classes=20, file=tmp_path / "coco.pth")
     assert model.roi_heads.box_predictor.cls_score.out_features == 21
     own = model.state_dict()
     kept = [key for key in state if not key.startswith("roi_heads.box_predictor")]
@@ -272,7 +267,7 @@ def test_batch_norms_with_weights_are_frozen(data, tmp_path):
 
 
 def test_random_weights_train_their_batch_norms():
-    model = detectors.build("fasterrcnn-tiny", classes=20, weights=None)
+    model = detectors.build("fasterrcnn-tiny", classes=20, file=None)
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
 
 
@@ -358,10 +353,10 @@ def test_weights_run_no_code(data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "fasterrcnn"], "put the file of https://download.pytorch.org/models/fasterrc"),
-        (["--model", "fasterrcnn-tiny"], "fasterrcnn-tiny has no pretrained weights"),
-        (["--set", "weights=randon"], "did you mean random?"),
-        (["--set", "weights=3"], "weights is pretrained, random or a file, not 3"),
+        (["--model", "fasterrcnn"], "download https://download.pytorch.org/models/fasterrcnn"),
+        (["--model", "fasterrcnn-tiny"], "fasterrcnn-tiny has no published weights"),
+        (["--set", "weights=randon"], "there is no file of weights randon: --set weights takes"),
+        (["--set", "weights=3"], "weights is pretrained, random or the path of a file, not 3"),
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
         ([*TINY, "--set", "momentums=6"], "momentums"),
@@ -578,7 +573,7 @@ def test_reproduce_shows_the_published_beside(data, tmp_path, capsys, monkeypatc
     """Through the whole command, with the tiny network in the place of the large one."""
     coco_like(tmp_path / "coco.pth")
     monkeypatch.setitem(detectors.MODELS, "fasterrcnn", detectors.fasterrcnn_tiny)
-    monkeypatch.setattr(detectors, "coco_file", lambda: tmp_path / "coco.pth")
+    monkeypatch.setattr(detectors, "weights_file", lambda *_: tmp_path / "coco.pth")
     monkeypatch.setattr(voc, "OFFICIAL", dict(zip(voc.OFFICIAL, (4, 2, 4), strict=True)))
     words = ["reproduce", "voc-fasterrcnn", "--device", "cpu", "--jobs", "1"]
     words += ["--only", "sgdf", "eadam", "--data-dir", str(data)]

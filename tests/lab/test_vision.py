@@ -237,7 +237,7 @@ def pretrained(path, size=64, old_names=False, **changes):
 def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
     path = tmp_path / "weights.pth"
     source = pretrained(path, old_names=old_names)
-    model = models.build("vit-tiny", classes=3, size=96, weights=str(path))
+    model = models.build("vit-tiny", classes=3, size=96, file=path)
     theirs = dict(source.named_parameters())
     for name, value in model.named_parameters():
         if name.startswith("heads."):
@@ -258,7 +258,7 @@ def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
 def test_weights_of_the_same_grid_keep_their_place_but_not_their_head(tmp_path):
     path = tmp_path / "weights.pth"
     source = pretrained(path)
-    model = models.build("vit-tiny", classes=1000, size=64, weights=str(path))
+    model = models.build("vit-tiny", classes=1000, size=64, file=path)
     assert torch.equal(model.encoder.pos_embedding, source.encoder.pos_embedding)
     assert not model.heads.head.weight.any()
 
@@ -291,7 +291,7 @@ def test_weights_that_do_not_fit(tmp_path, changes, sentence):
     path = tmp_path / "weights.pth"
     pretrained(path, **changes)
     with pytest.raises(LabError, match=rf"{path} does not fit the model.+{sentence}") as raised:
-        models.build("vit-tiny", classes=3, size=96, weights=str(path))
+        models.build("vit-tiny", classes=3, size=96, file=path)
     assert "\n" not in str(raised.value)
 
 
@@ -308,7 +308,7 @@ def test_files_that_are_no_weights(tmp_path, capsys):
         else:
             torch.save(content, path)
         with pytest.raises(LabError, match=rf"{path} is not a file of weights: "):
-            models.build("vit-tiny", classes=3, size=96, weights=str(path))
+            models.build("vit-tiny", classes=3, size=96, file=path)
     assert "ran" not in capsys.readouterr().out
 
 

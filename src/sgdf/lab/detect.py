@@ -44,11 +44,11 @@ def build(
     team: Team = ALONE,
 ) -> "Detector":
     """Not compiled, whatever is asked for: no two batches have the same shape."""
-    weights = detectors.weights_file(config.model, config.option("weights"))
+    file = detectors.weights_file(config.model, config.option("weights"))
     dataset = load_dataset(data_dir, config.data == "synthetic", wants_official(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = detectors.build(config.model, classes=len(voc.CLASSES), weights=weights)
+        model = detectors.build(config.model, classes=len(voc.CLASSES), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 

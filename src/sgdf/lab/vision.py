@@ -35,8 +35,7 @@ def check(config: Config, data_dir: Path | None) -> None:
         raise LabError(f"there is no synthetic stand-in for {name}, whose images are files")
     else:
         folders.find(name, data_dir)
-    if weights_of(config) != "random":
-        models.weights_file(config.model, weights_of(config))
+    weights_of(config)
 
 
 def build(
@@ -53,8 +52,8 @@ def build(
     classes, batches, judged = found(config, data_dir, device, team)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        size, weights = config.option("size"), weights_of(config)
-        model = models.build(config.model, classes=classes, size=size, weights=weights)
+        size, file = config.option("size"), weights_of(config)
+        model = models.build(config.model, classes=classes, size=size, file=file)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made = StreamClassifier if are_files else Classifier
     return made(config, model, batches, judged, device, compile=compile, team=team)
@@ -68,10 +67,11 @@ class StreamClassifier(Classifier):
         self.batches.close()
 
 
-def weights_of(config: Config) -> str:
-    """A run that is not told of weights begins with random ones."""
-    has_option = "weights" in tasks.find(config.task).options
-    return str(config.option("weights")) if has_option else "random"
+def weights_of(config: Config) -> Path | None:
+    """The file of weights that the run begins with; ImageNet's begin with random ones."""
+    if "weights" not in tasks.find(config.task).options:
+        return None
+    return models.weights_file(config.model, config.option("weights"))
 
 
 def resident(config: Config, data_dir: Path | None, device: torch.device, team: Team) -> Data:

@@ -4,9 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
-import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, FasterRCNN_ResNet50_FPN_Weights
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -14,22 +12,22 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN, resnet_
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
-from sgdf.lab.errors import LabError, unknown
-from sgdf.lab.models.vision import read
+from sgdf.lab.errors import LabError
+from sgdf.lab.models import weights
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
 PREDICTOR = "roi_heads.box_predictor."  # what names the parameters of the last layers
 
 
-def build(name: str, *, classes: int, weights: Path | None) -> FasterRCNN:
+def build(name: str, *, classes: int, file: Path | None) -> FasterRCNN:
     """The named network for `classes` classes and the background.
 
     Without a file of weights they come from torch's global RNG. As in torchvision, batch norms
     are then trained; with weights they are frozen, and so are the first layers of ResNet50.
     """
-    model = MODELS[name](weights is not None)
-    if weights is not None:
-        fill(model, weights)
+    model = MODELS[name](file is not None)
+    if file is not None:
+        fill(model, file)
     features = model.roi_heads.box_predictor.cls_score.in_features
     model.roi_heads.box_predictor = FastRCNNPredictor(features, classes + 1)
     return model
@@ -83,44 +81,12 @@ MODELS = {"fasterrcnn": fasterrcnn, "fasterrcnn-tiny": fasterrcnn_tiny}
 
 
 def weights_file(name: str, said: Any) -> Path | None:
-    """Where the weights are that a user asks for: `pretrained`, `random` or a file."""
-    if said == "random":
-        return None
-    if said == "pretrained":
-        if name != "fasterrcnn":
-            raise LabError(f"{name} has no pretrained weights: --set weights=random, or a file")
-        return coco_file()
-    if not isinstance(said, str):
-        raise LabError(f"weights is pretrained, random or a file, not {said!r}")
-    path = Path(said).expanduser()
-    if not path.is_file():
-        hint = "" if "/" in said or "." in said else f" ({unknown('kind', said, KINDS)})"
-        raise LabError(f"there is no file {path} of weights{hint}")
-    return path
-
-
-KINDS = ("pretrained", "random")
-
-
-def coco_file() -> Path:
-    """Torchvision's weights in torch's cache, downloaded if they are not there."""
-    path = Path(torch.hub.get_dir()) / "checkpoints" / COCO.url.rpartition("/")[2]
-    if not path.is_file():
-        digest = path.stem.rpartition("-")[2]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(COCO.url, str(path), digest, progress=False)
-        except (URLError, OSError, RuntimeError) as error:
-            raise LabError(
-                f"the COCO weights cannot be downloaded ({error}): put the file of {COCO.url} at "
-                f"{path}, or say --set weights=random or a file"
-            ) from None
-    return path
+    return weights.find(name, said, COCO.url if name == "fasterrcnn" else None)
 
 
 def fill(model: nn.Module, path: Path) -> None:
     """Weights from a file, but for the last layers, which are made for other classes."""
-    own, given = body(model.state_dict()), body(read(path))
+    own, given = body(model.state_dict()), body(weights.read(path))
     for key in [*own, *given]:
         if key not in given:
             raise LabError(f"{path} does not fit the model: it has no {key}")

@@ -10,6 +10,7 @@ from torchvision import models
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.models import weights
 
 # The mean and the deviation of ImageNet's pixels, by which the published weights were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -40,8 +41,8 @@ PUBLISHED = {
 }
 
 
-def build(name: str, *, classes: int, size: int, weights: str = "random") -> nn.Module:
-    """The named network, for square images; what is not loaded comes from torch's global RNG.
+def build(name: str, *, classes: int, size: int, file: Path | None = None) -> nn.Module:
+    """The named network, for square images; what is not in the file comes from torch's global RNG.
 
     The head of a transformer is new, and zero.
     """
@@ -52,36 +53,18 @@ def build(name: str, *, classes: int, size: int, weights: str = "random") -> nn.
     if size % PATCH:
         raise LabError(f"{name} takes images of a multiple of {PATCH} pixels, not {size}")
     model = TRANSFORMERS[name](image_size=size, num_classes=classes)
-    if weights != "random":
-        load(model, weights_file(name, weights))
+    if file is not None:
+        load(model, file)
     return model
 
 
-def weights_file(name: str, weights: str) -> Path:
-    """Where the weights lie: nothing is downloaded unasked, they are up to a gigabyte."""
-    path = Path(weights).expanduser()
-    if weights != "pretrained":
-        if not path.is_file():
-            raise LabError(
-                f"there is no file of weights {path}: --set weights takes pretrained, random, or "
-                "the path of a file"
-            )
-        return path
-    if name not in PUBLISHED:
-        raise LabError(f"{name} has no published weights: --set weights=random, or a file's path")
-    url = PUBLISHED[name].url
-    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
-    if not path.is_file():
-        raise LabError(
-            f"the pretrained weights of {name} are not here: download {url} to {path}, or say "
-            "--set weights=random, or =PATH of others"
-        )
-    return path
+def weights_file(name: str, said: Any) -> Path | None:
+    return weights.find(name, said, PUBLISHED[name].url if name in PUBLISHED else None)
 
 
 def load(model: VisionTransformer, path: Path) -> None:
     """All but the head, with the position embedding interpolated to the model's grid."""
-    state = read(path)
+    state = weights.read(path)
     place = "encoder.pos_embedding"
     if not isinstance(found := state.get(place), torch.Tensor) or found.ndim != 3:
         raise LabError(f"{path} does not fit the model: it has no {place} of three dimensions")
@@ -98,17 +81,3 @@ def load(model: VisionTransformer, path: Path) -> None:
             raise LabError(f"{path} does not fit the model: it has no {name}")
     for name in unexpected:
         raise LabError(f"{path} does not fit the model, which has no {name}")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A state dict, also one inside of a checkpoint as `model`."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a reader may say of bytes that are no weights
-        why = str(error).partition("\n")[0]
-        raise LabError(f"{path} is not a file of weights: {why}") from None
-    if isinstance(state, dict) and isinstance(state.get("model"), dict):
-        state = state["model"]
-    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise LabError(f"{path} is not a file of weights: it holds no names with their values")
-    return dict(state)
