@@ -189,7 +189,7 @@ def test_reproduce_runs_the_papers_cells_with_its_settings():
     (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
     assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
     (small,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1], set=["batch=64"])
-    assert small == replace(alone, batch=64)
+    assert small == dataclasses.replace(alone, batch=64)
     assert all(config.norms for config in planned("momentum-factors"))
     ablation = {config.settings["correction"] for config in planned("correction")}
     assert ablation == {True, False}
