@@ -132,7 +132,7 @@ def published(config: Config) -> Value | None:
 
 
 def follows_paper(config: Config) -> bool:
-    """Trained for as long and on the same data as in the paper, and measured in the same way."""
+    """Trained as long, on the same data, from such weights, and measured as in the paper."""
     try:
         protocol = paper.protocol(config.task, config.model)
     except LabError:  # the paper does not have this task

@@ -238,6 +238,22 @@ def momentum_factors() -> Preset:
     )
 
 
+def detection() -> Preset:
+    """All optimizers of tab:object_detection."""
+    cells = tuple(
+        Cell("voc", "fasterrcnn", optimizer, optimizer, published=row["voc/fasterrcnn"])
+        for optimizer, row in TABLES["voc"].rows.items()
+    )
+    note = (
+        "The paper does not say by which rule it computed its mAP: at IoU 0.5 is what stands "
+        "here. AdaBelief's and EAdam's numbers are other papers', of other settings; here these "
+        "two have Adam's."
+    )
+    protocol = PROTOCOLS["voc"]
+    title = TABLES["voc"].title
+    return Preset("voc-fasterrcnn", title, cells, protocol.seeds, protocol.epochs, note=note)
+
+
 def generation() -> Preset:
     """All optimizers of tab:fid-wgan-gp."""
     table, how = TABLES["wgan-gp"], PROTOCOLS["wgan-gp"]
@@ -307,6 +323,7 @@ PRESETS: dict[str, Preset] = {
         wiener_adam(),
         correction(),
         momentum_factors(),
+        detection(),
         generation(),
         *(imagenet(model) for model in IMAGENET),
         *(finetuning(model, data) for model in ("vit-b32", "vit-l32") for data in FINETUNED),

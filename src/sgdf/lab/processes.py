@@ -74,13 +74,17 @@ class Team:
         dist.broadcast_object_list(box, 0)
         return box[0]
 
+    def all_say(self, value: Any) -> list[Any]:
+        """What every process has, in all of them."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
     def any(self, flag: bool) -> bool:
         """Whether it is true in any process; all of them have to ask."""
-        if self.size == 1:
-            return flag
-        flags: list[Any] = [None] * self.size
-        dist.all_gather_object(flags, flag)
-        return any(flags)
+        return any(self.all_say(flag))
 
 
 ALONE = Team()

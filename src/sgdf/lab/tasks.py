@@ -90,6 +90,21 @@ TASKS = {
         Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
         Task("cifar100", "vgg11", epochs=200, batch=128, augmented=True),
         Task(
+            "voc",
+            "fasterrcnn",
+            epochs=4,
+            batch=2,
+            kind="detect",
+            models=("fasterrcnn", "fasterrcnn-tiny"),
+            metrics=(
+                Metric("test_ap50", "mAP at IoU 0.5"),
+                Metric("test_ap", "mAP at IoU 0.5 to 0.95"),
+                Metric("test_voc_ap", "mAP by the rule of VOC 2007"),
+            ),
+            # weights: or random, or a file; lists of images: or any
+            options={"weights": "pretrained", "lists": "official"},
+        ),
+        Task(
             "wgan-gp",
             "dcgan",
             epochs=100,

@@ -109,6 +109,8 @@ class Session:
         if self._is_finished():  # by another process, while this one got ready
             return
         config = self.run.config
+        for note in trainer.notes:
+            self.console.print(note, soft_wrap=True, markup=False)
         self._go_on(trainer)
         events = None
         if self.writes:

@@ -50,6 +50,7 @@ class Trainer:
     """
 
     counts_answers = False  # that are right or wrong
+    notes: tuple[str, ...] = ()  # about the data, said when a run starts or goes on
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sgdf.lab.data import folders, places
+from sgdf.lab.data import folders, places, voc
 from sgdf.lab.data.sets import FACTS
 
 
@@ -32,6 +32,9 @@ def run(folder: str | Path | None = None, console: Console | None = None) -> Non
             "yes" if place else "no",
             escape(f"the files in {place}" if place else known.origin),
         )
+    here, where = voc.state(folder)
+    train, test = (sum(voc.OFFICIAL[part] for part in p) for p in (voc.TRAINING, voc.TEST))
+    table.add_row("voc", f"{train} / {test}", str(len(voc.CLASSES)), here, escape(where))
     (console or Console()).print(table)
 
 

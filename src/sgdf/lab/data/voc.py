@@ -1,0 +1,238 @@
+"""PASCAL VOC 2007 and 2012 as officially unpacked, for detection.
+
+    VOCdevkit/VOC2007/JPEGImages/000005.jpg
+    VOCdevkit/VOC2007/Annotations/000005.xml
+    VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt
+    VOCdevkit/VOC2012/...                          (its test.txt was never published)
+
+Trained is on both years' trainval, judged on 2007's test. All annotations are read and checked
+when a run starts; of the images only the heads, until they are needed.
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sgdf.lab.data import places
+from sgdf.lab.errors import LabError, unknown
+
+CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *("train", "tvmonitor"),
+)
+LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}  # 0 is the background
+Part = tuple[str, str]  # a year and one of its lists
+TRAINING = (("VOC2007", "trainval"), ("VOC2012", "trainval"))
+TEST = (("VOC2007", "test"),)
+OFFICIAL = {  # images in a list
+    ("VOC2007", "trainval"): 5011,
+    ("VOC2012", "trainval"): 11540,
+    ("VOC2007", "test"): 4952,
+}
+ARCHIVES = (
+    "VOCtrainval_06-Nov-2007.tar, VOCtest_06-Nov-2007.tar and VOCtrainval_11-May-2012.tar of "
+    "host.robots.ox.ac.uk/pascal/VOC"
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image and the objects in it.
+
+    A box is left, top, right, bottom in pixels from 0 on, with the right and bottom edges behind
+    the last pixel: the first pixel of an image alone is 0, 0, 1, 1.
+    """
+
+    path: Path
+    size: tuple[int, int]  # width, height
+    boxes: Tensor  # n x 4, float32
+    labels: Tensor  # n, int64, from 1 on
+    difficult: Tensor  # n, bool
+
+    def pixels(self) -> Tensor:
+        """3 x height x width, uint8."""
+        with opened(self.path) as image:
+            values = np.array(image.convert("RGB"))
+        return torch.from_numpy(values).permute(2, 0, 1)
+
+
+@dataclass(frozen=True)
+class Voc:
+    """Images to train on, all with an object that counts, and images to judge by."""
+
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+    left_out: int = 0  # training images that have none
+
+
+# --- where it lies --------------------------------------------------------------------------------
+
+
+def find(folder: str | Path | None) -> Path:
+    """The VOCdevkit in the data folder, with all lists of images that are needed."""
+    folder = places.data_folder(folder)
+    for devkit in (folder / "voc" / "VOCdevkit", folder / "VOCdevkit"):
+        if devkit.is_dir():
+            for year, part in (*TRAINING, *TEST):
+                path = list_file(devkit, year, part)
+                if not path.is_file():
+                    raise LabError(f"there is no {path}: unpack {ARCHIVES} in {devkit.parent}")
+            return devkit
+    home = folder / "voc"
+    raise LabError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
+
+
+def state(folder: Path) -> tuple[str, str]:
+    """For `sgdf data list`: here or not, and where, or where it comes from."""
+    try:
+        return "yes", str(find(folder))
+    except LabError:
+        return "no", f"unpack the archives of host.robots.ox.ac.uk/pascal/VOC in {folder / 'voc'}"
+
+
+def list_file(devkit: Path, year: str, part: str) -> Path:
+    return devkit / year / "ImageSets" / "Main" / f"{part}.txt"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def load(folder: str | Path | None, *, official: bool = True) -> Voc:
+    """All images in the lists, read and checked."""
+    devkit, lists = find(folder), lists_in(folder, official=official)
+    training = read_examples(devkit, {part: lists[part] for part in TRAINING})
+    kept = tuple(example for example in training if not example.difficult.all())
+    if not kept:
+        raise LabError(f"no training image in {devkit} has an object to train on")
+    test = read_examples(devkit, {part: lists[part] for part in TEST})
+    if not test:
+        raise LabError(f"{list_file(devkit, *TEST[0])} has no images")
+    return Voc(kept, test, len(training) - len(kept))
+
+
+def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[Part, list[str]]:
+    """The names of the images, as many as there are `official`ly, or any."""
+    devkit = find(folder)
+    lists = {part: names_in(list_file(devkit, *part)) for part in (*TRAINING, *TEST)}
+    for part, names in lists.items() if official else ():
+        if len(names) != OFFICIAL[part]:
+            raise LabError(
+                f"{list_file(devkit, *part)} lists {len(names)} images, officially it is "
+                f"{OFFICIAL[part]}: unpack it again, or say --set lists=any"
+            )
+    return lists
+
+
+def names_in(path: Path) -> list[str]:
+    try:
+        names = path.read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from None
+    for name in names:
+        if not re.fullmatch(r"\w+", name):
+            raise LabError(f"{path} lists {name!r}, which is no name of an image")
+    return names
+
+
+def read_examples(devkit: Path, lists: Mapping[Part, list[str]]) -> tuple[Example, ...]:
+    return tuple(
+        read_example(devkit / year, name) for (year, _), names in lists.items() for name in names
+    )
+
+
+def read_example(root: Path, name: str) -> Example:
+    """An annotation, checked against its image, of which only the head is read."""
+    image = root / "JPEGImages" / f"{name}.jpg"
+    annotation = root / "Annotations" / f"{name}.xml"
+    for path in (image, annotation):
+        if not path.is_file():
+            raise LabError(f"there is no {path}, which a list in {root / 'ImageSets'} names")
+    with opened(image) as head:
+        size = head.size
+    objects = [read_object(element, annotation, size) for element in elements_of(annotation)]
+    return Example(
+        image,
+        size,
+        torch.tensor([box for box, _, _ in objects], dtype=torch.float32).reshape(-1, 4),
+        torch.tensor([label for _, label, _ in objects], dtype=torch.int64),
+        torch.tensor([difficult for _, _, difficult in objects], dtype=torch.bool),
+    )
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path, formats=("JPEG",)) as image:
+            yield image
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise damaged(path, error) from None
+
+
+class PlainBuilder(ElementTree.TreeBuilder):
+    """Builds a tree from XML without a document type: there entities would be declared.
+
+    The parser of the standard library expands those, so that a small file can become huge.
+    """
+
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it declares a document type")
+
+
+def elements_of(path: Path) -> list[ElementTree.Element]:
+    """The objects in an annotation."""
+    try:
+        parser = ElementTree.XMLParser(target=PlainBuilder())
+        root = ElementTree.fromstring(path.read_bytes(), parser=parser)
+    except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
+        raise damaged(path, error) from None
+    if root.tag != "annotation":
+        raise LabError(f"{path} is not an annotation of VOC: it begins with <{root.tag}>")
+    return root.findall("object")
+
+
+def read_object(
+    element: ElementTree.Element, path: Path, size: tuple[int, int]
+) -> tuple[list[float], int, bool]:
+    """Box, label, and whether it is marked as difficult."""
+    name = element.findtext("name", "").strip()
+    if name not in LABELS:
+        raise LabError(f"{path}: {unknown('class of VOC', name, CLASSES)}")
+    edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        box = [float(edge) for edge in edges]
+    except ValueError:
+        raise LabError(f"{path}: the box of a {name} is not four numbers: {edges}") from None
+    difficult = element.findtext("difficult", "0").strip() == "1"
+    return inside(box, path, name, size), LABELS[name], difficult
+
+
+def inside(box: list[float], path: Path, name: str, size: tuple[int, int]) -> list[float]:
+    """From the first and last pixel, counted from 1, to edges within the image.
+
+    A pixel outside is forgiven, where someone counted from 0 or had half pixels.
+    """
+    left, top, right, bottom = box[0] - 1, box[1] - 1, box[2], box[3]
+    width, height = size
+    fits = -1 <= left < right <= width + 1 and -1 <= top < bottom <= height + 1
+    cut = [max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)]
+    if not fits or not (cut[0] < cut[2] and cut[1] < cut[3]) or not all(map(math.isfinite, box)):
+        numbers = ", ".join(f"{edge:g}" for edge in box)
+        raise LabError(
+            f"{path}: the box of a {name}, {numbers}, is empty or not inside the image of "
+            f"{width}x{height} pixels"
+        )
+    return cut
+
+
+def damaged(path: Path, error: Exception) -> LabError:
+    return LabError(f"{path} cannot be read: {error}: unpack it again")
