@@ -199,7 +199,7 @@ def test_the_networks_are_dcgans():
     assert channels == [512, 256, 128, 64, 3]
     channels = [m.out_channels for m in model.critic.layers if isinstance(m, nn.Conv2d)]
     assert channels == [64, 128, 256, 512, 1]
-    assert float(model.critic.layers[2].weight.std()) == pytest.approx(0.02, rel=0.05)
+    assert model.critic.layers[2].weight.std().item() == pytest.approx(0.02, rel=0.05)
     images = torch.rand(3, 3, 64, 64)
     alone, together = model.critic(images[:1]), model.critic(images)[:1]
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
@@ -429,6 +429,16 @@ def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> Non
 )
 def test_what_does_not_fit_is_one_sentence(words, sentence, tmp_path, capsys):
     refused(words, sentence, tmp_path, capsys)
+
+
+def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
+    refused(["--set", "features=inception"], 'pip install "sgdf[vision]"', tmp_path, capsys)
+    monkeypatch.delitem(sys.modules, "sgdf.lab.gan")
+    monkeypatch.delitem(sys.modules, "sgdf.lab.fid")
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
+    refused([], "wgan-gp needs torchmetrics", tmp_path, capsys)
 
 
 def cut(folder: Path) -> None:

@@ -178,7 +178,8 @@ def test_published_settings_are_the_default():
 
 def test_reproduce_runs_the_papers_cells_with_its_settings():
     def planned(name: str, **said):
-        asked = {"only": None, "seeds": None, "epochs": None, "precision": "tf32", "data": "real"}
+        asked = {"only": None, "seeds": None, "epochs": None, "precision": "tf32", "data": "real",
+                 "set": []}  # fmt: skip
         return reproduce.sweep_from(argparse.Namespace(name=name, **{**asked, **said})).configs
 
     table = planned("cifar10-vgg11")
@@ -187,6 +188,8 @@ def test_reproduce_runs_the_papers_cells_with_its_settings():
     assert all(configs.published(config) for config in table), "each stands beside its number"
     (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
     assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
+    (small,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1], set=["batch=64"])
+    assert small == dataclasses.replace(alone, batch=64)
     assert all(config.norms for config in planned("momentum-factors"))
     ablation = {config.settings["correction"] for config in planned("correction")}
     assert ablation == {True, False}

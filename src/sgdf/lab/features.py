@@ -13,6 +13,7 @@ Every network gets bytes, N x 3 x H x W, and gives N x D numbers.
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator
@@ -61,6 +62,8 @@ def load(name: str, device: torch.device) -> nn.Module:
 
 
 def inception_path() -> Path:
+    if importlib.util.find_spec("torch_fidelity") is None:
+        raise LabError('features=inception needs torch-fidelity: pip install "sgdf[vision]"')
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION
     if not path.exists():
         raise LabError(
