@@ -304,7 +304,7 @@ FIRST = "backbone.body.stage0.0.weight"
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: None, "there is no file {path} of weights"),
+        (lambda path: None, "there is no file of weights {path}"),
         (lambda path: path.write_bytes(b"weights"), "{path} is not a file of weights: "),
         (lambda path: torch.save([1, 2], path), "{path} is not a file of weights: it holds no"),
         (
@@ -378,7 +378,7 @@ def test_the_file_goes_where_the_sentence_says(data, tmp_path, capsys, monkeypat
     argv = ["train", "voc", *ANY, "--epochs", "1", "--data-dir", str(data)]
     argv += ["--out", str(tmp_path / "runs")]
     assert main(argv) == 1
-    where = re.search(r" at (\S+), or say", capsys.readouterr().err)
+    where = re.search(r" to (\S+), or say", capsys.readouterr().err)
     assert where
     Path(where[1]).parent.mkdir(parents=True, exist_ok=True)
     coco_like(Path(where[1]))

@@ -263,7 +263,7 @@ def generation() -> Preset:
     )
     note = (
         "The paper gives neither data set nor networks, nor settings for SGD and MSVAG, whose "
-        "numbers are the AdaBelief paper's: these are that paper's, but for the critic's norm."
+        "numbers are the AdaBelief paper's: here these are as in that paper's code."
     )
     title = "WGAN-GP on CIFAR-10"
     return Preset("wgan-gp", title, cells, how.seeds, how.epochs, note=note)

@@ -118,7 +118,7 @@ TASKS = {
                 "features": "inception",  # the network whose features FID compares
                 "fid_samples": 64000,
                 "fid_every": 0,  # epochs; always after the last
-                "critic_norm": "layer",
+                "critic_norm": "batch",  # or layer
             },
         ),
         Task(

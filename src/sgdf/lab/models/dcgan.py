@@ -1,9 +1,9 @@
 """DCGAN: a generator of images and a critic that scores them, for WGAN-GP.
 
 Both halve or double the image at every layer but the one next to 4x4 pixels, with twice the
-channels for half the side. The gradient penalty is on the critic's gradient for one image at a
-time, so what it says of an image must not depend on the others of the batch: layer norm stands
-where DCGAN has batch norm. `norm="batch"` has batch norm there all the same.
+channels for half the side. With batch norm in the critic, as DCGAN and the published protocol have
+it, a score depends on the other images of the batch, though the gradient penalty looks at one image
+at a time: the WGAN-GP paper leaves it out for that reason, and `norm="layer"` has layer norm there.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from sgdf.lab.errors import unknown
 
 Z = 100  # numbers that an image is made from
 CRITIC_NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "layer": lambda channels: nn.GroupNorm(1, channels),  # over all of one image
     "batch": nn.BatchNorm2d,
+    "layer": lambda channels: nn.GroupNorm(1, channels),  # over all of one image
 }
 
 
@@ -73,7 +73,7 @@ class DCGAN(nn.Module):
     (torch.Size([2, 3, 16, 16]), torch.Size([2]))
     """
 
-    def __init__(self, width: int = 64, size: int = 64, norm: str = "layer") -> None:
+    def __init__(self, width: int = 64, size: int = 64, norm: str = "batch") -> None:
         super().__init__()
         self.size = size
         self.generator = Generator(width, size)
