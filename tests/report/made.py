@@ -32,13 +32,17 @@ def run(
     *,
     status: str | None = "finished",
     seconds: float = 2.0,
-    extra: dict[str, float] | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> Path:
-    """A folder with these test accuracies; a diverged run has one more line, without a loss."""
+    """A folder with these test accuracies; a diverged run has one more line, without a loss.
+
+    Of what else was measured, a list has a value for each epoch.
+    """
     lines: list[dict[str, Any]] = [
         {
             "epoch": epoch, "lr": 0.1, "train_loss": 1 / epoch, "train_accuracy": value - 1,
-            "test_loss": 2 / epoch, "test_accuracy": value, **(extra or {}),
+            "test_loss": 2 / epoch, "test_accuracy": value,
+            **{k: v[epoch - 1] if isinstance(v, list) else v for k, v in (extra or {}).items()},
         }
         for epoch, value in enumerate(accuracies, start=1)
     ]  # fmt: skip

@@ -136,3 +136,16 @@ def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Pa
 def test_plotlys_own_markup_is_text(name: str) -> None:
     assert "<" not in figures.plain(name)
     assert figures.plain(name) != name
+
+
+def test_a_task_is_drawn_by_its_own_metric(tmp_path: Path) -> None:
+    """A distance that is not measured in every epoch, and a loss that may be negative."""
+    config = made.config("sgdf", task="wgan-gp", epochs=3)
+    extra = {"fid": [90.0, None, 70.0], "train_loss": [1.0, -2.0, -3.0]}
+    made.run(tmp_path, config, [1, 1, 1], extra=extra)
+    drawn = charts(tmp_path)
+    (line,) = visible_lines(drawn["metric"])
+    assert (line["x"], line["y"]) == ([1, 3], [90.0, 70.0])
+    assert drawn["metric"].title == "FID"
+    assert drawn["metric"].layout["yaxis"]["title"]["text"] == "FID"
+    assert drawn["loss"].layout["yaxis"]["type"] == "linear"

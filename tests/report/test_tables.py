@@ -223,3 +223,51 @@ def test_names_are_text_in_both_renderings(tmp_path: Path) -> None:
     assert evil in in_terminal(comparison, 120)
     assert "<script" not in tables.as_html(comparison)
     assert "&lt;script&gt;alert(1)" in tables.as_html(comparison)
+
+
+# --- other tasks -------------------------------------------------------------------------------
+
+
+def gan(out: Path, optimizer: str, seed: int, fids: list[float | None]) -> None:
+    config = made.config(optimizer, seed, task="wgan-gp", epochs=len(fids))
+    extra = {"fid": fids, "train_loss": -1.0}
+    made.run(out, config, [50] * len(fids), extra=extra)
+
+
+def test_a_distance_is_better_if_it_is_lower_and_not_measured_in_every_epoch(
+    tmp_path: Path,
+) -> None:
+    for seed in (0, 1):
+        gan(tmp_path, "sgdf", seed, [None, 80.0, None, 90.0 + seed])
+        gan(tmp_path, "adam", seed, [None, 95.0, None, 78.0 + 2 * seed])
+        gan(tmp_path, "rmsprop", seed, [None, 95.0, None, 120.0 + 3 * seed])
+    comparison = compare(tmp_path)
+    by_label = {row.label: row for row in comparison.rows}
+    assert by_label["sgdf"].best.mean == 80
+    assert by_label["sgdf"].final.mean == 90.5
+    assert comparison.target == 121.5  # which the worst comes to
+    assert tables.arrival_words(by_label["adam"]).startswith("2 epochs")
+    said = tables.summary(comparison)
+    assert said.startswith("sgdf ends at FID 90.50")
+    assert "The lowest: adam differs" in said
+    assert "points" not in said
+    assert "FID, lower is better, best over the epochs" in comparison.notes[0]
+    shown = in_terminal(comparison, 300)
+    assert "to 121.5" in shown
+    assert "%" not in shown.partition("Intervals")[0].replace("95 %", "")
+
+
+def test_further_metrics_have_columns(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="imagenet", epochs=2)
+    made.run(tmp_path, config, [60, 70], extra={"test_top5_accuracy": [80.0, 89.5]})
+    comparison = compare(tmp_path)
+    titles = [column.title for column in tables.columns(comparison)]
+    assert any("top-5" in title for title in titles)
+    assert "89.50 (1)" in tables.as_html(comparison)
+
+
+def test_a_finished_run_needs_its_metric_at_the_end(tmp_path: Path) -> None:
+    gan(tmp_path, "sgdf", 0, [80.0, None])
+    found, complaints = records.read([tmp_path])
+    assert not found
+    assert "has no FID at its end" in complaints[0]

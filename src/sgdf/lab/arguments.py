@@ -47,12 +47,18 @@ def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
     add("--data", choices=("real", "synthetic"), help="synthetic: a stand-in of the same shape")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of optimizer, task, or: "
-        "batch, schedule, milestones, drop, clip, accumulate, validation, norms")  # fmt: skip
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of the optimizer, of the "
+        f"task ({task_options()}), or: batch, schedule, milestones, drop, clip, accumulate, "
+        "validation, norms")  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
     add("--shard", action="store_true", help="under torchrun: each process keeps its share of the "
         "weights (FSDP2)")  # fmt: skip
     add_place(parser)
+
+
+def task_options() -> str:
+    names = {name for task in tasks.TASKS.values() for name in task.options}
+    return ", ".join(sorted(names))
 
 
 WORDS = ("task", "model", "optimizer", "seed", "epochs", "precision", "data")

@@ -176,6 +176,7 @@ def open_run(
     from sgdf.lab.runs import Damaged, read_checkpoint, read_config
 
     config = read_config(folder)
+    check_kind(config)
     try:
         checkpoint = read_checkpoint(folder / "last.pt", device)
     except Damaged as error:
@@ -195,6 +196,18 @@ def open_run(
         [(there.normalised(there.pixels[i]), there.labels[i]) for i in torch.split(chosen, batch)],
         config,
     )
+
+
+def check_kind(config: "Config") -> None:
+    """The instruments of the command look at networks of the lab on images that fit in memory."""
+    from sgdf.lab import tasks
+
+    if tasks.find(config.task).kind != "classify":
+        fitting = ", ".join(task.name for task in tasks.TASKS.values() if task.kind == "classify")
+        raise LabError(
+            f"sgdf analyze looks at runs of {fitting}, not of {config.task}; sgdf.analysis takes "
+            "any model, loss and data"
+        )
 
 
 def device_from(options: argparse.Namespace) -> "torch.device":

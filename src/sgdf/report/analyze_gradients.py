@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf.lab.errors import LabError
-from sgdf.report.analyze import draw, note, say
+from sgdf.report.analyze import check_kind, draw, note, say
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +76,7 @@ def run(options: argparse.Namespace) -> None:
     device = find_device(options.device)
     wanted = settings(options)
     config = next(iter(wanted.values()))
+    check_kind(config)
     dataset = load_dataset(config.task, options.data_dir, config.data == "synthetic")
     about = {
         "command": options.typed,

@@ -57,6 +57,10 @@ class Record:
     def final(self) -> float:
         return list(self.judged.values())[-1]
 
+    def final_of(self, metric: Metric) -> float | None:
+        """Another measure after the last epoch."""
+        return self.whole[-1].get(metric.key)
+
     @property
     def validation(self) -> float | None:
         """The same measure on the images held out, after the last epoch."""

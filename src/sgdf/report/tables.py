@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import scipy.stats  # type: ignore[import-untyped]
 from rich import box
@@ -76,6 +77,7 @@ class Row:
     best: Spread | None
     final: Spread | None
     validation: Spread | None
+    others: tuple[Spread | None, ...]  # further metrics of the task, after the last epoch
     published: Value | None
     difference: float | None  # best - published
     paired: Paired | None  # final, against the reference
@@ -92,12 +94,16 @@ class Comparison:
 
     title: str
     protocol: str
-    metric: Metric
+    metrics: tuple[Metric, ...]  # of the task; it is judged by the first
     rows: tuple[Row, ...]
     cells: tuple[Cell, ...]  # beside the rows
     reference: str | None
     target: float | None
     notes: tuple[str, ...]
+
+    @property
+    def metric(self) -> Metric:
+        return self.metrics[0]
 
     @property
     def set_aside(self) -> set[str]:
@@ -128,7 +134,7 @@ def compare(cells: Group, target: float | None = None) -> Comparison:
     return Comparison(
         title=f"{model} on {task}",
         protocol=common_protocol(cells),
-        metric=tasks.find(config.task).metric,
+        metrics=tasks.find(config.task).metrics,
         rows=rows,
         cells=tuple(cells),
         reference=reference.label if reference else None,
@@ -148,6 +154,10 @@ def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: 
         best=best,
         final=spread([record.final for record in done]),
         validation=validation_of(cell),
+        others=tuple(
+            spread([x for record in done if (x := record.final_of(metric)) is not None])
+            for metric in tasks.find(cell.config.task).metrics[1:]
+        ),
         published=value,
         difference=best.mean - value.mean if best and value else None,
         paired=paired(cell, reference) if reference and done and cell is not reference else None,
@@ -441,6 +451,10 @@ def columns(comparison: Comparison) -> list[Column]:
     possible = [
         Column("best", lambda row: counted(row.best)),
         Column("final", lambda row: counted(row.final)),
+        *(
+            Column(f"final {metric.words}", partial(other, i))
+            for i, metric in enumerate(comparison.metrics[1:])
+        ),
         Column("validation", lambda row: counted(row.validation)),
         Column("published best", lambda row: spread_words(row.published)),
         Column("best − published", difference_words),
@@ -450,6 +464,10 @@ def columns(comparison: Comparison) -> list[Column]:
     ]
     silent = {NONE, "reference"}
     return [c for c in possible if {c.text(row) for row in comparison.rows} - silent]
+
+
+def other(index: int, row: Row) -> str:
+    return counted(row.others[index])
 
 
 def target_words(comparison: Comparison) -> str:
