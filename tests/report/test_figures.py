@@ -144,7 +144,7 @@ def test_a_task_is_drawn_by_its_own_metric(tmp_path: Path) -> None:
     extra = {"fid": [90.0, None, 70.0], "train_loss": [1.0, -2.0, -3.0]}
     made.run(tmp_path, config, [1, 1, 1], extra=extra)
     drawn = charts(tmp_path)
-    (line,) = visible_lines(drawn["metric"])
+    line = visible_lines(drawn["metric"])["sgdf"]
     assert (line["x"], line["y"]) == ([1, 3], [90.0, 70.0])
     assert drawn["metric"].title == "FID"
     assert drawn["metric"].layout["yaxis"]["title"]["text"] == "FID"

@@ -254,6 +254,7 @@ def test_a_distance_is_better_if_it_is_lower_and_not_measured_in_every_epoch(
     assert "FID, lower is better, best over the epochs" in comparison.notes[0]
     shown = in_terminal(comparison, 300)
     assert "to 121.5" in shown
+    assert "validation" not in shown
     assert "%" not in shown.partition("Intervals")[0].replace("95 %", "")
 
 

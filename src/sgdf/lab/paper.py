@@ -166,6 +166,10 @@ TITLES = {
     "food101": "Food-101",
     "vit-b32": "ViT-B/32",
     "vit-l32": "ViT-L/32",
+    "voc": "PASCAL VOC",
+    "fasterrcnn": "Faster-RCNN",
+    "wgan-gp": "CIFAR-10 (WGAN-GP)",
+    "dcgan": "DCGAN",
 }
 MODELS = ("vgg11", "resnet34", "densenet121")
 

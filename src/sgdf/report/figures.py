@@ -170,7 +170,7 @@ def over_epochs(
     last = max(len(run.whole) for cell in cells for run in curves_of(cell))
     layout["xaxis"]["range"] = [1, last] if last > 1 else [0, 2]
     layout["shapes"], layout["annotations"] = drops(cells)
-    layout["updatemenus"] = buttons(choices)
+    layout["updatemenus"] = buttons(choices) if len(choices) > 1 else []
     sentences = ["Mean over seeds; the band is the range from the lowest seed to the highest."]
     if layout["shapes"]:
         sentences.append("Dotted: the learning rate drops.")

@@ -64,7 +64,8 @@ class Record:
     @property
     def validation(self) -> float | None:
         """The same measure on the images held out, after the last epoch."""
-        return self.whole[-1].get(self.metric.key.replace("test_", "validation_"))
+        what = self.metric.key.removeprefix("test_")
+        return self.whole[-1].get(f"validation_{what}")
 
     def epochs_to(self, target: float) -> int | None:
         """The first epoch that came up to the target."""

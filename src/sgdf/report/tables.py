@@ -308,7 +308,7 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     if any(row.validation for row in rows):
         chosen = any(row.is_chosen for row in rows)
         found.append(
-            "Validation: accuracy after the last epoch on training images held out"
+            "Validation: the same after the last epoch on training images held out"
             + ("; among the settings of an optimizer the choice (✓) was by it." if chosen else ".")
         )
     machines = {machine_of(record) for cell in cells for record in cell.records} - {""}

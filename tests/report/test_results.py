@@ -1,0 +1,76 @@
+"""What the README and the docs state as measured is what `results/` has."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sgdf.lab import paper
+from sgdf.report import records, tables
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NAMES = {
+    "SGDF, lr 0.5": "sgdf",
+    "SGD with momentum, lr 0.05": "sgd, lr 0.05",
+    "SGD with momentum, lr 0.1": "sgd, lr 0.1",
+    **{name: name.lower() for name in ("AdaBelief", "MSVAG", "RAdam", "AdaBound", "Sophia-G")},
+    **{name: name.lower() for name in ("Adam", "AdamW", "Lion")},
+}
+
+
+def test_the_readmes_table_is_that_of_the_runs():
+    found, complaints = records.read([ROOT / "results" / "cifar10-vgg11"])
+    assert not complaints
+    (comparison,) = tables.build(found)
+    by_label = {row.label: row for row in comparison.rows}
+    section = README.partition("| | seeds | best | final | published best |")[2]
+    lines = re.findall(r"^\| (.+?) \| (\d) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+    assert {name for name, *_ in lines} == NAMES.keys()
+    assert len(by_label) == len(NAMES)
+    for name, seeds, best, final, published in lines:
+        row = by_label[NAMES[name]]
+        assert row.best.n == int(seeds), name
+        words = [tables.spread_words(value).replace("\xa0", " ") for value in (row.best, row.final)]
+        assert words == [best, final], name
+        beside = tables.spread_words(row.published).replace("\xa0", " ") if row.published else ""
+        assert (beside or "not run") == published, name
+
+
+@pytest.mark.parametrize(
+    ("rival", "behind", "low", "high"), [("sgd, lr 0.05", 0.04, -0.26, 0.34),
+                                         ("sgd, lr 0.1", 1.14, 0.49, 1.78)]
+)  # fmt: skip
+def test_the_readmes_intervals_are_those_of_the_runs(rival, behind, low, high):
+    found, _ = records.read([ROOT / "results" / "cifar10-vgg11"])
+    (comparison,) = tables.build(found)
+    paired = next(row.paired for row in comparison.rows if row.label == rival)
+    assert [round(-x, 2) for x in (paired.mean, paired.high, paired.low)] == [behind, low, high]
+    for number in (behind, abs(low), high):
+        assert str(number) in README
+
+
+def test_the_readmes_epochs_are_those_of_the_benchmark():
+    record = json.loads((ROOT / "results" / "bench-trainer-cuda.json").read_text())
+    section = README.partition("| | TF32 | over the bare step |")[2].partition("\n\n")[0]
+    for row in record["rows"]:
+        epoch = float(f"{row['epoch_s']:.3g}")
+        assert f"{epoch:g} s" in section, row["model"]
+
+
+def test_every_run_says_how_it_was_made():
+    for folder in records.folders([ROOT / "results" / name for name in (
+        "cifar10-vgg11", "cifar10-vgg11-bf16", "lr-grid-cifar10-vgg11"
+    )]):  # fmt: skip
+        made = json.loads((folder / "env.json").read_text())
+        assert made["command"].startswith("sgdf "), folder
+        assert re.fullmatch("[0-9a-f]{40}", made["commit"]), folder
+        assert "H200" in made["machine"]["device"], folder
+
+
+def test_the_docs_have_the_status_of_every_preset():
+    text = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall("`([a-z0-9-]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(paper.PRESETS)
