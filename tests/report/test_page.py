@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from report import made
 from report.browser import CHROMIUM, Browser
@@ -169,6 +171,30 @@ def test_the_policy_forbids_what_would_slip_through(
     browser.open(slipped)
     assert browser.evaluate("window.ran") is None
     assert any("Content Security Policy" in problem for problem in browser.problems)
+
+
+def test_the_last_picture_of_each_cell_is_shown(browser: Browser, tmp_path: Path) -> None:
+    """Of its first seed; what is no image is left out, and what an image says beside pixels too."""
+    for name in ("sgdf", "adam", "lion"):
+        for seed in (0, 1):
+            folder = made.run(tmp_path / "runs", made.config(name, seed), [1, 2, 3]) / "pictures"
+            folder.mkdir()
+            for epoch in (1, 2):
+                about = PngInfo()
+                about.add_text("comment", SCRIPT)
+                image = Image.new("RGB", (900, 300 * epoch), "teal")
+                image.save(folder / f"epoch-{epoch}.png", pnginfo=about)
+            if name == "lion":
+                (folder / "epoch-3.png").write_text(SCRIPT)
+    target = tmp_path / "report.html"
+    page.write(records.read([tmp_path / "runs"])[0], target, title="Pictures")
+    browser.open(target)
+    images = "[...document.querySelectorAll('.gallery img')]"
+    assert browser.evaluate(f"{images}.map(i => [i.naturalWidth, i.naturalHeight, i.alt])") == [
+        [640, 427, "sgdf: seed 0, epoch-2.png"], [640, 427, "adam: seed 0, epoch-2.png"]
+    ]  # fmt: skip
+    assert browser.problems == []
+    assert SCRIPT not in target.read_text()
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,15 @@ class Metric:
     unit: str = "%"
     lower_is_better: bool = False
 
+    @property
+    def title(self) -> str:
+        """
+        >>> Metric("test_accuracy", "test accuracy").title, Metric("ap", "mAP at IoU 0.5").title
+        ('Test accuracy', 'mAP at IoU 0.5')
+        """
+        first, *_ = self.words.split()
+        return self.words[0].upper() + self.words[1:] if first.islower() else self.words
+
     def best(self, values: Iterable[float]) -> float:
         return float((min if self.lower_is_better else max)(values))
 

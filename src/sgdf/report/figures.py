@@ -105,10 +105,10 @@ def figures(cells: Sequence[Cell], set_aside: Container[str] = ()) -> list[Figur
     if not drawn:
         return []
     metrics = tasks.find(cells[0].config.task).metrics
-    title = metrics[0].words.removeprefix("test ")
+    title = metrics[0].title.replace("Test accuracy", "Accuracy")
     views = [*map(view_of, metrics), VALIDATION, TRAINING]
     charts: list[tuple[str, str, Sequence[View]]] = [
-        ("metric", title[0].upper() + title[1:], views),
+        ("metric", title, views),
         ("loss", "Loss", LOSSES),
         ("norms", "Norm, mean over the steps of an epoch", NORMS),
     ]
@@ -310,7 +310,7 @@ def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
         "Mean over the seeds that finished, with the lowest and the highest. A cross at the foot: "
         "no run finished with this learning rate."
     )
-    heading = f"{metric.words[0].upper()}{metric.words[1:]} by learning rate"
+    heading = f"{metric.title} by learning rate"
     return [Figure("learning-rate", heading, caption, data, layout)]
 
 

@@ -21,6 +21,7 @@ from sgdf.lab import runs
 from sgdf.lab.config import Config
 from sgdf.report import tables
 from sgdf.report.figures import FONT, Figure, figures
+from sgdf.report.pictures import pictures
 from sgdf.report.records import Record, in_words, visible
 from sgdf.report.tables import Comparison
 
@@ -117,8 +118,18 @@ def section(number: int, comparison: Comparison) -> str:
 {tables.as_html(comparison)}
 <ul class="notes">{notes}</ul>
 {charts}
+{gallery(comparison)}
 </section>
 """
+
+
+def gallery(comparison: Comparison) -> str:
+    shown = "".join(
+        f'<figure><img src="{picture.data}" alt="{text(picture.caption)}">'
+        f"<figcaption>{text(picture.caption)}</figcaption></figure>"
+        for picture in pictures(comparison.cells)
+    )
+    return f'<h3>Pictures</h3><div class="gallery">{shown}</div>' if shown else ""
 
 
 def chart(figure: Figure) -> str:
@@ -223,6 +234,10 @@ th small {{ display: block; font-weight: 400; color: #a33c00; white-space: norma
 figure {{ margin: 0 0 1.5rem; }}
 figcaption {{ color: #555; font-size: .85rem; }}
 .chart {{ width: 100%; height: 460px; }}
+.gallery {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr));
+  gap: 1rem; align-items: start; }}
+.gallery img {{ width: 100%; height: auto; display: block; }}
+.gallery figcaption {{ overflow-wrap: anywhere; }}
 details {{ border-bottom: 1px solid #e2e2e2; }}
 summary {{ padding: .4rem 0; cursor: pointer; overflow-wrap: anywhere; }}
 code {{ font: .9rem ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}

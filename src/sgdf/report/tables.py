@@ -130,9 +130,8 @@ def compare(cells: Group, target: float | None = None) -> Comparison:
         target = common_target([c for c in cells if c in chosen or c.optimizer not in decided])
     rows = tuple(row_of(cell, reference, target, cell in chosen) for cell in cells)
     config = cells[0].config
-    model, task = (paper.TITLES.get(name, visible(name)) for name in (config.model, config.task))
     return Comparison(
-        title=f"{model} on {task}",
+        title=title_of(config),
         protocol=common_protocol(cells),
         metrics=tasks.find(config.task).metrics,
         rows=rows,
@@ -141,6 +140,12 @@ def compare(cells: Group, target: float | None = None) -> Comparison:
         target=target,
         notes=tuple(notes(rows, cells)),
     )
+
+
+def title_of(config: Config) -> str:
+    model, task = config.model, config.task.removeprefix("finetune-")
+    words = " on ".join(paper.TITLES.get(name, visible(name)) for name in (model, task))
+    return words if task == config.task else f"Fine-tuning {words}"
 
 
 def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: bool) -> Row:
@@ -289,10 +294,9 @@ def common_protocol(cells: Sequence[Cell]) -> str:
 def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know to read the numbers right."""
     metric = tasks.find(cells[0].config.task).metric
-    name = metric.words[0].upper() + metric.words[1:]
     kind = " in percent" * (metric.unit == "%") + ", lower is better" * metric.lower_is_better
     found = [
-        f"{name}{kind}, best over the epochs and after the last: mean ± sample "
+        f"{metric.title}{kind}, best over the epochs and after the last: mean ± sample "
         "standard deviation (number of finished runs)."
     ]
     if any(row.published for row in rows):
