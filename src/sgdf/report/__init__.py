@@ -5,6 +5,10 @@ Importing this needs no more than sgdf itself does.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
         help="the page (default %(default)s)")  # fmt: skip
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
+    add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and STEM.svg")
     add("--target", type=float, metavar="ACC", help="test accuracy in percent to time the way to "
         "(default: one that all reach)")  # fmt: skip
 
@@ -28,14 +33,20 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     found, skipped = records.read(options.runs)
     for complaint in skipped:
-        console.print(f"skipped: {complaint}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"skipped: {complaint}")
     if not found:
         places = ", ".join(records.visible(place) for place in options.runs)
         raise LabError(f"there are no runs in {places}: `sgdf train` makes some")
     planned = records.planned(options.runs)
-    for comparison in tables.build(found, planned=planned, target=options.target):
+    comparisons = tables.build(found, planned=planned, target=options.target)
+    for comparison in comparisons:
         console.print(tables.as_rich(comparison, console.width), highlight=False)
         console.print()
+    if options.figure:
+        from sgdf.report import static
+
+        for file in static.write_all(comparisons, options.figure):
+            say(console, f"The curves are in {records.visible(file)}")
     page.write(
         found,
         options.output,
@@ -44,7 +55,8 @@ def run(options: argparse.Namespace) -> None:
         target=options.target,
         skipped=skipped,
     )
-    console.print(
-        f"The page is in {records.visible(options.output)}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    say(console, f"The page is in {records.visible(options.output)}")
+
+
+def say(console: "Console", sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
