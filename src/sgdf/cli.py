@@ -117,6 +117,10 @@ def _train(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from sgdf.lab import reproduce
+
+    if options.name is None:
+        reproduce.show_presets()
+        return
     from sgdf.report import comparison
 
     comparison.run(reproduce.sweep_from(options), options)

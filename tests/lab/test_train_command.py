@@ -208,6 +208,13 @@ def test_the_published_number_is_shown_beside_its_own_experiment_alone():
         assert "published" not in train.outcome(other, result)
 
 
+def test_reproduce_alone_says_what_there_is(sgdf):
+    code, said = sgdf("reproduce")
+    assert code == 0
+    for name in ("cifar10-vgg11", "voc-fasterrcnn", "wgan-gp", "vit-l32-food101"):
+        assert name in said
+
+
 def test_reproduce_answers_wrong_names(sgdf):
     words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
     code, said = sgdf(*words, "--only", "sgdd")

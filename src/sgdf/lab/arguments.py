@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab import config as configs
-from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab import models, optimizers, tasks
 from sgdf.lab.config import Config
 from sgdf.lab.errors import LabError, unknown
 
@@ -87,7 +87,7 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
 
 def add_reproduce(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", help=f"of {', '.join(paper.PRESETS)}")
+    add("name", nargs="?", metavar="NAME", help="a table or figure (default: show which there are)")
     add("--only", nargs="+", metavar="OPTIMIZER", help="default: all of the table")
     add("--seeds", type=int, nargs="+", help="default: the paper's")
     add("--epochs", type=positive, help="default: the paper's")

@@ -26,6 +26,22 @@ def sweep_from(options: argparse.Namespace) -> Sweep:
     return Sweep(preset.name, preset.title, made, preset.note)
 
 
+def show_presets() -> None:
+    """What can be asked for, and how much of it there is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title="sgdf reproduce NAME: the paper's tables and figures")
+    for column in ("name", "what"):
+        shown.add_column(column)
+    for column in ("settings", "seeds", "epochs"):
+        shown.add_column(column, justify="right")
+    for preset in paper.PRESETS.values():
+        counts = len(preset.cells), len(preset.seeds), preset.epochs
+        shown.add_row(preset.name, preset.title, *map(str, counts))
+    Console().print(shown)
+
+
 def config_of(preset: Preset, cell: Cell, seed: int, options: argparse.Namespace) -> Config:
     overrides = {**cell.overrides, **dict(map(configs.parse_setting, options.set))}
     if preset.track_norms:
