@@ -3,6 +3,8 @@
 tests/gpu runs the same kernels compiled.
 """
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -300,6 +302,20 @@ def test_gradients_that_come_and_go(built):
     for a, b in zip(*map(parameters_of, optimizers), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert built["launches"] == 3  # one for each set of gradients, kept
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_no_gradient_is_kept_after_its_step(layout):
+    """Else its memory would be taken twice once the next one is there."""
+    parameters = [p.detach().requires_grad_() for p in normal([(2, 3, 4, 5), (2, 2, 2, 2)])]
+    optimizer = SGDF(parameters, fused=True)
+    for _ in range(3):
+        for p in parameters:
+            p.grad = torch.ones_like(p).to(memory_format=layout)
+        optimizer.step()
+        kept = [weakref.ref(p.grad) for p in parameters]
+        optimizer.zero_grad()
+        assert [reference() for reference in kept] == [None, None]
 
 
 def test_a_changed_flag_changes_the_path():

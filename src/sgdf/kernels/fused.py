@@ -222,6 +222,12 @@ class Plan:
         elif self.counters:
             torch._foreach_add_(self.counters, one)
 
+    def release(self) -> None:
+        """Let go of the gradients: their memory is the next ones', once the user is done."""
+        self.columns = (self.columns[0], [], *self.columns[2:])
+        for launch in self.launches:
+            launch.copies = []
+
     @property
     def captured(self) -> bool:
         return any(launch.captured for launch in self.launches)
@@ -328,14 +334,17 @@ class Launch:
         spares = SPARES if self.device.type == "cuda" else 0
         self.spares = [self._new_spare() for _ in range(spares)]
         self.captured: list[Any] = []
+        self.copies: list[Tensor] = []  # of gradients, alive until the kernel has been launched
 
     def point_at(self, grads: list[Tensor]) -> None:
         """Have this step's gradients in the table, whatever their addresses."""
         if list(map(Tensor.is_contiguous, grads)) != self.contiguous or not all(self.contiguous):
-            grads = [_in_layout(g, s) for g, s in zip(grads, self.strides, strict=True)]
-            self.copies = grads  # alive while the kernel reads them
+            self.copies = grads = [
+                _in_layout(g, s) for g, s in zip(grads, self.strides, strict=True)
+            ]
         addresses = list(map(Tensor.data_ptr, grads))
         if addresses == self.addresses:
+            self._keep_if_captured()
             return
         values = np.array(addresses, dtype=np.int64)
         self.addresses = addresses
@@ -351,6 +360,12 @@ class Launch:
             self.grad_table = self._to_device(values)
             if self.device.type == "cuda" and len(self.spares) < SPARES:
                 self.spares.append(self._new_spare())
+
+    def _keep_if_captured(self) -> None:
+        """A graph that is captured with this table reads it again at every replay."""
+        kept = any(table is self.grad_table for _, table in self.captured)
+        if not kept and self.table.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.captured.append((None, self.grad_table))
 
     def common(
         self, lr: eager.Scalar, weight_decay: float, maximize: bool, decoupled: bool

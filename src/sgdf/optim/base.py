@@ -140,7 +140,10 @@ class FilterOptimizer(Optimizer):
         settings = {**settings, "grad_scale": grad_scale, "found_inf": found_inf}
         if runs_on_triton(columns[0][0]):
             plan = self._plan(group, columns)
-            getattr(fused, name)(*plan.columns, **settings, plan=plan)
+            try:
+                getattr(fused, name)(*plan.columns, **settings, plan=plan)
+            finally:
+                plan.release()
         else:
             getattr(compiled, name)(*columns, **settings)
 
