@@ -9,12 +9,19 @@ import torch
 
 from reference import CASES, OPTIMIZERS, Reference, numpy
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
+from sgdf.kernels import watch
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _looks_in_cpp():
+    """From the first step on, and not from whenever it has been compiled."""
+    watch.wait()
 
 
 def normal(shapes, dtype=torch.float32, seed=0):
@@ -312,3 +319,52 @@ def test_fsdp2_shards(state_dtype, tmp_path):
         assert len(sharded._plans[id(sharded.param_groups[0]["params"])]) == 1
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_memory_of_gradients_is_given_back(set_to_none):
+    """A plan keeps no gradient, and one at another address is found."""
+    parameters = normal([(1 << 20,), (300, 70)])
+    optimizer = SGDF(parameters)
+    set_gradients(parameters, 0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    before = torch.cuda.memory_allocated()
+    for seed in range(3):
+        set_gradients(parameters, seed)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+    optimizer.zero_grad(set_to_none=True)
+    assert torch.cuda.memory_allocated() <= before + 4096
+
+
+def test_a_graph_captured_with_gradients_that_stay_outlives_other_steps():
+    """Its table of addresses is its own, also when an eager step in between makes a new one."""
+    parameters, copies = normal([(5000,), (33, 7)]), normal([(5000,), (33, 7)])
+    captured, eager = SGDF(parameters, lr=0.1), SGDF(copies, lr=0.1)
+    set_gradients(parameters, 0)
+    set_gradients(copies, 0)
+    static = [p.grad for p in parameters]
+    for optimizer in (captured, eager):
+        optimizer.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    graph.replay()
+    eager.step()
+    for seed in range(1, 4):
+        set_gradients(parameters, seed)  # at other addresses, by an eager step
+        set_gradients(copies, seed)
+        captured.step()
+        eager.step()
+        junk = [torch.full((64,), -1, dtype=torch.int64, device="cuda") for _ in range(64)]
+        for p, g in zip(parameters, static, strict=True):
+            p.grad = g
+        graph.replay()  # with the gradients of seed 0
+        for p, g in zip(copies, static, strict=True):
+            p.grad = g.clone()
+        eager.step()
+        del junk
+    for a, b in zip(parameters, copies, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

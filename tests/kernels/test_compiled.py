@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from reference import CASES, COMMON, FILTER, OPTIMIZERS, noisy_run, numpy
 from sgdf import SGDF, FilterAdam, Momentum
-from sgdf.kernels import compiled, eager
+from sgdf.kernels import build, compiled, eager
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dequantize, quantize_
 from sgdf.kernels.rounding import FOR_PARAMETER, random_bits, round_to_bfloat16, step_key
 
@@ -659,7 +659,7 @@ def test_nothing_of_a_step_compiles_again(monkeypatch):
 
 
 def test_what_makes_the_key(monkeypatch, tmp_path):
-    compiler = compiled._compiler()
+    compiler = build.compiler()
     keys = {compiled._key(compiler)}
     monkeypatch.setattr(compiled, "FLAGS", [*compiled.FLAGS, "-g"])
     keys.add(compiled._key(compiler))
@@ -684,13 +684,13 @@ def test_a_broken_cached_file_is_rebuilt(cache, damage):
     kept.unlink()  # this process has it mapped
     if damage == "not a library":  # though whole
         key = kept.stem.split("-")[1]
-        kept = cache / f"filter-{key}-{compiled._digest(b'hello')}.so"
+        kept = cache / f"filter-{key}-{build.digest(b'hello')}.so"
         kept.write_bytes(b"hello")
     else:
         kept.write_bytes(content[: len(content) // 2] if damage == "cut short" else b"")
     assert works(compiled._load())
     (kept,) = cache.iterdir()
-    assert kept.stem.endswith(compiled._digest(kept.read_bytes()))
+    assert kept.stem.endswith(build.digest(kept.read_bytes()))
     assert len(kept.read_bytes()) == len(content)
 
 
@@ -715,7 +715,7 @@ def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
     """One that knows neither OpenMP nor this processor."""
     script = tmp_path / "plain"
     refuse = 'for a in "$@"; do case $a in -march=*|-fopenmp) exit 1;; esac; done'
-    script.write_text(f'#!/bin/sh\n{refuse}\nexec {compiled._compiler()[0]} "$@"\n')
+    script.write_text(f'#!/bin/sh\n{refuse}\nexec {build.compiler()[0]} "$@"\n')
     script.chmod(0o755)
     columns = [a + b for a, b in zip(problem([(2000,)]), eight_bit([(64, 256)]), strict=True)]
     expected, _ = both(columns)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference import CASES, OPTIMIZERS, Reference, noisy_run, numpy
 from sgdf import SGDF, FilterAdam, Momentum
-from sgdf.kernels import fused
+from sgdf.kernels import fused, watch
 from sgdf.optim import base
 
 pytest.importorskip("triton")
@@ -222,6 +222,16 @@ def built(monkeypatch):
     return made
 
 
+@pytest.fixture(params=["in Python", "in C++"])
+def looks(request, monkeypatch):
+    """The two ways to see whether a plan still holds."""
+    if request.param == "in Python":
+        monkeypatch.setattr(watch, "_library", None)
+    elif not watch.wait():
+        pytest.skip("it cannot be compiled here")
+    return request.param
+
+
 def stepped(optimizer, fresh):
     """A step; `fresh` gradients have new addresses, others are written in place."""
     for p in parameters_of(optimizer):
@@ -233,7 +243,7 @@ def stepped(optimizer, fresh):
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_tables_are_made_once(optimizer_class, built):
+def test_tables_are_made_once(optimizer_class, built, looks):
     optimizer = optimizer_class(normal([(5,), (3, 4)]), fused=True)
     for _ in range(5):
         stepped(optimizer, fresh=False)
@@ -267,7 +277,7 @@ def loop_and_kernels(shapes):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_noticed(change):
+def test_a_change_is_noticed(change, looks):
     """After it, the kernels still do what the loop does from the same situation."""
     optimizers = [
         SGDF(normal([(6,), (4,)]), **flags) for flags in ({"foreach": False}, {"fused": True})
@@ -289,7 +299,7 @@ def test_a_change_is_noticed(change):
         torch.testing.assert_close(a["step"], b["step"])
 
 
-def test_gradients_that_come_and_go(built):
+def test_gradients_that_come_and_go(built, looks):
     optimizers = [
         SGDF(normal([(6,), (4,), (2,)]), **flags) for flags in ({"foreach": False}, {"fused": True})
     ]
@@ -305,7 +315,7 @@ def test_gradients_that_come_and_go(built):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_no_gradient_is_kept_after_its_step(layout):
+def test_no_gradient_is_kept_after_its_step(layout, looks):
     """Else its memory would be taken twice once the next one is there."""
     parameters = [p.detach().requires_grad_() for p in normal([(2, 3, 4, 5), (2, 2, 2, 2)])]
     optimizer = SGDF(parameters, fused=True)

@@ -11,11 +11,8 @@ goes through `eager`'s loop.
 import contextlib
 import ctypes
 import functools
-import hashlib
-import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -29,7 +26,7 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import bias_corrections, one_minus_power
-from sgdf.kernels import eager
+from sgdf.kernels import build, eager
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import GOLDEN, step_key, tensor_seed
 
@@ -99,35 +96,19 @@ def _say_why_not() -> None:
 
 def _load() -> ctypes.CDLL:
     """The compiled library from the cache, or newly compiled and put there."""
-    compiler = _compiler()
-    key = _key(compiler)
-    with contextlib.suppress(OSError, RuntimeError):
-        directory = _cache()
-        for cached in sorted(directory.glob(f"filter-{key}-*.so")):
-            # dlopen crashes on a file cut short, so the name says what has to be inside.
-            if cached.stem.endswith(_digest(cached.read_bytes())):
-                with contextlib.suppress(OSError, AttributeError):
-                    return _open(cached)
-            cached.unlink(missing_ok=True)
+    compiler = build.compiler()
+    stem = f"filter-{_key(compiler)}"
+    for cached in build.kept(stem):
+        with contextlib.suppress(OSError, AttributeError):
+            return _open(cached)
+        with contextlib.suppress(OSError):
+            cached.unlink()
     with tempfile.TemporaryDirectory(prefix="sgdf-", ignore_cleanup_errors=True) as private:
         built = Path(private, "filter.so")
         _compile(compiler, built)
         with contextlib.suppress(OSError, RuntimeError):
-            return _open(_keep(built, key))
+            return _open(build.keep(built, stem))
         return _open(built)  # mapped, it survives the removal of the directory
-
-
-def _compiler() -> list[str]:
-    """The command of a C++ compiler."""
-    if os.environ.get("CXX"):
-        command = shlex.split(os.environ["CXX"])
-        if shutil.which(command[0]) is None:
-            raise RuntimeError(f"the C++ compiler {command[0]} (CXX) is not there")
-        return command
-    for name in ("c++", "g++", "clang++"):
-        if shutil.which(name):
-            return [name]
-    raise RuntimeError("there is no C++ compiler (c++, g++, clang++, or one named in CXX)")
 
 
 def _key(compiler: list[str]) -> str:
@@ -139,16 +120,7 @@ def _key(compiler: list[str]) -> str:
         wanted = ("flags", "Features", "model name", "CPU part")
         features += sorted({line for line in lines if line.startswith(wanted)})
     parts = [compiler, FLAGS, EXTRAS, version.stdout, features]
-    return _digest(SOURCE.read_bytes() + repr(parts).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:24]
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "sgdf")
+    return build.digest(SOURCE.read_bytes() + repr(parts).encode())
 
 
 def _compile(compiler: list[str], output: Path) -> None:
@@ -159,21 +131,6 @@ def _compile(compiler: list[str], output: Path) -> None:
             return
     complaint = next((line for line in result.stderr.splitlines() if "error" in line), "")
     raise RuntimeError(f"`{shlex.join(command)}` gave {result.returncode} {complaint}".strip())
-
-
-def _keep(built: Path, key: str) -> Path:
-    """A copy in the cache, there at once and as a whole: others may be looking for it."""
-    directory = _cache()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    content = built.read_bytes()
-    handle, name = tempfile.mkstemp(dir=directory, suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-        return Path(name).replace(directory / f"filter-{key}-{_digest(content)}.so")
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgdf.kernels import eager
+from sgdf.kernels import eager, watch
 from sgdf.kernels.quantized import BLOCK as QUANTUM
 from sgdf.kernels.quantized import Quantized, dense
 from sgdf.kernels.rounding import GOLDEN, tensor_seed
@@ -208,6 +208,7 @@ class Plan:
         self.counters = [step for i, step in enumerate(steps or ()) if i not in self.strided]
         self.counter_block = _as_one(self.counters)
         self.all_states: list[Any] | None = None  # until `remember`
+        self.watch: watch.Watch | None = None
         self.point_at(grads)
 
     def point_at(self, grads: list[Tensor]) -> None:
@@ -254,30 +255,59 @@ class Plan:
         self.addresses = list(map(Tensor.data_ptr, self.movable))
         self.sizes = list(map(Tensor.numel, grads))
         self.dtypes = list(map(DTYPE, grads))
+        if params[0].is_cuda:
+            watch.start()
 
-    def renewed(
-        self, state: dict[Tensor, dict[str, Any]], params: list[Tensor], grads: list[Tensor]
-    ) -> Columns | None:
-        """The columns with this step's gradients; None if anything else is not as it was.
-
-        A gradient has its parameter's size and dtype, so those of the gradients tell both.
-        """
-        if self.all_states is None or len(state) != len(self.all_states):
-            return None
-        values = map(dict.values, self.states)
+    def renewed(self, state: dict[Tensor, dict[str, Any]], params: list[Tensor]) -> Columns | None:
+        """The columns for this step's gradients; None if anything else is not as it was."""
         if (
-            len(params) != len(self.sizes)
+            self.all_states is None
+            or len(state) != len(self.all_states)
+            or len(params) != len(self.sizes)
             or not all(map(operator.is_, params, self.columns[0]))
             or not all(map(operator.is_, state.values(), self.all_states))
-            or not all(map(operator.is_, chain.from_iterable(values), self.values))
-            or list(map(Tensor.data_ptr, self.movable)) != self.addresses
-            or list(map(Tensor.numel, grads)) != self.sizes
-            or list(map(DTYPE, grads)) != self.dtypes
         ):
+            return None
+        if self.watch is not None and self._is_in_place(self.watch):
+            return self.columns
+        grads: list[Any] = [p.grad for p in params]
+        if not self._fits(grads):
             return None
         self.point_at(grads)
         self.columns = (self.columns[0], grads, *self.columns[2:])
+        if self.watch is not None:
+            self.watch.note()
+        elif not self.strided:
+            self.watch = watch.of(self.columns[0], self.states)
         return self.columns
+
+    def _is_in_place(self, seen: "watch.Watch") -> bool:
+        """Whether all is where it was, but for gradients, which are then pointed at.
+
+        So no gradient has to become an object of Python: the table has their addresses.
+        """
+        verdict = seen.look()
+        if verdict == watch.SAME:
+            for launch in self.launches:
+                launch.keep_if_captured()
+            return True
+        if verdict == watch.MOVED and len(self.launches) == 1:
+            (launch,) = self.launches
+            if launch.n == len(self.sizes):
+                launch.point_at_addresses(seen.grads_now.tolist())
+                seen.note()
+                return True
+        return False
+
+    def _fits(self, grads: list[Any]) -> bool:
+        """The same in Python. A gradient has its parameter's size and dtype: it tells both."""
+        values = map(dict.values, self.states)
+        return (
+            all(map(operator.is_, chain.from_iterable(values), self.values))
+            and list(map(Tensor.data_ptr, self.movable)) == self.addresses
+            and list(map(Tensor.numel, grads)) == self.sizes
+            and list(map(DTYPE, grads)) == self.dtypes
+        )
 
     made_for: tuple[Any, ...]
     params: list[Tensor]
@@ -342,9 +372,11 @@ class Launch:
             self.copies = grads = [
                 _in_layout(g, s) for g, s in zip(grads, self.strides, strict=True)
             ]
-        addresses = list(map(Tensor.data_ptr, grads))
+        self.point_at_addresses(list(map(Tensor.data_ptr, grads)))
+
+    def point_at_addresses(self, addresses: list[int]) -> None:
         if addresses == self.addresses:
-            self._keep_if_captured()
+            self.keep_if_captured()
             return
         values = np.array(addresses, dtype=np.int64)
         self.addresses = addresses
@@ -361,7 +393,7 @@ class Launch:
             if self.device.type == "cuda" and len(self.spares) < SPARES:
                 self.spares.append(self._new_spare())
 
-    def _keep_if_captured(self) -> None:
+    def keep_if_captured(self) -> None:
         """A graph that is captured with this table reads it again at every replay."""
         kept = any(table is self.grad_table for _, table in self.captured)
         if not kept and self.table.is_cuda and torch.cuda.is_current_stream_capturing():

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.kernels import watch
 from sgdf.lab import provenance
 
 LR = 1e-12  # not 0, which an optimizer might take a short cut for
@@ -773,6 +774,8 @@ def run(options: argparse.Namespace, command: str) -> dict[str, Any]:
         "complete": False,
         "machine": provenance.machine(device),
         "settings": {"device": device, "repeats": effort.repeats, "seconds": effort.seconds},
+        # Compiled in the background of a training's first seconds; here before it.
+        "looks_in_c++": watch.wait() if device == "cuda" else None,
         "copy": None,
         "lists": {},
         "skipped": {},

@@ -100,9 +100,8 @@ class FilterOptimizer(Optimizer):
         if plans[0].made_for != what_plans_depend_on(group):
             del self._plans[id(group["params"])]
             return None
-        grads = [p.grad for p in group["params"]]
         try:
-            return plans[0].renewed(self.state, group["params"], grads)
+            return plans[0].renewed(self.state, group["params"])
         except (TypeError, RuntimeError):  # a gradient is None or sparse: _init_group knows
             return None
 
