@@ -65,6 +65,11 @@ class Trainer:
         self.config, self.device, self.team = config, device, team
         if team.size > config.batch:
             raise LabError(f"a batch of {config.batch} is too small for {team.size} processes")
+        if team.shards and team.size > len(batches):
+            raise LabError(
+                f"{len(batches)} training images are too few for {team.size} processes: leave "
+                "--shard out"
+            )
         self.on_gpu = device.type == "cuda"
         self.done = 0  # epochs
         self.model, self.batches = model, batches
