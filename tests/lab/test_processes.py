@@ -96,6 +96,17 @@ def test_shards_need_several_processes(capsys):
     assert "torchrun" in capsys.readouterr().err
 
 
+def test_sweeps_do_not_go_with_torchrun(tmp_path, capsys, monkeypatch):
+    """Every process would run all of it, and wait for the folders that the others hold."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["demo"], ["reproduce", "vit-b32"], ["sweep", "--preset", "lr-grid", "--task",
+                  "digits"]):  # fmt: skip
+        assert main([*words, "--device", "cpu"]) == 1
+        assert "it goes with sgdf train alone" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path):
     words = ["--epochs", "12", "--optimizer", "sgdf"]
     straight = start([*TORCHRUN, *TRAIN, *words, "--out", "straight"], tmp_path)
