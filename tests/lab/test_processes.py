@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from sgdf.cli import main
+from sgdf.lab import config as configs
+from sgdf.lab.errors import LabError
 from sgdf.lab.processes import ALONE, Team
+from sgdf.lab.train import Place, train
+from sgdf.lab.trainer import Trainer
 
 TORCHRUN = [
     sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
@@ -92,6 +96,17 @@ def test_shards_need_several_processes(capsys):
     assert "torchrun" in capsys.readouterr().err
 
 
+def test_sweeps_do_not_go_with_torchrun(tmp_path, capsys, monkeypatch):
+    """Every process would run all of it, and wait for the folders that the others hold."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["demo"], ["reproduce", "vit-b32"], ["sweep", "--preset", "lr-grid", "--task",
+                  "digits"]):  # fmt: skip
+        assert main([*words, "--device", "cpu"]) == 1
+        assert "it goes with sgdf train alone" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path):
     words = ["--epochs", "12", "--optimizer", "sgdf"]
     straight = start([*TORCHRUN, *TRAIN, *words, "--out", "straight"], tmp_path)
@@ -147,6 +162,27 @@ def test_shares_are_even_and_leave_nothing_out(size, count):
     covered = [i for first, many in shares for i in range(first, first + many)]
     assert covered == list(range(count))
     assert max(many for _, many in shares) - min(many for _, many in shares) <= 1
+
+
+def test_a_process_stops_when_another_was_asked_to(tmp_path):
+    """One of several nodes may be told alone."""
+
+    class Asked(Team):
+        def any(self, flag: bool) -> bool:
+            return True
+
+    config = configs.make("digits", epochs=3)
+    with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
+        train([config], Place(tmp_path, torch.device("cpu")), team=Asked())
+
+
+def test_too_few_examples_for_the_processes():
+    config = configs.make("digits", overrides={"batch": 4})
+    model, device = torch.nn.Linear(2, 2), torch.device("cpu")
+    with pytest.raises(LabError, match="a batch of 4 is too small for 5 processes"):
+        Trainer(config, model, range(9), device, team=Team(0, 5))
+    with pytest.raises(LabError, match="2 training images are too few for 3 processes: leave --sh"):
+        Trainer(config, model, range(2), device, team=Team(0, 3, shards=True))
 
 
 def test_alone_nothing_is_asked_of_others():

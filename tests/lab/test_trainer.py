@@ -12,7 +12,7 @@ from sgdf.lab.batches import PADDING, Epochs, Images, hold_out, seed_for
 from sgdf.lab.classify import resident
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.errors import LabError
-from sgdf.lab.trainer import Trainer, batch_sizes, piece_sizes
+from sgdf.lab.trainer import Trainer, batch_sizes, piece_sizes, take_turns
 
 CPU = torch.device("cpu")
 
@@ -113,6 +113,21 @@ def test_clipping_bounds_the_gradient(cifar):
     assert free["direction_norm"] == pytest.approx(free["gradient_norm"], rel=1e-3)
     assert free["gradient_norm"] > 0.05
     assert clipped["direction_norm"] == pytest.approx(0.01, rel=1e-2)
+
+
+def test_trainers_side_by_side_draw_numbers_of_their_own(cifar):
+    """For dropout, also without graphs: as those whose images are decoded train on a GPU."""
+
+    def make(seed: int) -> Trainer:
+        config = configs.make("cifar10", seed=seed, overrides={"lr": 0.02, "batch": 10})
+        return resident(config, small(cifar, 20, 10), CPU)
+
+    before = torch.get_rng_state()
+    alone = [run_epoch(make(seed)) for seed in (0, 1)]
+    trainers = [make(seed) for seed in (0, 1)]
+    take_turns([trainer.epoch() for trainer in trainers])
+    assert [trainer.metrics() for trainer in trainers] == alone
+    assert torch.equal(torch.get_rng_state(), before), "nor does anyone else notice"
 
 
 @pytest.mark.parametrize("name", optimizers.NAMES)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from report import made
+from sgdf.lab import config as configs
 from sgdf.lab.config import Config, published
 from sgdf.lab.errors import LabError
 from sgdf.report import records
@@ -112,6 +113,18 @@ def test_labels_name_what_differs_and_nothing_else(tmp_path: Path) -> None:
         "adam, betas (0.9, 0.999), amsgrad True, 3 epochs, tf32",
         "lion, 1 epochs, bf16, 9 held out",
     ]
+
+
+def test_the_order_of_options_does_not_tell_cells_apart(tmp_path: Path) -> None:
+    """Earlier versions wrote them in one that differed from process to process."""
+    for optimizer, order in (("sgdf", ("size", "classes")), ("sgd", ("classes", "size"))):
+        config = made.config(optimizer, task="imagenet", epochs=1, size=64, classes=3)
+        options = {name: config.options[name] for name in order}
+        made.run(tmp_path, dataclasses.replace(config, options=options), [1])
+    assert labels(only_group(records.read([tmp_path])[0])) == ["sgdf", "sgd"]
+    said = {"weights": "random", "size": 32, "classes": 3}
+    config = configs.make("finetune-pets", overrides=dict(reversed(said.items())))
+    assert list(config.options) == list(said)
 
 
 def test_one_and_one_point_zero_are_one_setting(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class Config:
         for name in self.options:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
+        check_number("drop", self.drop)
         schedules.check(self.schedule, self.milestones, self.drop)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
@@ -64,8 +65,10 @@ class Config:
             raise LabError(f"seed is a whole number from 0 on, not {self.seed!r}")
         if self.accumulate > self.batch:
             raise LabError(f"a batch of {self.batch} cannot be had in {self.accumulate} pieces")
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and not (is_number(self.clip) and self.clip > 0):
             raise LabError(f"clip is a positive norm, not {self.clip!r}")
+        if not isinstance(self.norms, bool):
+            raise LabError(f"norms is true or false, not {self.norms!r}")
 
     @property
     def lr(self) -> float:
@@ -174,7 +177,7 @@ def make(
     said = dict(overrides or {})
     own = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
     own |= {name: said.pop(name) for name in OWN & said.keys()}
-    options = {name: said.pop(name) for name in protocol.options.keys() & said.keys()}
+    options = {name: said.pop(name) for name in protocol.options if name in said}
     model = model or protocol.model
     epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
     # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
@@ -203,8 +206,12 @@ def make(
 
 
 def check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise LabError(f"{name} is a number, not {value!r}")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

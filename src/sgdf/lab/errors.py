@@ -11,7 +11,7 @@ class LabError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
     """A name that is none of the known ones, answered with the near ones, or else with all."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(str(name), known, n=3)
     if near:
         return LabError(f"there is no {kind} {name!r}: did you mean {' or '.join(near)}?")
     return LabError(f"there is no {kind} {name!r}; there are {', '.join(known)}")

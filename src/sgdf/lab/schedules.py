@@ -38,8 +38,11 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def check(name: str, milestones: Sequence[int], drop: float) -> None:
-    if name not in SCHEDULES:
+    if name not in tuple(SCHEDULES):
         raise unknown("schedule", name, SCHEDULES)
+    for milestone in milestones:
+        if type(milestone) is not int:
+            raise LabError(f"milestones are epochs, whole numbers, not {milestone!r}")
     if name == "step" and (drop <= 0 or any(m < 1 for m in milestones)):
         raise LabError(f"milestones are epochs from 1 on and drop is positive, not {drop}")
 

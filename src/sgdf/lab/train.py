@@ -138,6 +138,7 @@ class Session:
             if events:
                 events.add(finite(metrics), times)
             stopping = self.team.any(self.stop.requested)
+            self.stop.requested |= stopping  # by whichever process was asked
             due = self.team.first_says(self.run.save_is_due())
             if trainer.done == config.epochs or stopping or due:
                 self._save(trainer)

@@ -65,6 +65,11 @@ class Trainer:
         self.config, self.device, self.team = config, device, team
         if team.size > config.batch:
             raise LabError(f"a batch of {config.batch} is too small for {team.size} processes")
+        if team.shards and team.size > len(batches):
+            raise LabError(
+                f"{len(batches)} training images are too few for {team.size} processes: leave "
+                "--shard out"
+            )
         self.on_gpu = device.type == "cuda"
         self.done = 0  # epochs
         self.model, self.batches = model, batches
@@ -74,6 +79,7 @@ class Trainer:
             set_precision(config.precision)
         captures = self.on_gpu and batches.resident and not team.shards
         self.graphs = Graphs(device) if captures else None
+        self.random: tuple[Tensor, Tensor] | None = None  # where a turn without graphs ended
         # The sum over processes stays outside of graphs.
         capturable = optimizers.find(config.optimizer).capturable
         self.captures_step = captures and capturable and team.size == 1
@@ -159,10 +165,23 @@ class Trainer:
     def _turn(self) -> Iterator[None]:
         """This trainer's stream and random numbers."""
         if self.graphs is None:
-            yield
+            with self._random_numbers():
+                yield
             return
         with torch.cuda.stream(self.graphs.stream), self.graphs.random_numbers():
             yield
+
+    @contextlib.contextmanager
+    def _random_numbers(self) -> Iterator[None]:
+        """Without graphs: torch's generators as this trainer left them at the end of its turn."""
+        with torch.random.fork_rng([self.device] if self.on_gpu else []):
+            if self.random is not None:
+                torch.set_rng_state(self.random[0])
+                if self.on_gpu:
+                    torch.cuda.set_rng_state(self.random[1], self.device)
+            yield
+            on_gpu = torch.cuda.get_rng_state(self.device) if self.on_gpu else torch.empty(0)
+            self.random = torch.get_rng_state(), on_gpu
 
     # --- a step -------------------------------------------------------------------------------
 

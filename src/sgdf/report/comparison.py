@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sgdf.lab.errors import LabError
+from sgdf.lab.processes import is_team
 from sgdf.lab.sweep import Sweep, place_for, run_all, settings_of_engine, write_plan
 from sgdf.lab.train import Place
 from sgdf.report import page, records, tables
@@ -13,6 +14,8 @@ from sgdf.report import page, records, tables
 
 def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Bring all runs to their end; then, or when stopped, show what there is."""
+    if is_team():
+        raise LabError("torchrun shares one run among processes: it goes with sgdf train alone")
     place, console = place_for(options), Console()
     write_plan(sweep, place)
     try:

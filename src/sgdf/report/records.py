@@ -300,7 +300,7 @@ def protocol_words(config: Config) -> dict[str, str]:
         "data": f"{config.data} data",
         "validation": f"{config.validation} held out" if config.validation else "",
         "norms": "with norms" if config.norms else "",
-        "options": ", ".join(f"{name} {in_words(v)}" for name, v in config.options.items()),
+        "options": ", ".join(f"{k} {in_words(config.options[k])}" for k in sorted(config.options)),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import loadmat, savemat
 
 from lab.data import layouts
@@ -54,6 +55,18 @@ def test_layouts(made, name):
     some = train.only(np.array([index, 0]))
     assert some.path(0) == train.path(index)
     assert some.labels.tolist() == [1, train.labels[0]]
+
+
+def test_every_kind_of_image_in_a_class_folder_counts(spoilt):
+    folder = spoilt / "imagenet/train/n01443537"
+    with Image.open(folder / "n01443537_0.JPEG") as image:
+        for ending in ("png", "bmp", "tif", "WEBP"):
+            image.save(folder / f"another.{ending}")
+    (folder / "notes.txt").write_text("no image")
+    found = folders.load("imagenet", spoilt, 3).train
+    assert len(found) == 24 + 4
+    names = {found.path(i).name for i in range(len(found))}
+    assert {"another.png", "another.bmp", "another.tif", "another.WEBP"} < names
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from sgdf.lab.data import places
 from sgdf.lab.errors import LabError, unknown
 
 Pairs = list[tuple[str, int]]  # the names of files, within the dataset's folder, and labels
-ENDINGS = (".jpeg", ".jpg", ".png")
+# As torchvision's ImageFolder has them: an image of another kind would be left out in silence.
+ENDINGS = (".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
