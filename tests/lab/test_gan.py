@@ -418,6 +418,7 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
         ("fid_every=-1", "fid_every is a whole number from 0 on, not -1"),
         ("fid_sample=3", "fid_sample"),
         ("critic_norm=bach", "did you mean batch?"),
+        ("critic_norm=['batch']", "there is no critic_norm \"['batch']\""),
         ("validation=5", "wgan-gp holds out no images"),
     ],
 )
