@@ -360,6 +360,7 @@ def test_weights_run_no_code(data, tmp_path, capsys):
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
         ([*TINY, "--set", "momentums=6"], "momentums"),
+        ([*TINY, "--optimizer", "sophia-g"], "sophia-g needs a task with classes"),
         ([*TINY, "--precision", "bf16"], "boxes need more digits than bf16 has"),
         ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, officially it is 5011"),
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
@@ -371,6 +372,7 @@ def test_what_cannot_be_is_said_in_a_sentence(words, said, data, tmp_path, capsy
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+    assert not list(tmp_path.glob("voc-*")), "it is said before the run begins"
 
 
 def test_the_file_goes_where_the_sentence_says(data, tmp_path, capsys, monkeypatch):
