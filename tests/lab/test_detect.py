@@ -145,6 +145,13 @@ def test_a_class_counts_if_it_is_there():
     assert average_precision.coco(found, pictures)["ap50"] == pytest.approx(50)
 
 
+@pytest.mark.parametrize("found", [NOTHING, detections([A], [1], [0.9])])
+def test_where_no_object_counts_nothing_is_found(found):
+    for picture in (example([], []), example([A], [1], [True])):
+        assert average_precision.voc2007([found], [picture]) == 0
+        assert average_precision.coco([found], [picture]) == {"ap50": 0, "ap": 0}
+
+
 def test_three_of_ten_reach_a_recall_of_three_tenths():
     """3 / 10 and 0.1 * 3 are not the same number to a computer."""
     boxes = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
