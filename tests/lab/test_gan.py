@@ -512,6 +512,13 @@ def test_the_published_fid_stands_beside_the_published_experiment_alone():
     assert configs.published(configs.make("wgan-gp", model="dcgan-tiny")) is None
 
 
+def test_options_stand_in_the_tasks_order():
+    """Whatever Python's seed of hashes is: tables and pages name them in this order."""
+    said = {"critic_norm": "layer", "fid_every": 2, "features": "x", "fid_samples": 3}
+    config = configs.make("wgan-gp", overrides=said)
+    assert list(config.options) == ["features", "fid_samples", "fid_every", "critic_norm"]
+
+
 def test_reproduce_with_other_features(tmp_path, capsys):
     """The networks of the table, at their size, for one step."""
     words = ["reproduce", "wgan-gp", "--device", "cpu", "--only", "sgdf", "--seeds", "0",

@@ -174,7 +174,7 @@ def make(
     said = dict(overrides or {})
     own = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
     own |= {name: said.pop(name) for name in OWN & said.keys()}
-    options = {name: said.pop(name) for name in protocol.options.keys() & said.keys()}
+    options = {name: said.pop(name) for name in protocol.options if name in said}
     model = model or protocol.model
     epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
     # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
