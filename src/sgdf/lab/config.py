@@ -64,7 +64,7 @@ class Config:
             raise LabError(f"seed is a whole number from 0 on, not {self.seed!r}")
         if self.accumulate > self.batch:
             raise LabError(f"a batch of {self.batch} cannot be had in {self.accumulate} pieces")
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and not (is_real(self.clip) and self.clip > 0):
             raise LabError(f"clip is a positive norm, not {self.clip!r}")
 
     @property
@@ -202,8 +202,12 @@ def make(
     )
 
 
+def is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_real(value) or not math.isfinite(value):
         raise LabError(f"{name} is a number, not {value!r}")
 
 

@@ -38,10 +38,14 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def check(name: str, milestones: Sequence[int], drop: float) -> None:
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
-    if name == "step" and (drop <= 0 or any(m < 1 for m in milestones)):
-        raise LabError(f"milestones are epochs from 1 on and drop is positive, not {drop}")
+    if not isinstance(name, str) or name not in SCHEDULES:
+        raise unknown("schedule", str(name), SCHEDULES)
+    numbers = all(isinstance(number, int | float) for number in (drop, *milestones))
+    if name == "step" and (not numbers or drop <= 0 or any(m < 1 for m in milestones)):
+        raise LabError(
+            f"milestones are epochs from 1 on and drop is positive, not {list(milestones)} and "
+            f"{drop!r}"
+        )
 
 
 def factors(
