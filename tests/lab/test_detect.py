@@ -145,6 +145,13 @@ def test_a_class_counts_if_it_is_there():
     assert average_precision.coco(found, pictures)["ap50"] == pytest.approx(50)
 
 
+@pytest.mark.parametrize("found", [NOTHING, detections([A], [1], [0.9])])
+def test_where_no_object_counts_nothing_is_found(found):
+    for picture in (example([], []), example([A], [1], [True])):
+        assert average_precision.voc2007([found], [picture]) == 0
+        assert average_precision.coco([found], [picture]) == {"ap50": 0, "ap": 0}
+
+
 def test_three_of_ten_reach_a_recall_of_three_tenths():
     """3 / 10 and 0.1 * 3 are not the same number to a computer."""
     boxes = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
@@ -360,6 +367,7 @@ def test_weights_run_no_code(data, tmp_path, capsys):
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
         ([*TINY, "--set", "momentums=6"], "momentums"),
+        ([*TINY, "--optimizer", "sophia-g"], "sophia-g needs a task with classes"),
         ([*TINY, "--precision", "bf16"], "boxes need more digits than bf16 has"),
         ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, officially it is 5011"),
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
@@ -371,6 +379,7 @@ def test_what_cannot_be_is_said_in_a_sentence(words, said, data, tmp_path, capsy
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+    assert not list(tmp_path.glob("voc-*")), "it is said before the run begins"
 
 
 def test_the_file_goes_where_the_sentence_says(data, tmp_path, capsys, monkeypatch):

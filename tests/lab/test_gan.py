@@ -24,6 +24,7 @@ from sgdf.cli import main
 from sgdf.lab import config as configs
 from sgdf.lab import engines, features, gan, models, runs
 from sgdf.lab.data.sets import FACTS
+from sgdf.lab.errors import LabError
 from sgdf.lab.fid import Distance
 from sgdf.lab.models import dcgan
 from sgdf.lab.processes import ALONE
@@ -106,6 +107,19 @@ def test_fid_is_the_distance_of_two_gaussians():
     for _ in range(2):  # the real ones are kept, the others are not
         assert distance.to(iter([fake[:7], fake[7:]])) == pytest.approx(float(expected), rel=1e-9)
     assert distance.to(iter([real])) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e200])
+def test_features_that_are_not_finite_have_no_distance(number):
+    """Nor squares that are not; the eigenvalues of such crash the process."""
+    good = torch.rand(20, 3, dtype=torch.float64)
+    bad = torch.full_like(good, number)
+    with pytest.raises(LabError, match=r"features=given .* not finite for real images"):
+        Distance(nn.Identity(), "given", iter([good, bad]), ALONE)
+    distance = Distance(nn.Identity(), "given", iter([good]), ALONE)
+    with pytest.raises(LabError, match=r"features=given .* not finite for generated images"):
+        distance.to(iter([good, bad]))
+    assert distance.to(iter([good])) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_penalty_is_on_the_slope_of_every_image():
@@ -399,10 +413,12 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
         ("features=lab.gan_driver:no_network", "gave a int, not a torch.nn.Module"),
         ("features=lab.gan_driver:OneNumber", "gives () for 50 images"),
         ("features=lab.gan_driver:Fails", "cannot take bytes of (50, 3, 16, 16): not today"),
+        ("features=lab.gan_driver:NotFinite", "gives numbers that are not finite for real images"),
         ("fid_samples=1", "fid_samples is a whole number from 2 on, not 1"),
         ("fid_every=-1", "fid_every is a whole number from 0 on, not -1"),
         ("fid_sample=3", "fid_sample"),
         ("critic_norm=bach", "did you mean batch?"),
+        ("critic_norm=['batch']", "there is no critic_norm \"['batch']\""),
         ("validation=5", "wgan-gp holds out no images"),
     ],
 )
@@ -494,6 +510,13 @@ def test_the_published_fid_stands_beside_the_published_experiment_alone():
         assert configs.published(changed) is None, change
     assert configs.published(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
     assert configs.published(configs.make("wgan-gp", model="dcgan-tiny")) is None
+
+
+def test_options_stand_in_the_tasks_order():
+    """Whatever Python's seed of hashes is: tables and pages name them in this order."""
+    said = {"critic_norm": "layer", "fid_every": 2, "features": "x", "fid_samples": 3}
+    config = configs.make("wgan-gp", overrides=said)
+    assert list(config.options) == ["features", "fid_samples", "fid_every", "critic_norm"]
 
 
 def test_reproduce_with_other_features(tmp_path, capsys):

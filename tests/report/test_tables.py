@@ -267,6 +267,15 @@ def test_further_metrics_have_columns(tmp_path: Path) -> None:
     assert "89.50 (1)" in tables.as_html(comparison)
 
 
+def test_the_note_on_intervals_names_the_metric(tmp_path: Path) -> None:
+    for optimizer in ("sgdf", "sgd"):
+        for seed in (0, 1):
+            config = made.config(optimizer, seed, task="voc", epochs=2)
+            values = [60.0, 70.0 + seed]
+            made.run(tmp_path, config, values, extra={"test_ap50": values})
+    assert any("differences in final mAP at IoU 0.5 " in n for n in compare(tmp_path).notes)
+
+
 def test_a_finished_run_needs_its_metric_at_the_end(tmp_path: Path) -> None:
     gan(tmp_path, "sgdf", 0, [80.0, None])
     found, complaints = records.read([tmp_path])

@@ -32,7 +32,8 @@ def coco(found: Sequence[Detections], examples: Sequence[Example]) -> dict[str, 
     ]
     metric.update([vars(detections) for detections in found], targets)
     values = metric.compute()
-    return {"ap50": 100 * float(values["map_50"]), "ap": 100 * float(values["map"])}
+    means = {"ap50": float(values["map_50"]), "ap": float(values["map"])}
+    return {name: 100 * max(mean, 0.0) for name, mean in means.items()}  # -1: there are no objects
 
 
 def voc2007(found: Sequence[Detections], examples: Sequence[Example]) -> float:

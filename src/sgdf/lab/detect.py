@@ -169,6 +169,8 @@ class Detector(Trainer):
         training, self.judged = split(dataset, config.validation)
         batches = Stream(training, device, config=config, team=team)
         super().__init__(config, model, batches, device, compile=False, team=team)
+        if hasattr(self.optimizer, "hessian_every"):
+            raise LabError(f"{config.optimizer} needs a task with classes")
         if self.on_gpu:
             torch.backends.cudnn.benchmark = False  # it pays for shapes that come again
         if dataset.left_out:

@@ -59,7 +59,14 @@ class Distance:
 
     def _sum(self, which: str) -> None:
         names = ("features_sum", "features_cov_sum", "features_num_samples")
-        self.team.sum_([getattr(self.metric, f"{which}_{name}") for name in names])
+        sums = [getattr(self.metric, f"{which}_{name}") for name in names]
+        self.team.sum_(sums)
+        if not all(bool(total.isfinite().all()) for total in sums):
+            # MKL's eigenvalues of NaN write where they must not: the process would crash.
+            images = "real" if which == "real" else "generated"
+            raise LabError(
+                f"features={self.name} gives numbers that are not finite for {images} images"
+            )
 
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:

@@ -306,7 +306,7 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
         )
     if any(row.paired for row in rows):
         found.append(
-            f"Intervals: 95 %, Student's t, over the differences in final {last_word(metric)} "
+            f"Intervals: 95 %, Student's t, over the differences in final {metric.words} "
             "between runs of the same seed; each for itself, not corrected for their number."
         )
     if any(row.validation for row in rows):
@@ -380,10 +380,6 @@ def measured(metric: Metric, value: Spread) -> str:
     """A mean with what it is one of: "91.0 ± 0.1 % test accuracy", "FID 80.0 ± 1.0"."""
     number = spread_words(value)
     return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
-
-
-def last_word(metric: Metric) -> str:
-    return metric.words.split()[-1]
 
 
 def spread_words(value: Spread | Value | None) -> str:

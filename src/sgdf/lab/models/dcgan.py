@@ -49,7 +49,7 @@ class Critic(nn.Module):
 
     def __init__(self, width: int, size: int, norm: str) -> None:
         super().__init__()
-        if norm not in CRITIC_NORMS:
+        if not isinstance(norm, str) or norm not in CRITIC_NORMS:
             raise unknown("critic_norm", str(norm), CRITIC_NORMS)
         channels = widths(width, size)
         layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 4, 2, 1, bias=False)]
