@@ -70,8 +70,16 @@ def uneven(x, y, first):
     return [(x[:first], y[:first]), (x[first:], y[first:])]
 
 
+@pytest.fixture(scope="module", params=["by_arpack", "by_lanczos"])
+def solver(request):
+    """That of the CPU, and that of GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hessian, "search", getattr(hessian, request.param))
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def measured():
+def measured(solver):
     """The spectrum on uneven batches, the whole matrix, and the model before and after."""
     model, x, y = convnet()
     model[1].eval()  # modules need not all be in one mode
@@ -147,7 +155,7 @@ def test_a_small_model_is_computed_whole():
     assert found.trace_standard_error == 0
 
 
-def test_eigenvalues_that_occur_several_times_are_all_found():
+def test_eigenvalues_that_occur_several_times_are_all_found(solver):
     """The Hessian of 26 outputs is 26 times the same block."""
     torch.manual_seed(0)
     model, x = nn.Linear(20, 26, bias=False).double(), torch.randn(60, 20).double()
@@ -156,7 +164,7 @@ def test_eigenvalues_that_occur_several_times_are_all_found():
     np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:30], rtol=1e-4)
 
 
-def test_more_negative_than_positive_ones():
+def test_more_negative_than_positive_ones(solver):
     """-(loss) has no positive eigenvalue: the largest are those nearest zero."""
     torch.manual_seed(0)
     model, x = nn.Linear(20, 26, bias=False), torch.randn(60, 20)
@@ -198,7 +206,7 @@ def test_wrong_derivatives_are_noticed(monkeypatch):
         small(model, F.cross_entropy, [(x, y)])
 
 
-def test_the_same_seed_gives_the_same_numbers(monkeypatch):
+def test_the_same_seed_gives_the_same_numbers(solver, monkeypatch):
     monkeypatch.setattr(hessian, "DENSE", 0)
     monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     model, x, y = linear(6, 8)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -52,6 +53,22 @@ def test_the_hessian_of_a_run(tmp_path, capsys, monkeypatch):
     endings = {".json", ".png", ".svg"}
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == endings
     assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+def test_less_work_on_a_hessian(tmp_path, monkeypatch):
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    folder, out = trained(tmp_path, "sgdf"), tmp_path / "out"
+    found = []
+    for said in ([], ["--no-density", "--trace-samples", 3, "--batch", 7]):
+        call("hessian", folder, "--k", 3, "--out", out, *said)
+        (file,) = out.glob("hessian-*.json")
+        found.append(json.loads(file.read_text()))
+        shutil.rmtree(out)
+    whole, part = found
+    assert part["density"] is None
+    assert whole["density"] is not None
+    assert part["products"] <= whole["products"] - 40 - 97
+    np.testing.assert_allclose(part["eigenvalues"], whole["eigenvalues"], rtol=1e-4)
 
 
 def test_the_landscape_of_several_runs(tmp_path, capsys):

@@ -29,7 +29,11 @@ HESSIAN_BATCH, LANDSCAPE_BATCH = 200, 1000
 def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommands `hessian` and `landscape`."""
     hessian = subparsers.add_parser("hessian", help="the largest eigenvalues, trace and density")
-    hessian.add_argument("--k", type=int, default=50, help="eigenvalues (default %(default)s)")
+    add = hessian.add_argument
+    add("--k", type=int, default=50, help="eigenvalues (default %(default)s)")
+    add("--trace-samples", type=int, default=100, metavar="N", help="random vectors for the trace "
+        "(default %(default)s)")  # fmt: skip
+    add("--no-density", action="store_true", help="leave out the density, a third of the work")
     hessian.set_defaults(run=run_hessian)
     landscape = subparsers.add_parser("landscape", help="the loss around the weights, in a plane")
     add = landscape.add_argument
@@ -38,16 +42,24 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "(default %(default)s)")  # fmt: skip
     add("--dimensions", type=int, choices=(1, 2), default=2, help="1: a line (default 2)")
     landscape.set_defaults(run=run_landscape)
-    for parser in (hessian, landscape):
+    for parser, batch in ((hessian, HESSIAN_BATCH), (landscape, LANDSCAPE_BATCH)):
         add = parser.add_argument
         add("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs; several are "
             "drawn side by side")  # fmt: skip
         add("--images", type=images, default=IMAGES, metavar="N", help="training images, always "
             "the same ones, or all (default %(default)s)")  # fmt: skip
+        add("--batch", type=positive, default=batch, metavar="N", help="images at once: fewer take "
+            "less memory, and change nothing else (default %(default)s)")  # fmt: skip
         add("--seed", type=int, default=0, help="of the random directions (default %(default)s)")
         add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
         add("--out", type=Path, default=Path("analysis"), metavar="DIR", help="default %(default)s")
         add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
 
 
 def images(text: str) -> int | None:
@@ -72,9 +84,15 @@ def run_hessian(options: argparse.Namespace) -> None:
     configs = read_configs(options.runs)
     spectra = {}
     for folder, label in zip(options.runs, labels(configs), strict=True):
-        model, data, config = open_run(folder, options, device, HESSIAN_BATCH)
+        model, data, config = open_run(folder, options, device)
         with in_a_sentence(folder):
-            found = hessian.spectrum(model, cross_entropy, data, k=options.k, seed=options.seed)
+            found = hessian.spectrum(
+                *(model, cross_entropy, data),
+                k=options.k,
+                trace_samples=options.trace_samples,
+                density=not options.no_density,
+                seed=options.seed,
+            )
         spectra[label] = found
         say(console, f"{label}: largest eigenvalue {found.largest:.5g}, trace {found.trace:.5g} "
             f"± {found.trace_standard_error:.2g} (standard error), {found.products} products "
@@ -86,7 +104,8 @@ def run_hessian(options: argparse.Namespace) -> None:
         f"{found.mode}")  # fmt: skip
     stem = f"hessian-{configs[0].name}" if len(configs) == 1 else "hessian"
     draw(console, figures.eigenvalues(spectra), options.out / stem)
-    draw(console, figures.density(spectra), options.out / f"{stem}-density")
+    if not options.no_density:
+        draw(console, figures.density(spectra), options.out / f"{stem}-density")
 
 
 def run_landscape(options: argparse.Namespace) -> None:
@@ -102,7 +121,7 @@ def run_landscape(options: argparse.Namespace) -> None:
     kind = "line" if options.dimensions == 1 else "landscape"
     surfaces = {}
     for folder, label in zip(options.runs, labels(configs), strict=True):
-        model, data, config = open_run(folder, options, device, LANDSCAPE_BATCH)
+        model, data, config = open_run(folder, options, device)
         file = options.out / f"{kind}-{config.name}.npz"
         with in_a_sentence(folder), explained(options.out):
             found = landscape.surface(
@@ -165,9 +184,7 @@ def labels(configs: "Sequence[Config]") -> list[str]:
     return [", ".join(words) for words in said]
 
 
-def open_run(
-    folder: Path, options: argparse.Namespace, device: "torch.device", batch: int
-) -> Opened:
+def open_run(folder: Path, options: argparse.Namespace, device: "torch.device") -> Opened:
     """The model at the run's last checkpoint, and its training images without augmentation."""
     import torch
 
@@ -191,11 +208,9 @@ def open_run(
     there = Images(training, dataset, device)
     order = torch.randperm(len(there), generator=torch.Generator().manual_seed(0))
     chosen = order[: options.images].sort().values.to(device)
-    return Opened(
-        model,
-        [(there.normalised(there.pixels[i]), there.labels[i]) for i in torch.split(chosen, batch)],
-        config,
-    )
+    parts = torch.split(chosen, options.batch)
+    pairs = [(there.normalised(there.pixels[i]), there.labels[i]) for i in parts]
+    return Opened(model, pairs, config)
 
 
 def check_kind(config: "Config") -> None:

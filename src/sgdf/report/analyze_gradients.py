@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf.lab.errors import LabError
-from sgdf.report.analyze import check_kind, draw, note, say
+from sgdf.report.analyze import check_kind, draw, note, positive, say
 
 if TYPE_CHECKING:
     import torch
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of its figure 2
 PROMISE = 0.05  # of a step, for a probe
 MEASUREMENTS = 20  # of errors, along a training
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return int(text)
 
 
 def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
