@@ -122,6 +122,8 @@ class Trainer:
     def epoch(self) -> Iterator[None]:
         """Queue the steps of the next epoch, one by one; then `self.metrics()` has the results."""
         lrs = self._learning_rates(self.done)
+        if self.graphs:
+            self.graphs.follow()
         with self._turn():
             self.batches.begin(self.done)
             self.lrs.copy_(torch.tensor(lrs))
@@ -381,12 +383,15 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
-        self.stream.wait_stream(torch.cuda.current_stream(device))
         self.generator = torch.Generator(device)
         self.default = torch.cuda.default_generators[self.stream.device.index]
         self.pool = torch.cuda.graph_pool_handle()
         self.ran: dict[Any, int] = {}
         self.captured: dict[Any, tuple[torch.cuda.CUDAGraph, Any]] = {}
+
+    def follow(self) -> None:
+        """Go on after what was prepared elsewhere: weights, data, a checkpoint."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
 
     def run(self, key: Any, work: Callable[[], Any]) -> Any:
         """Do the work and return what it returns; captured, always the same tensors."""
