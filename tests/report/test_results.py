@@ -59,9 +59,43 @@ def test_the_readmes_epochs_are_those_of_the_benchmark():
         assert f"{epoch:g} s" in section, row["model"]
 
 
+def results_of(name):
+    found, complaints = records.read([ROOT / "results" / name])
+    assert not complaints
+    return {(run.config.optimizer, run.config.lr, run.config.seed): run for run in found}
+
+
+def test_the_learning_rates_of_the_readme_are_those_of_the_runs():
+    runs = results_of("lr-grid-cifar10-vgg11")
+    assert len(runs) == 3 * 9 + 2
+    for key in (("sgdf", 0.5, 0), ("sgd", 0.05, 0), *(("adam", 0.001, seed) for seed in (0, 1, 2))):
+        assert f"{runs[key].final:.2f}" in README.partition("How sensitive")[2], key
+    for optimizer in ("sgdf", "sgd"):
+        rivals = [run for (name, _, _), run in runs.items() if name == optimizer]
+        best = max(run.final for run in rivals if run.finished)
+        assert best == runs[optimizer, 0.5 if optimizer == "sgdf" else 0.05, 0].final
+
+
+@pytest.mark.parametrize(
+    ("page", "name"), [("wgan-gp", "wgan-gp"), ("imagenet-vit", "vit-b32-random")]
+)
+def test_the_short_runs_of_the_docs_are_those_of_the_runs(page, name):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    section = text.partition("Measured here")[2]
+    found, _ = records.read([ROOT / "results" / name])
+    for run in found:
+        if run.finished:
+            seconds = min(run.seconds.values())
+            rows = [line for line in section.splitlines() if f"| {run.final:.2f} |" in line]
+            assert len(rows) == 1, run.config.name
+            assert rows[0].lower().startswith(f"| {run.config.optimizer} |")
+            assert f" {seconds:.1f} |" in rows[0], run.config.name
+
+
 def test_every_run_says_how_it_was_made():
     for folder in records.folders([ROOT / "results" / name for name in (
-        "cifar10-vgg11", "cifar10-vgg11-bf16", "lr-grid-cifar10-vgg11"
+        "cifar10-vgg11", "cifar10-vgg11-bf16", "lr-grid-cifar10-vgg11", "cifar10-resnet18",
+        "wgan-gp", "vit-b32-random",
     )]):  # fmt: skip
         made = json.loads((folder / "env.json").read_text())
         assert made["command"].startswith("sgdf "), folder

@@ -11,6 +11,7 @@ from sgdf.report import records, tables
 pytest.importorskip("matplotlib")
 
 from sgdf.report import static
+from sgdf.report.figures import swept_rates
 
 
 def figure_of(out: Path):
@@ -52,7 +53,32 @@ def test_the_command_writes_one_for_each_comparison(tmp_path, capsys):
     assert main(["report", str(tmp_path / "runs"), *page, "--figure", str(stem)]) == 0
     names = {f"all-{i}.{ending}" for i in (1, 2) for ending in ("png", "svg")}
     assert {file.name for file in stem.parent.iterdir()} == names
-    assert "The curves are in" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("A figure is in") == 4
+
+
+def test_nothing_to_draw_is_said(tmp_path, capsys):
+    made.run(tmp_path / "runs", made.config("sgdf"), [], status=None)
+    page = ["-o", str(tmp_path / "page.html")]
+    assert main(["report", str(tmp_path / "runs"), *page, "--figure", str(tmp_path / "all")]) == 0
+    assert "nothing to draw" in capsys.readouterr().out
+
+
+def test_the_learning_rates(tmp_path):
+    for lr, final in ((0.1, 50), (0.5, 60)):
+        made.run(tmp_path, made.config("sgdf", lr=lr, epochs=2), [20, final])
+    made.run(tmp_path, made.config("sgdf", 1, lr=0.5, epochs=2), [20, 64])
+    made.run(tmp_path, made.config("sgdf", lr=5.0, epochs=2), [10], status="diverged")
+    made.run(tmp_path, made.config("adam", epochs=2), [30, 40])
+    comparisons = tables.build(records.read([tmp_path])[0])
+    files = static.write_all(comparisons, tmp_path / "figures" / "all")
+    assert [file.name for file in files] == ["all.png", "all.svg", "all-lr.png", "all-lr.svg"]
+    (comparison,) = comparisons
+    axes = static.learning_rates(comparison, swept_rates(comparison.cells)).axes[0]
+    (line,) = axes.get_lines()  # Adam was run with one
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.1, 0.5], [50, 62])
+    points, lost = axes.collections
+    assert points.get_offsets().tolist() == [[0.1, 50], [0.5, 60], [0.5, 64]]
+    assert [x for x, _ in lost.get_offsets().tolist()] == [5.0]
 
 
 def test_a_name_with_dollars_is_no_formula(tmp_path):

@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
         help="the page (default %(default)s)")  # fmt: skip
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
-    add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and STEM.svg")
+    add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and "
+        "STEM.svg, and over the learning rate as STEM-lr")  # fmt: skip
     add("--target", type=float, metavar="ACC", help="test accuracy in percent to time the way to "
         "(default: one that all reach)")  # fmt: skip
 
@@ -45,8 +46,11 @@ def run(options: argparse.Namespace) -> None:
     if options.figure:
         from sgdf.report import static
 
-        for file in static.write_all(comparisons, options.figure):
-            say(console, f"The curves are in {records.visible(file)}")
+        files = static.write_all(comparisons, options.figure)
+        for file in files:
+            say(console, f"A figure is in {records.visible(file)}")
+        if not files:
+            say(console, "No run has finished an epoch: there is nothing to draw a figure of")
     page.write(
         found,
         options.output,

@@ -268,19 +268,24 @@ def drops(cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[dict[str, A
 # --- over the learning rate ----------------------------------------------------------------------
 
 
-def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
-    """Accuracy against the learning rate, where an optimizer was run with several."""
+def swept_rates(cells: Sequence[Cell]) -> dict[str, dict[float, Cell]]:
+    """The cells of every optimizer that was run with several learning rates, by these."""
     by_optimizer: dict[str, dict[float, list[Cell]]] = {}
     for cell in cells:
         lr = learning_rate(cell.config)
         if lr is not None and lr > 0 and cell.records:
             by_optimizer.setdefault(cell.optimizer, {}).setdefault(lr, []).append(cell)
     # With two cells at one learning rate something else differs too, and a line would mix both.
-    swept = {
+    return {
         optimizer: {lr: found[0] for lr, found in sorted(rates.items())}
         for optimizer, rates in by_optimizer.items()
         if len(rates) > 1 and all(len(found) == 1 for found in rates.values())
     }
+
+
+def sensitivity(cells: Sequence[Cell]) -> list[Figure]:
+    """The metric against the learning rate, where an optimizer was run with several."""
+    swept = swept_rates(cells)
     if not swept:
         return []
     metric = tasks.find(cells[0].config.task).metric

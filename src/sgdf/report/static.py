@@ -1,4 +1,4 @@
-"""A comparison's curves as a figure for a paper or a slide, by matplotlib."""
+"""A comparison's charts as figures for a paper or a slide, by matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sgdf.analysis.figures import STYLE, plain, write
-from sgdf.report.figures import curves_of, styles, y_range
+from sgdf.report.figures import curves_of, style, styles, swept_rates, y_range
 from sgdf.report.figures import view_of as view_of_metric
 from sgdf.report.records import Cell
 from sgdf.report.tables import Comparison
@@ -26,12 +26,18 @@ LEGEND_COLUMNS = 5
 
 
 def write_all(comparisons: list[Comparison], stem: Path) -> list[Path]:
-    """PNG and SVG of every comparison that has curves, numbered if there are several."""
+    """PNG and SVG of every comparison that has curves, numbered if there are several.
+
+    Where optimizers were run with several learning rates, a figure more is about these.
+    """
     drawn = [c for c in comparisons if any(map(curves_of, c.cells))]
     files = []
     for i, comparison in enumerate(drawn, start=1):
         name = stem.name if len(drawn) == 1 else f"{stem.name}-{i}"
         files += write(curves(comparison), stem.with_name(name))
+        if swept := swept_rates(comparison.cells):
+            figure = learning_rates(comparison, swept)
+            files += write(figure, stem.with_name(f"{name}-lr"))
     return files
 
 
@@ -50,8 +56,7 @@ def curves(comparison: Comparison) -> Figure:
         last = max(len(run.whole) for cell in shown for run in curves_of(cell))
         limits(whole, shown, comparison, 1, last)
         limits(end, shown, comparison, 3 * last // 4 + 1, last)
-        unit = f", {comparison.metric.unit}" * bool(comparison.metric.unit)
-        whole.set_ylabel(f"{comparison.metric.words}{unit}")
+        whole.set_ylabel(axis_words(comparison))
         figure.suptitle(plain(comparison.title), fontweight="bold")
         handles, labels = whole.get_legend_handles_labels()
         columns = min(LEGEND_COLUMNS, len(labels))
@@ -88,3 +93,46 @@ def limits(axes: Axes, cells: list[Cell], comparison: Comparison, first: int, la
     axes.set_xlabel("epoch")
     axes.grid(axis="y", color="#e6e6e6")
     axes.set_axisbelow(True)
+
+
+def axis_words(comparison: Comparison) -> str:
+    unit = f", {comparison.metric.unit}" * bool(comparison.metric.unit)
+    return f"{comparison.metric.words}{unit}"
+
+
+def learning_rates(comparison: Comparison, swept: dict[str, dict[float, Cell]]) -> Figure:
+    """The metric after the last epoch by learning rate: every seed a point, a line their means.
+
+    A cross below: no run came to its end.
+    """
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.5, 4), layout="constrained")
+        axes = figure.subplots()
+        for optimizer, rates in swept.items():
+            colour, dash = style(optimizer)
+            found = {
+                lr: [run.final for run in cell.finished.values()]
+                for lr, cell in rates.items()
+                if cell.finished
+            }
+            means = [float(np.mean(values)) for values in found.values()]
+            axes.plot([*found], means, color=colour, linestyle=DASHES[dash], label=plain(optimizer))
+            points = [(lr, value) for lr, values in found.items() for value in values]
+            axes.scatter(
+                [lr for lr, _ in points], [value for _, value in points], color=colour, s=18
+            )
+        low, high = axes.get_ylim()
+        for number, (optimizer, rates) in enumerate(swept.items(), start=1):
+            lost = [lr for lr, cell in rates.items() if not cell.finished]
+            foot = low - 0.05 * (high - low) * number
+            axes.scatter(lost, [foot] * len(lost), color=style(optimizer)[0], marker="x", s=24)
+        ticks = sorted({lr for rates in swept.values() for lr in rates})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{lr:g}" for lr in ticks])
+        axes.minorticks_off()
+        axes.set(xlabel="learning rate (×: no run came to its end)", ylabel=axis_words(comparison))
+        axes.grid(axis="y", color="#e6e6e6")
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False)
+        figure.suptitle(plain(f"{comparison.title}: after the last epoch"), fontweight="bold")
+    return figure
