@@ -1,7 +1,9 @@
 """A run on disk: whatever happens to the process, the same command ends with the same numbers."""
 
+import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -23,6 +25,7 @@ from lab import run_driver
 from sgdf.cli import main
 from sgdf.lab import config as configs
 from sgdf.lab import runs, train
+from sgdf.lab.classify import Classifier
 
 TRAIN = ("train", "digits", "--data", "synthetic", "--device", "cpu")
 SHORT = (*TRAIN, "--set", "batch=512", "--epochs", "3")
@@ -182,6 +185,13 @@ def grief(op: str, do: str, nth: int = 0) -> dict[str, Any]:
 # --- kill -9 ------------------------------------------------------------------------------------
 
 
+def size_of(path: Path) -> int:
+    """0 as well for a file that was renamed meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
 def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
     expected = undisturbed(LONG)
     chance = random.Random(2411)
@@ -193,7 +203,7 @@ def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
             delay = "in the middle of a checkpoint"
             stuck = grief("write last.pt.new", "sleep", nth=chance.randrange(100))
             started = server.start(LONG, out, **stuck)
-            wait_until(lambda: any(p.stat().st_size for p in out.glob("*/last.pt.new")))
+            wait_until(lambda: any(map(size_of, out.glob("*/last.pt.new"))))
         else:
             started = server.start(LONG, out)
             time.sleep(delay)
@@ -656,6 +666,20 @@ def test_a_finished_run_is_not_trained_again(server, out):
     assert second.code == 0
     assert second.said == first.said[first.said.index("digits mlp sgdf lr 0.5 seed 0: best") :]
     assert contents(out) == before
+
+
+def test_a_run_whose_last_step_ruins_it_has_diverged(out, monkeypatch):
+    """The losses of its steps were numbers; that of the test is none."""
+    measured = Classifier.metrics
+
+    def ruined(self: Classifier) -> dict:
+        found = measured(self)
+        return {**found, "test_loss": math.nan} if found["epoch"] == 2 else found
+
+    monkeypatch.setattr(Classifier, "metrics", ruined)
+    assert main([*SHORT, "--epochs", "2", "--out", str(out)]) == 0
+    assert result_in(out)["status"] == "diverged"
+    assert result_in(out)["epochs"] == 2
 
 
 def test_a_finished_run_is_shown_from_a_read_only_disk(server, disk):

@@ -159,6 +159,19 @@ def test_sophia_gets_its_curvature_every_tenth_step(cifar):
     assert counted == [22, 22]  # steps 10 and 20 are last batches
 
 
+def test_sophias_draw_comes_in_pieces_too(cifar):
+    """Which are there to save memory; and they are those of the batch that was just learned."""
+    trainer = trainer_for(cifar, "sophia-g", hessian_every=5, accumulate=4)  # after the last of 5
+    taken = []
+    take = trainer.batches.take
+    trainer.batches.take = lambda position, size: (
+        taken.append((int(position), size)),
+        take(position, size),
+    )[1]
+    run_epoch(trainer)
+    assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
+
+
 def test_same_seed_same_start_whatever_the_optimizer(cifar):
     first, second = trainer_for(cifar, "sgd"), trainer_for(cifar, "adam")
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):

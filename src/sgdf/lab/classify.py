@@ -15,7 +15,7 @@ from sgdf.lab.config import Config
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.errors import LabError
 from sgdf.lab.processes import ALONE, Team, whole_weights
-from sgdf.lab.trainer import Batches, Trainer
+from sgdf.lab.trainer import Batches, Trainer, piece_sizes
 
 
 def check(config: Config, data_dir: Path | None) -> None:
@@ -125,8 +125,9 @@ class Classifier(Trainer):
             raise LabError(f"{self.config.optimizer} does not go with --shard")
         self.optimizer.zero_grad(set_to_none=True)
         start, mine = self.team.share(size)
-        if mine:
-            images, _ = self.batches.take(self.batches.position - size + start, mine)
+        position = self.batches.position - size + start
+        for piece in piece_sizes(mine, self.config.accumulate):
+            images, _ = self.batches.take(position, piece)
             with self._autocast():
                 logits = self.model(images)
             logits = logits.float()
@@ -134,6 +135,7 @@ class Classifier(Trainer):
             noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
             drawn = (logits.detach() + noise).argmax(1)
             (F.cross_entropy(logits, drawn, reduction="sum") / size).backward()
+            position = position + piece
         self.team.sum_(self._grads())
         self.optimizer.update_hessian(size)  # type: ignore[attr-defined]
 

@@ -8,6 +8,10 @@ class LabError(Exception):
     """Shown as it is, without a traceback."""
 
 
+class Held(LabError):
+    """Another process is at it, which may be about to end."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> LabError:
     """A name that is none of the known ones, answered with the near ones, or else with all."""
     known = sorted(known)

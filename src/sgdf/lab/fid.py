@@ -1,5 +1,6 @@
 """The Fréchet distance between real and generated images, by the features of a network."""
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +17,20 @@ def parts(first: int, count: int) -> Iterator[slice]:
     """The `count` images from `first` on, in pieces that the network can take."""
     for start in range(first, first + count, BATCH):
         yield slice(start, min(start + BATCH, first + count))
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Real images are seen before a training sets its precision, generated ones after."""
+    products, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    convolutions = cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = False
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32 = convolutions
 
 
 class Given(nn.Module):
@@ -71,7 +86,8 @@ class Distance:
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:
         try:
-            features = self.network(images)
+            with full_precision():
+                features = self.network(images)
         except Exception as error:  # a user's network fails in any way
             reason = str(error).strip().partition("\n")[0]
             raise LabError(

@@ -28,7 +28,7 @@ import torch
 
 from sgdf import __version__
 from sgdf.lab.config import Config
-from sgdf.lab.errors import LabError
+from sgdf.lab.errors import Held, LabError
 from sgdf.lab.provenance import commit, machine
 
 SAVING_SHARE = 0.02  # of the time, at most, goes into checkpoints
@@ -72,7 +72,7 @@ class Run:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     holder = os.read(lock, 200).decode(errors="replace") or "another process"
-                    raise LabError(f"{self.folder} is being written by {holder}") from None
+                    raise Held(f"{self.folder} is being written by {holder}") from None
                 os.ftruncate(lock, 0)
                 os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 self._check_config()

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sgdf.lab import arguments, engines, processes, tasks
 from sgdf.lab.config import Config, published
-from sgdf.lab.errors import LabError, unknown
+from sgdf.lab.errors import Held, LabError, unknown
 from sgdf.lab.events import Events
 from sgdf.lab.processes import ALONE, Team
 from sgdf.lab.runs import Run
@@ -96,6 +96,8 @@ class Session:
             self.error = error
             sentence = error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
             self.result = {"status": "failed", "error": str(sentence)}
+            if isinstance(error, Held):
+                self.result["held"] = True
             if self.in_company:  # alone, it is the command that fails
                 failure = f"{title(self.run.config)} failed: {sentence}"
                 self.console.print(failure, soft_wrap=True, markup=False)
@@ -128,7 +130,7 @@ class Session:
             times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
             if trainer.on_gpu:  # of all runs in this process, which mostly is one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
-            if not math.isfinite(metrics["train_loss"]):
+            if not all(math.isfinite(metrics.get(name, 0)) for name in ("train_loss", "test_loss")):
                 self._add({**finite(metrics), "diverged": True}, times)
                 self._finish("diverged")
                 return

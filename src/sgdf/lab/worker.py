@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 
 from sgdf.lab.config import Config
-from sgdf.lab.errors import LabError
+from sgdf.lab.errors import Held, LabError
 from sgdf.lab.runs import read_end, write_atomically
 from sgdf.lab.train import Place, title, train
 
@@ -60,9 +60,10 @@ def trained(wanted: Sequence[Config], place: Place, say: Say) -> list[dict[str, 
     try:
         return train(wanted, place, Listener(say, wanted))
     except Exception as error:  # of a single run; those of several come back as results
-        return [
-            failed(error if isinstance(error, LabError) else f"{type(error).__name__}: {error}")
-        ]
+        result = failed(
+            error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+        )
+        return [{**result, "held": True} if isinstance(error, Held) else result]
 
 
 class Listener(Console):
@@ -84,7 +85,7 @@ def failed(error: object) -> dict[str, Any]:
 
 def is_held(result: dict[str, Any]) -> bool:
     """By another process, which may be about to die."""
-    return result["status"] == "failed" and "is being written by" in result["error"]
+    return bool(result.get("held"))
 
 
 def note(config: Config, place: Place, result: dict[str, Any]) -> None:
