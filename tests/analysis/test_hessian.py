@@ -174,6 +174,32 @@ def test_more_negative_than_positive_ones(solver):
     np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:3], rtol=1e-4)
 
 
+SPECTRA = {
+    "close together": np.linspace(1, 2, 300),  # takes many restarts
+    "of few values": np.repeat([0.0, 1.0, 3.0], [280, 15, 5]),  # a start reaches three vectors
+    "of low rank": np.r_[np.zeros(297), 1, 2, 5],
+    "all zero": np.zeros(300),
+    "negative": -np.linspace(0.5, 10, 300),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_whose_eigenvalues_are_known(solver, name, dtype):
+    wanted = np.sort(SPECTRA[name])[::-1]
+    random = np.random.default_rng(0)
+    columns, _ = np.linalg.qr(random.standard_normal((300, 300)))
+    matrix = torch.from_numpy(columns * SPECTRA[name] @ columns.T).to(dtype)
+    like = torch.empty(0, dtype=dtype)
+    values, vectors = hessian.largest(lambda v: matrix @ v, 300, 6, random, like)
+    np.testing.assert_allclose(values, wanted[:6], atol=2e-5 * np.abs(wanted).max())
+    assert vectors.dtype == dtype
+    overlap = vectors.T @ vectors - torch.eye(6, dtype=dtype)
+    assert overlap.abs().max() < 1e-4
+    apart = (matrix @ vectors - vectors * torch.from_numpy(values).to(dtype)).norm(dim=0)
+    assert apart.max() <= 1e-3 * np.abs(wanted).max()
+
+
 def transformer():
     torch.manual_seed(0)
     attention = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)

@@ -368,7 +368,7 @@ def by_lanczos(
             for _ in range(2):  # once leaves too much of them, by rounding
                 image = image - basis[: i + 1].T @ (basis[: i + 1] @ image)
             length = float(torch.linalg.vector_norm(image))
-            if length < 1e-6 * np.abs(small).max():  # all that this start can reach: go elsewhere
+            if length <= 1e-6 * np.abs(small).max():  # all that this start can reach: go elsewhere
                 length = 0.0
                 image = torch.from_numpy(random.standard_normal(size)).to(like)
                 for _ in range(2):
@@ -447,7 +447,7 @@ def lanczos(
             images -= torch.einsum("snc,sc->nc", basis[: i + 1], along)
         lengths = torch.linalg.vector_norm(images, dim=0)
         # A start that has seen all it can goes on with zeros, which get no weight.
-        ended = lengths.double() < 1e-6 * torch.stack(diagonal).abs().amax(0)
+        ended = lengths.double() <= 1e-6 * torch.stack(diagonal).abs().amax(0)
         vectors = torch.where(ended, 0, images / lengths)
         off_diagonal.append(torch.where(ended, 0, lengths).double())
     found = []
