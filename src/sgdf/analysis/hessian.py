@@ -320,7 +320,7 @@ def search(
 def by_arpack(
     multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
 ) -> tuple[Array, Tensor]:
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+    from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
     def matvec(vector: Array) -> Array:
         return multiply(torch.from_numpy(vector.ravel()).to(like)).double().cpu().numpy()
@@ -341,6 +341,8 @@ def by_arpack(
         )
     except ArpackNoConvergence as error:
         raise not_told_apart(len(error.eigenvalues), k) from None
+    except ArpackError:  # it cannot begin if all products are zero
+        return by_lanczos(multiply, size, k, random, like)
     order = np.argsort(values)[::-1].copy()
     return values[order], torch.from_numpy(vectors[:, order]).to(like)
 
