@@ -30,6 +30,15 @@ def test_lines_are_means_and_bands_reach_from_the_lowest_seed_to_the_highest(
     assert band["y"] == [30, 31, 70, 30, 20, 10]
 
 
+def test_a_run_that_ran_away_leaves_the_others_their_room(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
+    made.run(tmp_path, made.config("sgd"), [9e6, 9e7], status="diverged")
+    figure = charts(tmp_path)["metric"]
+    low, high = figure.layout["yaxis"]["range"]
+    assert (low < 10, 30 < high < 40) == (True, True)
+    assert visible_lines(figure)["sgd"]["y"] == [9e6, 9e7]
+
+
 def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
     norms = {"gradient_norm": 1.5, "direction_norm": 0.5, "validation_accuracy": 3.0}
     for seed in (0, 1):

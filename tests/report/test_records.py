@@ -9,7 +9,7 @@ from report import made
 from sgdf.lab import config as configs
 from sgdf.lab.config import Config, published
 from sgdf.lab.errors import LabError
-from sgdf.report import records
+from sgdf.report import records, tables
 
 
 def labels(group: records.Group) -> list[str]:
@@ -125,6 +125,15 @@ def test_the_order_of_options_does_not_tell_cells_apart(tmp_path: Path) -> None:
     said = {"weights": "random", "size": 32, "classes": 3}
     config = configs.make("finetune-pets", overrides=dict(reversed(said.items())))
     assert list(config.options) == list(said)
+
+
+def test_of_a_tasks_options_those_are_named_that_differ(tmp_path: Path) -> None:
+    same = {"task": "wgan-gp", "epochs": 1, "features": "runs/a"}
+    made.run(tmp_path, made.config("sgdf", **same), [1], extra={"fid": 9.0})
+    made.run(tmp_path, made.config("sgdf", **same, critic_norm="layer"), [1], extra={"fid": 8.0})
+    group = only_group(records.read([tmp_path])[0])
+    assert sorted(labels(group)) == ["sgdf", "sgdf, critic_norm layer"]
+    assert tables.common_protocol(group).endswith("real data, features runs/a")
 
 
 def test_one_and_one_point_zero_are_one_setting(tmp_path: Path) -> None:

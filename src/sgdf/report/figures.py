@@ -175,7 +175,7 @@ def over_epochs(
     if layout["shapes"]:
         sentences.append("Dotted: the learning rate drops.")
     if any(bounds.values()):
-        sentences.append("The first epochs may lie below: drag to zoom, double-click to see all.")
+        sentences.append("The first epochs may lie outside: drag to zoom, double-click to see all.")
     if any(cell.label in set_aside for cell in cells):
         sentences.append(
             "Settings that were not chosen are hidden: a click in the legend shows one."
@@ -226,12 +226,15 @@ def band_and_line(cell: Cell, view: View, colour: str, dash: str) -> list[dict[s
 
 
 def y_range(cells: Sequence[Cell], view: View) -> list[float] | None:
-    """Of accuracies, what comes after the first tenth of the epochs: where cells differ."""
+    """Of accuracies, what comes after the first tenth of the epochs: where cells differ.
+
+    One that ran away leaves the others their room.
+    """
     if view.logarithmic:
         return None
     values = [
         line[view.key]
-        for cell in cells
+        for cell in came_to_an_end(cells)
         for run in curves_of(cell)
         for line in run.whole[len(run.whole) // 10 :]
         if line.get(view.key) is not None
@@ -240,6 +243,11 @@ def y_range(cells: Sequence[Cell], view: View) -> list[float] | None:
         return None
     margin = 0.04 * (max(values) - min(values)) or 1.0
     return [short(min(values) - margin), short(max(values) + margin)]
+
+
+def came_to_an_end(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """Those with a finished run, if there are any."""
+    return [cell for cell in cells if cell.finished] or cells
 
 
 def drops(cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

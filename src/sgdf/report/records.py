@@ -258,12 +258,13 @@ def cell_key(config: Config) -> Any:
 def labelled(cells: Group) -> Group:
     """In order, each with what tells it from the others of its task and model."""
     protocols = [protocol_words(cell.config) for cell in cells]
-    differing = [name for name in protocols[0] if len({words[name] for words in protocols}) > 1]
+    names = dict.fromkeys(name for words in protocols for name in words)
+    differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
     done = []
     for cell, words in zip(cells, protocols, strict=True):
         rivals = [c.config for c in cells if c.config.optimizer == cell.config.optimizer]
         parts = [cell.config.optimizer, *settings_words(cell.config, rivals)]
-        parts += [words[name] for name in differing if words[name]]
+        parts += [words[name] for name in differing if words.get(name)]
         done.append(Cell(visible(", ".join(parts)), cell.config, cell.records, cell.missing))
     return sorted(done, key=place_in_order)
 
@@ -300,7 +301,7 @@ def protocol_words(config: Config) -> dict[str, str]:
         "data": f"{config.data} data",
         "validation": f"{config.validation} held out" if config.validation else "",
         "norms": "with norms" if config.norms else "",
-        "options": ", ".join(f"{k} {in_words(config.options[k])}" for k in sorted(config.options)),
+        **{f"option {k}": f"{k} {in_words(config.options[k])}" for k in sorted(config.options)},
     }
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sgdf.analysis.figures import STYLE, plain, write
-from sgdf.report.figures import curves_of, style, styles, swept_rates, y_range
+from sgdf.report.figures import came_to_an_end, curves_of, style, styles, swept_rates, y_range
 from sgdf.report.figures import view_of as view_of_metric
 from sgdf.report.records import Cell
 from sgdf.report.tables import Comparison
@@ -81,7 +81,8 @@ def draw(axes: Axes, cell: Cell, key: str, colour: str, dash: str) -> None:
 def limits(axes: Axes, cells: list[Cell], comparison: Comparison, first: int, last: int) -> None:
     """All that these epochs have, but for the beginning of a whole run, where all are alike."""
     key = comparison.metric.key
-    lines = (line for cell in cells for run in curves_of(cell) for line in run.whole)
+    ended = came_to_an_end(cells)
+    lines = (line for cell in ended for run in curves_of(cell) for line in run.whole)
     seen = [line[key] for line in lines if line["epoch"] >= first and line.get(key) is not None]
     bounds = y_range(cells, view_of_metric(comparison.metric)) if first == 1 else None
     if bounds is None and seen:

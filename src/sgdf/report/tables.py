@@ -166,7 +166,8 @@ def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: 
         published=value,
         difference=best.mean - value.mean if best and value else None,
         paired=paired(cell, reference) if reference and done and cell is not reference else None,
-        seconds_per_epoch=statistics.median(times) if times else None,
+        # Of two epochs the first one compiles.
+        seconds_per_epoch=statistics.median_low(times) if times else None,
         arrival=arrival(done, target) if done and target is not None else None,
         runs=unfinished_words(cell),
         is_reference=cell is reference,
@@ -288,7 +289,7 @@ def common_protocol(cells: Sequence[Cell]) -> str:
     """What all cells share."""
     first, *others = (protocol_words(cell.config) for cell in cells)
     common = {name: words for name, words in first.items() if words and name != "norms"}
-    return ", ".join(w for name, w in common.items() if all(o[name] == w for o in others))
+    return ", ".join(w for name, w in common.items() if all(o.get(name) == w for o in others))
 
 
 def notes(rows: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
