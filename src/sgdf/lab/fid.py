@@ -20,8 +20,11 @@ def parts(first: int, count: int) -> Iterator[slice]:
 
 
 @contextlib.contextmanager
-def full_precision() -> Iterator[None]:
+def full_precision(on_gpu: bool) -> Iterator[None]:
     """Real images are seen before a training sets its precision, generated ones after."""
+    if not on_gpu:
+        yield
+        return
     products, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     convolutions = cudnn.allow_tf32
     try:
@@ -86,7 +89,7 @@ class Distance:
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:
         try:
-            with full_precision():
+            with full_precision(images.is_cuda):
                 features = self.network(images)
         except Exception as error:  # a user's network fails in any way
             reason = str(error).strip().partition("\n")[0]
