@@ -64,11 +64,11 @@ def without_batch_norm() -> None:
 
 
 if __name__ == "__main__":
-    from sgdf.cli import main
+    from sgdf.cli import leave, main
 
     FACTS["cifar10"] = published.TINY["cifar10"]
     words = sys.argv[1:]
     if words[0] == "without-batch-norm":
         without_batch_norm()
         words = words[1:]
-    sys.exit(main(words))
+    leave(main(words))
