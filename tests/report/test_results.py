@@ -108,3 +108,14 @@ def test_the_docs_have_the_status_of_every_preset():
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     named = [name for row in rows for name in re.findall("`([a-z0-9-]+)`", row.split("|")[1])]
     assert sorted(named) == sorted(paper.PRESETS)
+
+
+def test_the_gradients_of_the_docs_are_those_of_the_record():
+    record = json.loads((ROOT / "results" / "resnet18-gradients" / "gradients.json").read_text())
+    assert re.fullmatch("[0-9a-f]{40}", record["commit"])
+    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
+    before, jump = record["records"]["sgdf"]["rows"][28:30]
+    assert f"from {before['raw_norm']:.1f} to {jump['raw_norm']:.1f}" in text
+    gains = [sum(layer[0] for layer in row["gain"]) / len(row["gain"]) for row in (before, jump)]
+    assert "the mean gain from\n{:.2f} to {:.2f}".format(*gains) in text
+    assert f"goes from {before['estimated_norm']:.1f} to {jump['estimated_norm']:.1f}" in text
