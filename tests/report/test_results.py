@@ -119,3 +119,18 @@ def test_the_gradients_of_the_docs_are_those_of_the_record():
     gains = [sum(layer[0] for layer in row["gain"]) / len(row["gain"]) for row in (before, jump)]
     assert "the mean gain from\n{:.2f} to {:.2f}".format(*gains) in text
     assert f"goes from {before['estimated_norm']:.1f} to {jump['estimated_norm']:.1f}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "since", "said"),
+    [("sgdf", 0, "0.93 of"), ("sgdf", 30, "2.9 ±"), ("sgdf-k", 30, "1.09 ±"),
+     ("sgdf-k", 0, "0.95 over all")],
+)  # fmt: skip
+def test_the_errors_of_the_docs_are_those_of_the_record(name, since, said):
+    record = json.loads((ROOT / "results/resnet18-errors/gradients-errors.json").read_text())
+    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
+    found = [m["errors"] for m in record["errors"]["measurements"] if m["step"] >= since]
+    ours, averages = (sum(sum(e[key]["squares"]) for e in found) for key in (name, "ema"))
+    number = said.split()[0]
+    assert f"{ours / averages:.{len(number) - 2}f}" == number
+    assert said in text.partition("Errors of the estimates")[2]

@@ -202,14 +202,20 @@ def bounds(found: EstimatorErrors) -> tuple[float, float]:
 def against_average(ax: Axes, found: EstimatorErrors) -> None:
     """Mean squared errors over the bias-corrected average's, as near 1 as the filter's are."""
     steps = [m.step for m in found.measurements]
-    reach = 0.05
-    for name in found.measurements[0].errors.keys() - {"g", "sgd-cm"}:  # these are far away
+    reach = 1.05
+    near = [name for name in found.measurements[0].errors if name not in ("g", "sgd-cm")]
+    for name in near:
         _, shade, dash = LOOKS[name]
         ratios = [m.errors[name].mse.value / m.errors["ema"].mse.value for m in found.measurements]
         ax.plot(steps, ratios, dash, color=shade, linewidth=1.5)
         if name.startswith("sgdf"):
-            reach = max(reach, *(abs(ratio - 1) for ratio in ratios))
-    ax.set(ylim=(1 - 1.1 * reach, 1 + 1.1 * reach), xlabel="step", title="error / EMA's")
+            reach = max(reach, *ratios, *(1 / ratio for ratio in ratios))
+    ends = reach**-1.1, reach**1.1  # twice the error is as far from the average's as half of it
+    ax.set(yscale="log", ylim=ends, xlabel="step", title="error / EMA's")
+    ticks = np.geomspace(1 / reach, reach, 5)
+    ax.set_yticks(ticks, [f"{tick:.2g}" for tick in ticks])
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()
 
 
 def draw(ax: Axes, found: EstimatorErrors, name: str, part: str) -> None:
