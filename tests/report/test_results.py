@@ -134,3 +134,11 @@ def test_the_errors_of_the_docs_are_those_of_the_record(name, since, said):
     number = said.split()[0]
     assert f"{ours / averages:.{len(number) - 2}f}" == number
     assert said in text.partition("Errors of the estimates")[2]
+
+
+def test_the_accuracies_of_the_six_networks_are_those_of_the_runs():
+    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
+    runs, _ = records.read([ROOT / "results" / "cifar10-resnet18"])
+    assert len(runs) == 6
+    for run in runs:
+        assert f"{run.final:.2f}" in text.partition("six trained")[2], run.config.name

@@ -160,14 +160,14 @@ def dashed(results: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
 def profiles(surfaces: Mapping[str, Surface]) -> Figure:
     """The loss along a line for each, in one picture."""
     with rc_context(STYLE):
-        figure, (ax,) = panels(1, 6, 3.8)
+        figure, (ax,) = panels(1, 7.5, 3.8)
         for label, found, dash in dashed(surfaces):
             values = np.where(np.isfinite(found.values), found.values, np.nan)
             ax.plot(found.axes[0], values, dash, color=colour(label), label=plain(label))
         if spread(surfaces) > 30:
             ax.set_yscale("log")
         ax.set(xlabel="step, in units of the weights' own size", ylabel="loss")
-        ax.legend(frameon=False)
+        ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         ax.set_title("Loss along a random direction", loc="left")
         under(figure, surfaces)
     return figure
