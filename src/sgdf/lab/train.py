@@ -94,13 +94,10 @@ class Session:
                     yield from self._to_the_end(trainer)
         except Exception as error:
             self.error = error
-            sentence = error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
-            self.result = {"status": "failed", "error": str(sentence)}
-            if isinstance(error, Held):
-                self.result["held"] = True
+            self.result = failure(error)
             if self.in_company:  # alone, it is the command that fails
-                failure = f"{title(self.run.config)} failed: {sentence}"
-                self.console.print(failure, soft_wrap=True, markup=False)
+                sentence = f"{title(self.run.config)} failed: {self.result['error']}"
+                self.console.print(sentence, soft_wrap=True, markup=False)
 
     def _is_finished(self) -> bool:
         self.result = self.team.first_says(self.run.result() if self.writes else None) or {}
@@ -183,6 +180,13 @@ class Session:
             self.result = summary(self.run.config, self.run.metrics, self.run.times, status)
             self.run.finish(self.result)
         self.result = self.team.first_says(self.result)
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The result of a run that failed; one that another process holds may be tried again."""
+    sentence = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+    held = {"held": True} if isinstance(error, Held) else {}
+    return {"status": "failed", "error": sentence, **held}
 
 
 def finite(metrics: dict[str, Any]) -> dict[str, Any]:

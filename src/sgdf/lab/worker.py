@@ -26,9 +26,8 @@ import torch
 from rich.console import Console
 
 from sgdf.lab.config import Config
-from sgdf.lab.errors import Held, LabError
 from sgdf.lab.runs import read_end, write_atomically
-from sgdf.lab.train import Place, title, train
+from sgdf.lab.train import Place, failure, title, train
 
 DEATHS = 3  # of the process under a run, before the run counts as failed
 PATIENCE = 60.0  # seconds to wait for a run that a dying process still holds
@@ -60,10 +59,7 @@ def trained(wanted: Sequence[Config], place: Place, say: Say) -> list[dict[str, 
     try:
         return train(wanted, place, Listener(say, wanted))
     except Exception as error:  # of a single run; those of several come back as results
-        result = failed(
-            error if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
-        )
-        return [{**result, "held": True} if isinstance(error, Held) else result]
+        return [failure(error)]
 
 
 class Listener(Console):

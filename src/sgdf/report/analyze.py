@@ -33,7 +33,8 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--k", type=int, default=50, help="eigenvalues (default %(default)s)")
     add("--trace-samples", type=int, default=100, metavar="N", help="random vectors for the trace "
         "(default %(default)s)")  # fmt: skip
-    add("--no-density", action="store_true", help="leave out the density, a third of the work")
+    add("--no-density", action="store_true", help="leave out the density, which is about "
+        "40 %% of the work")  # fmt: skip
     hessian.set_defaults(run=run_hessian)
     landscape = subparsers.add_parser("landscape", help="the loss around the weights, in a plane")
     add = landscape.add_argument
