@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo = commands.add_parser("demo", help="compare four optimizers on handwritten digits")
     demo.add_argument("--epochs", type=_positive, default=None, help="epochs per run (default 20)")
     arguments.add_engine(demo, _positive)
-    arguments.add_place(demo)
+    arguments.add_place(demo, _positive)
     demo.set_defaults(run=_demo, out=Path("runs", "demo"))
 
     benches = commands.add_parser("bench", help="measure what the optimizers cost")

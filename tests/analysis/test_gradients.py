@@ -693,6 +693,63 @@ def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch
     assert seen["modes"] == {False}
 
 
+def test_errors_through_a_training(command, tmp_path, capsys):
+    """From the weights of several epochs on, with the run's settings and learning rates."""
+    from sgdf.cli import main
+    from sgdf.lab.errors import LabError
+
+    said = ["--epochs", "3", "--set", "milestones=[2]", "--set", "weight_decay=0.01"]
+    words = ["train", "digits", *said, "--keep", "1", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(words) == 0
+    (run,) = tmp_path.iterdir()
+    small = ["--steps", "4", "--errors", "--replicas", "3", "--images", "64"]
+    for file in command("digits", "--steps", "1", "--optimizers", "sgd").iterdir():
+        file.unlink()
+    out = command(str(run), *small, "--epoch", "0", "2", "3")
+    names = {f"gradients-errors{moment}.{ending}" for ending in ("png", "svg")
+             for moment in ("", "-epoch0", "-epoch2", "-epoch3")}  # fmt: skip
+    names |= {f"gradients-errors-epoch{epoch}.json" for epoch in (0, 2, 3)}
+    assert {file.name for file in out.iterdir()} == names  # and no first steps
+    settings, losses = {}, {}
+    for epoch in (0, 2, 3):
+        found = json.loads((out / f"gradients-errors-epoch{epoch}.json").read_text())
+        settings[epoch] = found["settings"]["settings"]
+        losses[epoch] = found["errors"]["measurements"][0]["loss"]
+    assert [round(settings[epoch]["lr"], 3) for epoch in (0, 2, 3)] == [0.5, 0.5, 0.05]
+    assert {each["weight_decay"] for each in settings.values()} == {0.01}
+    assert losses[0] > 2 > losses[2]
+    assert "after epoch 2" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(LabError, match="it goes with --errors"):
+        command(str(run), "--epoch", "2")
+    with pytest.raises(
+        LabError, match="not kept the weights of epoch 4: it has those of 0, 1, 2, 3"
+    ):
+        command(str(run), *small, "--epoch", "4")
+
+
+def test_the_figure_of_errors_by_epoch(points):
+    pytest.importorskip("matplotlib")
+    from sgdf.analysis import gradient_figures
+
+    found = {epoch: measured(points, steps=12, every=4, replicas=4, seed=epoch) for epoch in (3, 0)}
+    panels = gradient_figures.errors_by_epoch(found).axes
+    assert [ax.get_title() for ax in panels[:3]] == [
+        "squared bias", "variance", "mean squared error"
+    ]  # fmt: skip
+    (line,) = [line for line in panels[2].lines if line.get_label() == "SGDF (2K)"]
+    assert line.get_xdata().tolist() == [0, 3]
+    for epoch, height in zip((0, 3), line.get_ydata(), strict=True):
+        later = found[epoch].measurements[1:]
+        signal = sum(m.signal for m in later)
+        assert height == pytest.approx(sum(m.errors["sgdf"].mse.value for m in later) / signal)
+    low, high = panels[0].get_ylim()
+    for ax in panels[:3]:  # nothing is cut off
+        for line in ax.lines:
+            inside = np.array(line.get_ydata(), dtype=float)
+            assert np.nanmin(inside, initial=np.inf) >= low
+            assert np.nanmax(inside, initial=0) <= high
+
+
 def test_the_command_names_mistakes(command):
     from sgdf.lab.errors import LabError
 

@@ -26,10 +26,12 @@ from sgdf.cli import main
 from sgdf.lab import config as configs
 from sgdf.lab import runs, train
 from sgdf.lab.classify import Classifier
+from sgdf.lab.errors import LabError
 
 TRAIN = ("train", "digits", "--data", "synthetic", "--device", "cpu")
 SHORT = (*TRAIN, "--set", "batch=512", "--epochs", "3")
 LONG = (*TRAIN, "--set", "batch=128", "--epochs", "40")
+CPU = torch.device("cpu")
 EVERY_EPOCH = 1e9  # the share of the time that saving may take: no save is ever put off
 
 
@@ -428,6 +430,47 @@ def test_a_disk_that_fills_up(op, nth, saved, server, ends_the_same, out):
     if saved is not None:
         assert epochs_saved(out) == saved
     ends_the_same()
+
+
+@pytest.mark.parametrize(
+    ("op", "nth", "do"),
+    [("write 2.pt.new", 30, "full"), ("write 2.pt.new", 30, "SIGKILL"), ("replace 2.pt", 0, "full"),
+     ("replace 2.pt", 0, "SIGKILL"), ("write last.pt.new", 250, "SIGKILL")],
+)  # fmt: skip
+def test_kept_weights_are_whole_whatever_happens(op, nth, do, server, undisturbed, out, tmp_path):
+    """They are those of an undisturbed run, also of epochs before and after the interruption."""
+    keeping = (*SHORT, "--keep", "1")
+    ended = server.run(keeping, out, **grief(op, do, nth))
+    assert ended.code != 0
+    for epoch in runs.kept_epochs(folder_in(out)):
+        runs.read_checkpoint(runs.kept_path(folder_in(out), epoch), CPU)
+    assert server.run(keeping, out).code == 0
+    assert (folder_in(out) / "metrics.jsonl").read_bytes() == undisturbed(SHORT).metrics
+    whole = tmp_path / "whole"
+    assert server.run(keeping, whole).code == 0
+    for place in (out, whole):
+        assert runs.kept_epochs(folder_in(place)) == [0, 1, 2, 3]
+    for epoch in range(4):
+        ours, theirs = (
+            runs.read_checkpoint(runs.find_checkpoint(folder_in(place), epoch), CPU)
+            for place in (out, whole)
+        )
+        assert ours["epoch"] == len(ours["metrics"]) == epoch
+        assert ours["metrics"] == theirs["metrics"]
+        assert all(
+            torch.equal(ours["model"][name], theirs["model"][name]) for name in ours["model"]
+        )
+    last = runs.read_checkpoint(folder_in(out) / "last.pt", CPU)["model"]
+    assert all(torch.equal(ours["model"][name], last[name]) for name in last)
+
+
+def test_weights_of_some_epochs_alone_are_kept(server, out):
+    assert server.run((*SHORT, "--keep", "2"), out).code == 0
+    assert runs.kept_epochs(folder_in(out)) == [0, 2]
+    with pytest.raises(LabError, match=r"of epoch 1: it has those of 0, 2"):
+        runs.find_checkpoint(folder_in(out), 1)
+    (folder_in(out) / "kept" / "notes.pt").write_text("mine")
+    assert runs.kept_epochs(folder_in(out)) == [0, 2]
 
 
 @pytest.fixture

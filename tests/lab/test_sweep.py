@@ -218,7 +218,7 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
 
 def test_a_worker_is_told_all_of_the_place():
     config = tiny("sgd", lr=0.1)
-    changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep"}
+    changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep", "keep": 3}
     for place in (Place(Path("out"), CPU), Place(Path("out"), torch.device("cuda:1"), **changed)):
         assert worker.from_request(worker.as_request(config, place)) == (config, place)
 

@@ -29,6 +29,18 @@ def trained(out, optimizer, **said):
     return folder
 
 
+def kept(out, optimizer, epochs):
+    """The same, and the weights of earlier epochs."""
+    folder = trained(out, optimizer)
+    (folder / "kept").mkdir()
+    last = torch.load(folder / "last.pt", weights_only=True)
+    for epoch in epochs:
+        torch.manual_seed(100 + epoch)
+        away = {name: w + torch.randn_like(w) / 10 for name, w in last["model"].items()}
+        torch.save({**last, "epoch": epoch, "model": away}, folder / "kept" / f"{epoch}.pt")
+    return folder
+
+
 def call(*words):
     parser = argparse.ArgumentParser()
     analyze.add_arguments(parser.add_subparsers(required=True))
@@ -86,6 +98,50 @@ def test_the_landscape_of_several_runs(tmp_path, capsys):
         call("landscape", *folders, "--size", 3, "--span", 2, "--out", out)
     call("landscape", *folders, "--size", 3, "--dimensions", 1, "--out", out)
     assert (out / "line.png").exists()
+
+
+def test_kept_weights_are_what_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    folder, out = kept(tmp_path, "sgdf", (4, 8)), tmp_path / "out"
+    said = ["--k", 3, "--no-density", "--trace-samples", 3, "--out", out]
+    call("hessian", folder, *said, "--epoch", 8, 4)
+    (out / "hessian.png").stat()
+    found = {}
+    for epoch in (4, 8):
+        file = out / f"hessian-{folder.name}-epoch{epoch}.json"
+        found[epoch] = json.loads(file.read_text())["eigenvalues"]
+    assert found[4] != found[8]
+    shutil.copy(folder / "kept" / "8.pt", folder / "last.pt")
+    call("hessian", folder, *said)
+    as_last = json.loads((out / f"hessian-{folder.name}.json").read_text())["eigenvalues"]
+    np.testing.assert_allclose(as_last, found[8], rtol=1e-6)
+    call("landscape", folder, "--size", 3, "--epoch", 4, "--out", out)
+    assert np.load(out / f"landscape-{folder.name}-epoch4.npz")["done"].all()
+    with pytest.raises(LabError, match="has not kept the weights of epoch 5: it has those of 4, 8"):
+        call("hessian", folder, "--epoch", 5, "--out", out)
+
+
+def test_the_path_of_a_run(tmp_path, capsys):
+    folder, out = kept(tmp_path, "sgdf", (0, 2, 10)), tmp_path / "out"
+    call("path", folder, "--size", 5, "--out", out)
+    about = json.loads((out / f"path-{folder.name}.json").read_text())
+    assert about["epochs"] == [0, 2, 10]  # by number, not by name
+    saved = [
+        torch.load(folder / "kept" / f"{e}.pt", weights_only=True)["model"] for e in (0, 2, 10)
+    ]
+    end = torch.load(folder / "last.pt", weights_only=True)["model"]
+    away = torch.stack(
+        [torch.cat([(s[n] - end[n]).flatten() for n in end]) for s in saved]
+    ).double()
+    squares = torch.linalg.eigvalsh(away @ away.T).flip(0)
+    np.testing.assert_allclose(about["explained"], squares[:2] / squares.sum(), rtol=1e-4)
+    points = np.array(about["points"])
+    np.testing.assert_allclose((points**2).sum(0), squares[:2], rtol=1e-4)
+    assert f"{100 * about['explained'][0]:.0f} and" in capsys.readouterr().out
+    assert (out / f"path-{folder.name}.png").stat().st_size > 10_000
+    shutil.rmtree(folder / "kept")
+    with pytest.raises(LabError, match="weights of 0 epochs, a plane takes two"):
+        call("path", folder, "--out", out)
 
 
 def test_mistakes(tmp_path, monkeypatch):

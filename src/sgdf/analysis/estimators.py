@@ -132,6 +132,17 @@ class EstimatorErrors:
     seed: int
     measurements: list[Measurement]
 
+    @property
+    def after_the_first(self) -> int:
+        """The step from which on there was something to average, if any was measured."""
+        return self.measurements[min(1, len(self.measurements) - 1)].step
+
+    def share(self, name: str, part: str, since: int = 0) -> float:
+        """The squared bias (bias2), variance or mse from step `since` on, over the signal."""
+        found = [m for m in self.measurements if m.step >= since]
+        total = sum(getattr(m.errors[name], part).value for m in found)
+        return float(total / sum(m.signal for m in found))
+
     def relative(self, name: str, since: int = 0) -> Value:
         """The mean squared error from step `since` on, as a part of the signal."""
         signal = sum(m.signal for m in self.measurements if m.step >= since)

@@ -192,6 +192,49 @@ def errors(found: EstimatorErrors) -> Figure:
     return figure
 
 
+def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
+    """The errors at several moments of a training, each summed over its steps but the first.
+
+    A number below zero, as the estimate of a squared bias may be, is not drawn.
+    """
+    first = next(iter(found.values()))
+    epochs, names = sorted(found), list(first.measurements[0].errors)
+    with rc_context(STYLE):
+        figure, axes = panels(4, 3.1, 3.6)
+        for ax in axes[1:3]:
+            ax.sharey(axes[0])
+        for ax, part, title in zip(
+            axes[:3], ("bias2", "variance", "mse"),
+            ("squared bias", "variance", "mean squared error"), strict=True,
+        ):  # fmt: skip
+            for name in names:
+                label, shade, dash = LOOKS[name]
+                shares = [found[e].share(name, part, found[e].after_the_first) for e in epochs]
+                seen = [share if share > 0 else np.nan for share in shares]
+                ax.plot(epochs, seen, dash, color=shade, marker="o", ms=3.5, lw=1.5, label=label)
+            ax.axhline(1, color=palette.GREY, linewidth=5, alpha=0.3, zorder=0, label="the signal")
+            ax.set(yscale="log", xlabel="epoch", title=title)
+            ax.label_outer()
+        axes[0].set_ylabel("over the signal |g*|²")
+        for name in names:
+            if name in ("g", "sgd-cm"):  # these are far away
+                continue
+            _, shade, dash = LOOKS[name]
+            ratios = [found[e].ratio(name, since=found[e].after_the_first) for e in epochs]
+            axes[3].errorbar(
+                epochs, [r.value for r in ratios], [2 * r.error for r in ratios],
+                color=shade, linestyle=dash, marker="o", ms=3.5, lw=1.5, capsize=2,
+            )  # fmt: skip
+        axes[3].set(xlabel="epoch", title="error / EMA's (± 2 se)")
+        figure.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center",
+                      frameon=False, fontsize=9)  # fmt: skip
+        figure.suptitle(
+            f"Estimates of the gradient along {first.optimizer}, batch {first.batch} of "
+            f"{first.images} images, from several epochs on"
+        )
+    return figure
+
+
 def bounds(found: EstimatorErrors) -> tuple[float, float]:
     """Of the axes: down to the smallest variance, unless some estimator has none."""
     errors = [error for m in found.measurements for error in m.errors.values()]

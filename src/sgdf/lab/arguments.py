@@ -13,13 +13,15 @@ from sgdf.lab.errors import LabError, unknown
 ENGINES = ("local", "ray")
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
+def add_place(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
     """The options of every command that trains."""
     add = parser.add_argument
     add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="default %(default)s")
     add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
     add("--tensorboard", action="store_true", help="write event files into the runs' folders")
+    add("--keep", type=positive, metavar="N", help="keep the weights of every Nth epoch and of the "
+        "start, for sgdf analyze")  # fmt: skip
     add("--no-compile", action="store_true", help="on a GPU: start at once, train slower")
 
 
@@ -53,7 +55,7 @@ def add_train(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -
     add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
     add("--shard", action="store_true", help="under torchrun: each process keeps its share of the "
         "weights (FSDP2)")  # fmt: skip
-    add_place(parser)
+    add_place(parser, positive)
 
 
 def task_options() -> str:
@@ -96,4 +98,4 @@ def add_reproduce(parser: argparse.ArgumentParser, positive: Callable[[str], int
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="for all of its runs, as in sgdf train")  # fmt: skip
     add_engine(parser, positive)
-    add_place(parser)
+    add_place(parser, positive)

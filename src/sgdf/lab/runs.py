@@ -6,6 +6,7 @@
     times.jsonl    a line an epoch: the seconds, which never are the same
     last.pt        the checkpoint, with a copy of the lines above; previous.pt the one before it
     result.json    written once, at the end; failure.json the reason if a sweep's run failed
+    kept/          if asked for, the weights after some epochs: 8.pt those after the eighth
     pictures/      what the trainer draws, for the tasks that have something to look at
 
 The checkpoint is the truth: starting again cuts the two lists back to what it holds. It is
@@ -169,16 +170,29 @@ class Run:
         start = time.monotonic()
         last, new = self.folder / "last.pt", self.folder / "last.pt.new"
         with explained(self.folder), removed_on_failure(new):
-            with open(new, "wb") as file:
-                torch.save({**checkpoint, "metrics": self.metrics, "times": self.times}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write(checkpoint, new)
             if last.exists():
                 os.replace(last, self.folder / "previous.pt")
             os.replace(new, last)
             sync_folder(self.folder)
         self.saved_at = time.monotonic()
         self.saving_took = self.saved_at - start
+
+    def keep(self, checkpoint: dict[str, Any]) -> None:
+        """Put the weights of this epoch aside, to be looked at later."""
+        path = kept_path(self.folder, checkpoint["epoch"])
+        new = path.with_name(path.name + ".new")
+        with explained(self.folder), removed_on_failure(new):
+            path.parent.mkdir(exist_ok=True)
+            self._write(checkpoint, new)
+            os.replace(new, path)
+            sync_folder(path.parent)
+
+    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+        with open(path, "wb") as file:
+            torch.save({**checkpoint, "metrics": self.metrics, "times": self.times}, file)
+            file.flush()
+            os.fsync(file.fileno())
 
     def finish(self, result: dict[str, Any]) -> None:
         """Note how it ended; the checkpoint before the last has served its purpose.
@@ -196,6 +210,36 @@ class Run:
 
 class Damaged(Exception):
     """A checkpoint that cannot be used."""
+
+
+def kept_path(folder: Path, epoch: int) -> Path:
+    return folder / "kept" / f"{epoch}.pt"
+
+
+def kept_epochs(folder: Path) -> list[int]:
+    """After which epochs the weights are still there."""
+    stems = (path.stem for path in (folder / "kept").glob("*.pt"))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def find_checkpoint(folder: Path, epoch: int | None = None) -> Path:
+    """The last one, or the weights that were kept after an epoch."""
+    path = folder / "last.pt" if epoch is None else kept_path(folder, epoch)
+    if path.exists():
+        return path
+    if epoch is None:
+        raise LabError(f"{folder} has no checkpoint yet: train the run first")
+    there = ", ".join(map(str, kept_epochs(folder)))
+    instead = f"it has those of {there}" if there else "sgdf train --keep N keeps them"
+    raise LabError(f"{folder} has not kept the weights of epoch {epoch}: {instead}")
+
+
+def read_for_good(path: Path, device: torch.device) -> dict[str, Any]:
+    """A checkpoint for which there is no other."""
+    try:
+        return read_checkpoint(path, device)
+    except Damaged as error:
+        raise LabError(f"{path} is damaged ({error}): train the run again") from None
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:

@@ -410,7 +410,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="for all cells")
     add("--list", action="store_true", help="print the runs, and run none")
     arguments.add_engine(parser, positive)
-    arguments.add_place(parser)
+    arguments.add_place(parser, positive)
 
 
 def settings_of_engine(options: argparse.Namespace, place: "Place") -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Place:
     compile: bool = True
     command: str = ""
     tensorboard: bool = False
+    keep: int | None = None  # the weights of every so many epochs
 
 
 def train(
@@ -116,6 +117,8 @@ class Session:
             self.run.note_environment(self.place.command, self.place.device)
             if self.place.tensorboard:
                 events = Events(self.run.folder, trainer.done)
+        if trainer.done == 0:
+            self._keep(trainer)
         while trainer.done < config.epochs:
             start = time.perf_counter()
             for i, _ in enumerate(trainer.epoch()):
@@ -136,6 +139,7 @@ class Session:
             self.watch.epoch(config, metrics)
             if events:
                 events.add(finite(metrics), times)
+            self._keep(trainer)  # before it is saved: what is saved is not trained again
             stopping = self.team.any(self.stop.requested)
             self.stop.requested |= stopping  # by whichever process was asked
             due = self.team.first_says(self.run.save_is_due())
@@ -162,6 +166,12 @@ class Session:
         if self.writes:
             self.run.save(state)
         self.saved_epochs = trainer.done
+
+    def _keep(self, trainer: Trainer) -> None:
+        if self.place.keep and trainer.done % self.place.keep == 0:
+            state = trainer.state_dict()
+            if self.writes:
+                self.run.keep({"epoch": trainer.done, "model": state["model"]})
 
     def _go_on(self, trainer: Trainer) -> None:
         checkpoint = None
@@ -310,6 +320,7 @@ def place_from(options: argparse.Namespace) -> Place:
         compile=not options.no_compile,
         command=options.typed,
         tensorboard=options.tensorboard,
+        keep=options.keep,
     )
 
 

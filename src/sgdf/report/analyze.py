@@ -1,7 +1,7 @@
 """`sgdf analyze`: the instruments on runs of the lab. Heavy imports wait until a command runs.
 
-A run's last checkpoint is looked at on its training images, without augmentation, and its loss is
-the cross-entropy alone: weight decay is no part of it.
+A run's last checkpoint, or the weights it kept of some epoch, is looked at on its training images,
+without augmentation, and its loss is the cross-entropy alone: weight decay is no part of it.
 """
 
 import argparse
@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sgdf.lab.errors import LabError
 
@@ -27,7 +28,7 @@ HESSIAN_BATCH, LANDSCAPE_BATCH = 200, 1000
 
 
 def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommands `hessian` and `landscape`."""
+    """Add the subcommands `hessian`, `landscape` and `path`."""
     hessian = subparsers.add_parser("hessian", help="the largest eigenvalues, trace and density")
     add = hessian.add_argument
     add("--k", type=int, default=50, help="eigenvalues (default %(default)s)")
@@ -43,7 +44,18 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "(default %(default)s)")  # fmt: skip
     add("--dimensions", type=int, choices=(1, 2), default=2, help="1: a line (default 2)")
     landscape.set_defaults(run=run_landscape)
-    for parser, batch in ((hessian, HESSIAN_BATCH), (landscape, LANDSCAPE_BATCH)):
+    path = subparsers.add_parser("path", help="the way of a training with --keep, over the loss")
+    path.add_argument(
+        "--size", type=int, default=31, help="points on an axis (default %(default)s)"
+    )
+    path.set_defaults(run=run_path)
+    for parser in (hessian, landscape):
+        add = parser.add_argument
+        add("--epoch", type=int, nargs="+", dest="epochs", metavar="E", help="look at the weights "
+            "that sgdf train --keep kept of these (default: the last checkpoint)")  # fmt: skip
+        add("--seed", type=int, default=0, help="of the random directions (default %(default)s)")
+    for parser in (hessian, landscape, path):
+        batch = HESSIAN_BATCH if parser is hessian else LANDSCAPE_BATCH
         add = parser.add_argument
         add("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs; several are "
             "drawn side by side")  # fmt: skip
@@ -51,7 +63,6 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
             "the same ones, or all (default %(default)s)")  # fmt: skip
         add("--batch", type=positive, default=batch, metavar="N", help="images at once: fewer take "
             "less memory, and change nothing else (default %(default)s)")  # fmt: skip
-        add("--seed", type=int, default=0, help="of the random directions (default %(default)s)")
         add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
         add("--out", type=Path, default=Path("analysis"), metavar="DIR", help="default %(default)s")
         add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
@@ -82,11 +93,11 @@ def run_hessian(options: argparse.Namespace) -> None:
     from sgdf.analysis import figures, hessian
 
     console, device = Console(), device_from(options)
-    configs = read_configs(options.runs)
     spectra = {}
-    for folder, label in zip(options.runs, labels(configs), strict=True):
-        model, data, config = open_run(folder, options, device)
-        with in_a_sentence(folder):
+    subjects = find_subjects(options.runs, options.epochs)
+    for subject in subjects:
+        model, data = open_run(subject, options, device)
+        with in_a_sentence(subject.folder):
             found = hessian.spectrum(
                 *(model, cross_entropy, data),
                 k=options.k,
@@ -94,16 +105,16 @@ def run_hessian(options: argparse.Namespace) -> None:
                 density=not options.no_density,
                 seed=options.seed,
             )
-        spectra[label] = found
-        say(console, f"{label}: largest eigenvalue {found.largest:.5g}, trace {found.trace:.5g} "
-            f"± {found.trace_standard_error:.2g} (standard error), {found.products} products "
-            f"in {found.seconds:.0f} s")  # fmt: skip
-        file = options.out / f"hessian-{config.name}.json"
-        note(file, {**dataclasses.asdict(found), **circumstances(folder, options, device)})
+        spectra[subject.label] = found
+        say(console, f"{subject.label}: largest eigenvalue {found.largest:.5g}, trace "
+            f"{found.trace:.5g} ± {found.trace_standard_error:.2g} (standard error), "
+            f"{found.products} products in {found.seconds:.0f} s")  # fmt: skip
+        file = options.out / f"hessian-{subject.name}.json"
+        note(file, {**dataclasses.asdict(found), **circumstances(subject, options, device)})
         say(console, f"  in {file}")
     say(console, f"Hessian of the mean cross-entropy over {found.images} training images; "
         f"{found.mode}")  # fmt: skip
-    stem = f"hessian-{configs[0].name}" if len(configs) == 1 else "hessian"
+    stem = f"hessian-{subjects[0].name}" if len(subjects) == 1 else "hessian"
     draw(console, figures.eigenvalues(spectra), options.out / stem)
     if not options.no_density:
         draw(console, figures.density(spectra), options.out / f"{stem}-density")
@@ -118,13 +129,13 @@ def run_landscape(options: argparse.Namespace) -> None:
     from sgdf.lab.runs import explained
 
     console, device = Console(), device_from(options)
-    configs = read_configs(options.runs)
     kind = "line" if options.dimensions == 1 else "landscape"
     surfaces = {}
-    for folder, label in zip(options.runs, labels(configs), strict=True):
-        model, data, config = open_run(folder, options, device)
-        file = options.out / f"{kind}-{config.name}.npz"
-        with in_a_sentence(folder), explained(options.out):
+    subjects = find_subjects(options.runs, options.epochs)
+    for subject in subjects:
+        model, data = open_run(subject, options, device)
+        file = options.out / f"{kind}-{subject.name}.npz"
+        with in_a_sentence(subject.folder), explained(options.out):
             found = landscape.surface(
                 *(model, cross_entropy, data),
                 size=options.size,
@@ -133,11 +144,11 @@ def run_landscape(options: argparse.Namespace) -> None:
                 seed=options.seed,
                 save=file,
             )
-        surfaces[label] = found
-        say(console, f"{label}: loss {found.loss:.5g}, up to {found.values.max():.5g} on the grid; "
-            f"{found.seconds:.0f} s\n  in {file}")  # fmt: skip
+        surfaces[subject.label] = found
+        say(console, f"{subject.label}: loss {found.loss:.5g}, up to {found.values.max():.5g} on "
+            f"the grid; {found.seconds:.0f} s\n  in {file}")  # fmt: skip
     say(console, f"Mean cross-entropy over {found.images} training images; {found.mode}")
-    stem = options.out / (f"{kind}-{configs[0].name}" if len(configs) == 1 else kind)
+    stem = options.out / (f"{kind}-{subjects[0].name}" if len(subjects) == 1 else kind)
     if options.dimensions == 1:
         draw(console, figures.profiles(surfaces), stem)
     elif options.size > 1:
@@ -145,27 +156,79 @@ def run_landscape(options: argparse.Namespace) -> None:
         draw(console, figures.relief(surfaces), stem.with_name(stem.name + "-3d"))
 
 
+def run_path(options: argparse.Namespace) -> None:
+    """Each run's way, from the weights it kept to its last ones, over the loss in its plane."""
+    import torch
+    from rich.console import Console
+    from torch.nn.functional import cross_entropy
+
+    from sgdf.analysis import figures, landscape
+    from sgdf.lab.runs import explained, find_checkpoint, kept_epochs, read_for_good
+
+    console, device = Console(), device_from(options)
+    for subject in find_subjects(options.runs):
+        epochs = kept_epochs(subject.folder)
+        if len(epochs) < 2:
+            raise LabError(
+                f"{subject.folder} has kept the weights of {len(epochs)} epochs, a plane takes two "
+                "or more: train the run with --keep N"
+            )
+        model, data = open_run(subject, options, device)
+        files = [find_checkpoint(subject.folder, epoch) for epoch in epochs]
+        weights = (read_for_good(file, torch.device("cpu"))["model"] for file in files)
+        stem = options.out / f"path-{subject.name}"
+        with in_a_sentence(subject.folder), explained(options.out):
+            path = landscape.path(model, weights)
+            found = landscape.path_surface(
+                model, cross_entropy, data, path, size=options.size, save=f"{stem}.npz"
+            )
+        first, second = (100 * part for part in path.explained)
+        say(console, f"{subject.label}: {first:.0f} and {second:.0f} % of the squared distances "
+            f"from the end; loss {found.loss:.5g} there; {found.seconds:.0f} s\n"
+            f"  in {stem}.npz")  # fmt: skip
+        about = {"epochs": epochs, "points": path.points, "explained": path.explained}
+        about |= {"axes": found.axes, "loss": found.loss, "images": found.images}
+        note(Path(f"{stem}.json"), {**about, **circumstances(subject, options, device)})
+        say(console, f"  in {stem}.json")
+        if options.size > 1:
+            draw(console, figures.path_contours(found, path, subject.label), stem)
+
+
 # --- runs ----------------------------------------------------------------------------------------
 
 
-class Opened(NamedTuple):
-    model: "nn.Module"
-    data: "list[tuple[torch.Tensor, torch.Tensor]]"
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at: a run as it stands, or after one of its epochs."""
+
+    folder: Path
     config: "Config"
+    epoch: int | None
+    label: str
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return self.config.name + ("" if self.epoch is None else f"-epoch{self.epoch}")
 
 
-def read_configs(folders: Sequence[Path]) -> "list[Config]":
-    """Of all runs, before the work on the first begins."""
-    from sgdf.lab.runs import read_config
+def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[Subject]:
+    """All of them, before the work on the first begins."""
+    from sgdf.lab.runs import find_checkpoint, read_config
 
-    found = []
-    for folder in folders:
-        found.append(read_config(folder))
-        if not (folder / "last.pt").exists():
-            raise LabError(f"{folder} has no checkpoint yet: train the run first")
-    if len({config.name for config in found}) < len(found):
+    configs = [read_config(folder) for folder in folders]
+    wanted: list[int | None] = list(dict.fromkeys(epochs or ())) or [None]
+    subjects = [
+        Subject(folder, config, epoch, label + ("" if epoch is None else f", epoch {epoch}"))
+        for folder, config, label in zip(folders, configs, labels(configs), strict=True)
+        for epoch in wanted
+    ]
+    for subject in subjects:
+        check_kind(subject.config)
+        find_checkpoint(subject.folder, subject.epoch)
+    if len({subject.name for subject in subjects}) < len(subjects):
         raise LabError("the same run is named twice")
-    return found
+    return subjects
 
 
 def labels(configs: "Sequence[Config]") -> list[str]:
@@ -185,20 +248,18 @@ def labels(configs: "Sequence[Config]") -> list[str]:
     return [", ".join(words) for words in said]
 
 
-def open_run(folder: Path, options: argparse.Namespace, device: "torch.device") -> Opened:
-    """The model at the run's last checkpoint, and its training images without augmentation."""
+def open_run(
+    subject: Subject, options: argparse.Namespace, device: "torch.device"
+) -> "tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]":
+    """The model with the subject's weights, and its training images without augmentation."""
     import torch
 
     from sgdf.lab import data, models
     from sgdf.lab.batches import Images, hold_out
-    from sgdf.lab.runs import Damaged, read_checkpoint, read_config
+    from sgdf.lab.runs import find_checkpoint, read_for_good
 
-    config = read_config(folder)
-    check_kind(config)
-    try:
-        checkpoint = read_checkpoint(folder / "last.pt", device)
-    except Damaged as error:
-        raise LabError(f"{folder / 'last.pt'} is damaged ({error}): train the run again") from None
+    config = subject.config
+    checkpoint = read_for_good(find_checkpoint(subject.folder, subject.epoch), device)
     dataset = data.load(config.task, options.data_dir, synthetic=config.data == "synthetic")
     training = hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
     _, channels, height, width = training.images.shape
@@ -211,7 +272,7 @@ def open_run(folder: Path, options: argparse.Namespace, device: "torch.device") 
     chosen = order[: options.images].sort().values.to(device)
     parts = torch.split(chosen, options.batch)
     pairs = [(there.normalised(there.pixels[i]), there.labels[i]) for i in parts]
-    return Opened(model, pairs, config)
+    return model, pairs
 
 
 def check_kind(config: "Config") -> None:
@@ -245,12 +306,12 @@ def in_a_sentence(folder: Path) -> Iterator[None]:
 
 
 def circumstances(
-    folder: Path, options: argparse.Namespace, device: "torch.device"
+    subject: Subject, options: argparse.Namespace, device: "torch.device"
 ) -> dict[str, Any]:
     from sgdf.lab.provenance import commit, machine
 
     return {
-        "run": str(folder),
+        "run": str(subject.folder),
         "command": options.typed,
         "commit": commit(),
         "machine": machine(device.type),

@@ -49,6 +49,9 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--errors", nargs="?", const="sgdf", metavar="OPTIMIZER", help="also measure bias, "
         "variance and error of the estimators along its training, from the run's checkpoint or the "
         "first step on (default %(const)s)")  # fmt: skip
+    add("--epoch", type=int, nargs="+", dest="epochs", metavar="E", help="with --errors: measure "
+        "them from the weights on that the run kept of these epochs (sgdf train --keep), and "
+        "nothing else")  # fmt: skip
     add("--replicas", type=positive, default=8, help="of each estimator (default %(default)s)")
     add("--images", type=positive, default=2000, metavar="N",
         help="with --errors: train on so many alone (default %(default)s)")  # fmt: skip
@@ -62,6 +65,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, show tables, write JSON and figures."""
     from rich.console import Console
 
+    from sgdf.analysis import gradient_figures
     from sgdf.lab import provenance
     from sgdf.lab.classify import load_dataset
     from sgdf.lab.train import find_device
@@ -77,11 +81,16 @@ def run(options: argparse.Namespace) -> None:
         "commit": provenance.commit(),
         "machine": provenance.machine(device.type),
     }
-    if options.errors:
-        check_errors(options, dataset, device)
-    watch(options, wanted, dataset, device, about, console)
-    if options.errors:
-        measure(options, dataset, device, about, console)
+    if options.epochs and not options.errors:
+        raise LabError("--epoch says where errors are measured from: it goes with --errors")
+    moments = dict.fromkeys(options.epochs or [None]) if options.errors else {}
+    for epoch in moments:
+        check_errors(options, epoch, dataset, device)
+    if not options.epochs:
+        watch(options, wanted, dataset, device, about, console)
+    found = {epoch: measure(options, epoch, dataset, device, about, console) for epoch in moments}
+    if len(found) > 1:
+        draw(console, gradient_figures.errors_by_epoch(found), options.out / "gradients-errors")
 
 
 def settings(options: argparse.Namespace, *names: str) -> "dict[str, Config]":
@@ -273,36 +282,36 @@ def average(values: list[Any]) -> str:
 # --- errors about the true gradient --------------------------------------------------------------
 
 
-def check_errors(options: argparse.Namespace, dataset: "Dataset", device: "torch.device") -> None:
+def check_errors(
+    options: argparse.Namespace, epoch: int | None, dataset: "Dataset", device: "torch.device"
+) -> None:
     """Say what stands in their way before the first step is taken."""
     from sgdf.analysis import estimators
 
-    config, model = start(options, dataset, device)
+    config, model = start(options, epoch, dataset, device)
     with in_a_sentence(config):
         estimators.check_errors(model, options.steps, 1, options.replicas, ())
 
 
 def start(
-    options: argparse.Namespace, dataset: "Dataset", device: "torch.device"
+    options: argparse.Namespace, epoch: int | None, dataset: "Dataset", device: "torch.device"
 ) -> "tuple[Config, nn.Module]":
     """Where errors are measured from: a run's checkpoint, or else the first step.
 
     At a checkpoint batch norm goes by its running statistics: with a batch's own, no gradient is
-    the true one. The learning rate is the one that the run had come to.
+    the true one. The run's optimizer has its settings, and the learning rate it had come to.
     """
     from torch import nn
 
-    from sgdf.lab.runs import Damaged, read_checkpoint, read_config
+    from sgdf.lab.runs import find_checkpoint, read_config, read_for_good
 
     config = settings(options, options.errors)[options.errors]
     model = weights(config, dataset, device).train()
-    path = Path(options.subject) / "last.pt"
-    if not path.exists():
+    folder = Path(options.subject)
+    if epoch is None and not (folder / "last.pt").exists():
         return config, model
-    try:
-        checkpoint = read_checkpoint(path, device)
-    except Damaged as error:
-        raise LabError(f"{path} is damaged ({error}): train the run again") from None
+    path = find_checkpoint(folder, epoch)
+    checkpoint = read_for_good(path, device)
     try:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError:
@@ -310,10 +319,12 @@ def start(
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
-    of_run = read_config(path.parent)
-    if options.lr is None and of_run.optimizer == config.optimizer:
-        lr = checkpoint["metrics"][-1]["lr"]
-        config = replace(config, settings={**config.settings, "lr": lr})
+    of_run = read_config(folder)
+    if of_run.optimizer == config.optimizer:
+        metrics = checkpoint["metrics"]
+        now = metrics[-1]["lr"] if metrics else of_run.lr
+        lr = now if options.lr is None else options.lr
+        config = replace(config, settings={**of_run.settings, "lr": lr})
     return config, model
 
 
@@ -327,11 +338,12 @@ def in_a_sentence(config: "Config") -> Iterator[None]:
 
 def measure(
     options: argparse.Namespace,
+    epoch: int | None,
     dataset: "Dataset",
     device: "torch.device",
     about: dict[str, Any],
     console: "Console",
-) -> None:
+) -> "EstimatorErrors":
     import torch
     from torch.nn import functional as F
 
@@ -339,7 +351,7 @@ def measure(
     from sgdf.lab import optimizers
     from sgdf.lab.batches import Images
 
-    config, model = start(options, dataset, device)
+    config, model = start(options, epoch, dataset, device)
     images = Images(dataset.train, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = order[: options.images].sort().values.to(device)
@@ -359,20 +371,23 @@ def measure(
             seed=config.seed,
             progress=console.is_terminal,
         )
-    console.print(table_of_errors(config, found), highlight=False)
+    console.print(table_of_errors(config, epoch, found), highlight=False)
     values = {**about, "settings": config.as_json(), "errors": asdict(found)}
-    note(options.out / "gradients-errors.json", values)
-    say(console, f"  in {options.out / 'gradients-errors.json'}")
-    draw(console, gradient_figures.errors(found), options.out / "gradients-errors")
+    stem = options.out / ("gradients-errors" + ("" if epoch is None else f"-epoch{epoch}"))
+    note(Path(f"{stem}.json"), values)
+    say(console, f"  in {stem}.json")
+    draw(console, gradient_figures.errors(found), stem)
+    return found
 
 
-def table_of_errors(config: "Config", found: "EstimatorErrors") -> "Table":
+def table_of_errors(config: "Config", epoch: int | None, found: "EstimatorErrors") -> "Table":
     """Sums over the measured steps but the first, where there is nothing to average yet."""
     from rich.table import Table
 
     from sgdf.analysis.gradient_figures import LOOKS
 
-    later = found.measurements[1:] or found.measurements
+    since = found.after_the_first
+    later = [m for m in found.measurements if m.step >= since]
     signal = sum(m.signal for m in later)
     noise = sum(m.noise for m in later)
     drift = [m.drift for m in later if m.drift is not None]
@@ -381,22 +396,19 @@ def table_of_errors(config: "Config", found: "EstimatorErrors") -> "Table":
         caption += f"; drift q {sum(drift) / len(drift):.2g} of the noise's std a step"
     shown = Table(
         title=f"Estimates of the gradient along {config.optimizer}, lr {config.lr:g}, "
-        f"{found.images} images, batch {found.batch}",
+        f"{found.images} images, batch {found.batch}"
+        + ("" if epoch is None else f", after epoch {epoch}"),
         caption=caption,
     )
     shown.add_column("")
     for name in ("bias²", "variance", "error ± se", "error / EMA's ± se"):
         shown.add_column(name, justify="right")
     for name, (label, _, _) in LOOKS.items():
-        errors = [m.errors[name] for m in later]
-        error, ratio = (
-            found.relative(name, since=later[0].step),
-            found.ratio(name, since=later[0].step),
-        )
+        error, ratio = found.relative(name, since), found.ratio(name, since=since)
         shown.add_row(
             label,
-            f"{sum(e.bias2.value for e in errors) / signal:.3g}",
-            f"{sum(e.variance.value for e in errors) / signal:.3g}",
+            f"{found.share(name, 'bias2', since):.3g}",
+            f"{found.share(name, 'variance', since):.3g}",
             f"{error.value:.3g} ± {error.error:.1g}",
             f"{ratio.value:.3g} ± {ratio.error:.1g}",
         )
