@@ -1,5 +1,6 @@
 """Loss surfaces against a quadratic that is known, and the path in its principal plane."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -355,6 +356,44 @@ def test_the_surface_of_a_path_reaches_all_of_it_and_is_exact():
     weight = model.weight.detach() + a * first["weight"] + b * second["weight"]
     bias = model.bias.detach() + a * first["bias"] + b * second["bias"]
     assert over.values[1, 2] == pytest.approx(closed_form(weight.numpy(), bias.numpy()), rel=1e-9)
+
+
+def by_batch(model, data):
+    """The mean loss with batch norm by each batch's statistics; the model is a copy."""
+    model = copy.deepcopy(model).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.train()
+    parts = [F.cross_entropy(model(x), y).item() * len(x) for x, y in data]
+    return sum(parts) / sum(len(x) for x, _ in data)
+
+
+def test_batch_norm_along_a_path_goes_by_the_images(tmp_path):
+    """Two checkpoints lie in the plane: there the loss is theirs, however wrong the statistics."""
+    model, data = convnet().eval(), image_batches()
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+        norm.running_mean.fill_(1e6)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    others = [convnet(seed).state_dict() for seed in (1, 2)]
+    found = path(model, others)
+    assert sum(found.explained) == pytest.approx(1)
+    for number, state in enumerate(others):
+        axes = tuple(np.array([x, 0.0]) for x in found.points[number])
+        said = (F.cross_entropy, data, found.directions, axes, landscape.MODE_BY_BATCH, 0)
+        over = landscape.evaluate(model, *said, save=None, progress=False)
+        there = convnet(1 + number)
+        there.load_state_dict(state)
+        assert over.values[0, 0] == pytest.approx(by_batch(there, data), rel=1e-4)
+        assert over.values[1, 1] == pytest.approx(by_batch(model, data), rel=1e-5)
+        assert over.loss == pytest.approx(over.values[1, 1], rel=1e-6)
+    said = {"size": 3, "save": tmp_path / "path.npz", "progress": False}
+    whole = path_surface(model, F.cross_entropy, data, found, **said)
+    assert whole.values.max() < 100
+    assert "each batch's own" in whole.mode
+    again = path_surface(model, F.cross_entropy, data, found, **said)  # goes on, has nothing to do
+    np.testing.assert_array_equal(again.values, whole.values)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in kept.items())
+    assert not any(m.training for m in model.modules() if isinstance(m, nn.BatchNorm2d))
 
 
 def test_mistakes_in_a_path():

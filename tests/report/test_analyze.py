@@ -94,6 +94,9 @@ def test_the_landscape_of_several_runs(tmp_path, capsys):
         assert (out / name).stat().st_size > 10_000
     for folder in folders:
         assert np.load(out / f"landscape-{folder.name}.npz")["done"].all()
+        about = json.loads((out / f"landscape-{folder.name}.json").read_text())
+        assert about["axes"] == [[-1, 0, 1]] * 2
+        assert (about["images"], about["command"]) == (40, "sgdf analyze it")
     with pytest.raises(LabError, match=r"other settings \(axes\)"):
         call("landscape", *folders, "--size", 3, "--span", 2, "--out", out)
     call("landscape", *folders, "--size", 3, "--dimensions", 1, "--out", out)

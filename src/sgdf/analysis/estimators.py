@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sgdf.analysis import probe
 from sgdf.analysis.gradients import Array, choose, gather, write_json
 from sgdf.analysis.probe import Loss, checked_loss, counting, full_precision, read, trainable
 from sgdf.filter import bias_corrections, wiener_filter
@@ -255,11 +256,12 @@ def check_errors(
     for name in estimators:
         if name not in ESTIMATORS:
             raise ValueError(f"there is no estimator {name!r}; there are {', '.join(ESTIMATORS)}")
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+    names = {module: name for name, module in model.named_modules()}
+    for module in probe.norms(model):
+        if module.training:
             raise ValueError(
-                f"{name or 'the model'} is batch norm in train mode, where no gradient is the true "
-                "one: put it into eval mode, or take a model without it"
+                f"{names[module] or 'the model'} is batch norm in train mode, where no gradient is "
+                "the true one: put it into eval mode, or take a model without it"
             )
 
 

@@ -46,9 +46,15 @@ def colour(label: str) -> str:
     return palette.colour(label.partition(",")[0].strip().lower())
 
 
-def narrow(label: str) -> str:
-    """On as many lines as fit above a small panel."""
-    return plain(textwrap.fill(label, 22))
+def narrow(label: str, width: int = 22) -> str:
+    """On as many lines as fit above a small panel; a new one begins after a comma if it can."""
+    lines: list[str] = []
+    for part in label.split(", "):
+        if lines and len(lines[-1]) + len(part) + 2 <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return plain(",\n".join(textwrap.fill(line, width) for line in lines))
 
 
 def plain(label: str) -> str:
@@ -177,7 +183,7 @@ def contours(surfaces: Mapping[str, Surface]) -> Figure:
     """The loss in a plane for each, as lines of equal height at the same heights."""
     norm, levels = heights(surfaces)
     with rc_context(STYLE):
-        figure, axes = panels(len(surfaces), 3.4, 3.3, aspect="equal", adjustable="box")
+        figure, axes = panels(len(surfaces), 3.4, 2.9, aspect="equal", adjustable="box")
         for ax, (label, found) in zip(axes, surfaces.items(), strict=True):
             filled = draw_contours(ax, found, norm, levels)
             ax.plot(0, 0, "+", color="white", markersize=9, markeredgewidth=1.5)
@@ -214,7 +220,7 @@ def relief(surfaces: Mapping[str, Surface]) -> Figure:
     low, high = levels[0], levels[-1]
     with rc_context(STYLE):
         # The automatic layout takes no account of what lies outside a box in perspective.
-        figure, axes = panels(len(surfaces), 3.8, 3.2, layout=None, projection="3d")
+        figure, axes = panels(len(surfaces), 3.8, 3.4, layout=None, projection="3d")
         for ax, (label, found) in zip(axes, surfaces.items(), strict=True):
             height = np.clip(np.nan_to_num(found.values, nan=high, posinf=high), low, high)
             x, y = np.meshgrid(found.axes[1], found.axes[0])
@@ -225,14 +231,15 @@ def relief(surfaces: Mapping[str, Surface]) -> Figure:
                 cstride=1, linewidth=0.15, edgecolor=(1, 1, 1, 0.25), antialiased=True,
             )  # fmt: skip
             ax.set_zlim(*limits)
-            ax.zaxis.set_major_locator(MaxNLocator(4))
+            powers = in_logarithms and math.floor(limits[1]) > math.ceil(limits[0])
+            ax.zaxis.set_major_locator(MaxNLocator(4, integer=powers))
             if in_logarithms:
                 ax.zaxis.set_major_formatter(lambda power, _: f"{10**power:.2g}")
-            ax.set_title(narrow(label), color=colour(label))
+            ax.set_title(narrow(label), color=colour(label), y=0.97)
             ax.set(xlabel="second direction", ylabel="first direction", zlabel="loss")
             ax.view_init(elev=32, azim=-58)
             ax.set_box_aspect(None, zoom=0.9)  # the label of the height needs room
-        figure.subplots_adjust(0.0, 0.08, 0.97, 0.92, wspace=0.05, hspace=0.15)
+        figure.subplots_adjust(0.0, 0.08, 0.97, 0.93, wspace=0.05, hspace=0.2)
         under(figure, surfaces)
     return figure
 

@@ -195,10 +195,15 @@ def errors(found: EstimatorErrors) -> Figure:
 def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
     """The errors at several moments of a training, each summed over its steps but the first.
 
-    A number below zero, as the estimate of a squared bias may be, is not drawn.
+    The axes go down to the smallest variance: a squared bias far below is none that was seen.
     """
     first = next(iter(found.values()))
     epochs, names = sorted(found), list(first.measurements[0].errors)
+
+    def share(name: str, part: str, epoch: int) -> float:
+        return found[epoch].share(name, part, found[epoch].after_the_first)
+
+    low = min(share(name, "variance", epoch) for name in names for epoch in epochs) / 2
     with rc_context(STYLE):
         figure, axes = panels(4, 3.1, 3.6)
         for ax in axes[1:3]:
@@ -209,8 +214,8 @@ def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
         ):  # fmt: skip
             for name in names:
                 label, shade, dash = LOOKS[name]
-                shares = [found[e].share(name, part, found[e].after_the_first) for e in epochs]
-                seen = [share if share > 0 else np.nan for share in shares]
+                shares = [share(name, part, epoch) for epoch in epochs]
+                seen = [value if value > low else np.nan for value in shares]
                 ax.plot(epochs, seen, dash, color=shade, marker="o", ms=3.5, lw=1.5, label=label)
             ax.axhline(1, color=palette.GREY, linewidth=5, alpha=0.3, zorder=0, label="the signal")
             ax.set(yscale="log", xlabel="epoch", title=title)

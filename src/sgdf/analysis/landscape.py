@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgdf.analysis import probe
-from sgdf.analysis.probe import MODE, Loss
+from sgdf.analysis.probe import MODE, MODE_BY_BATCH, Loss
 
 Array = NDArray[np.float64]
 Direction = dict[str, Tensor]  # by the name of the parameter; one that is left out stays put
@@ -40,6 +40,11 @@ class Surface:
     images: int
     seconds: float  # of this call
     mode: str = MODE
+
+    def about(self) -> dict[str, Any]:
+        """All but the values."""
+        names = ("axes", "loss", "images", "seconds", "mode")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def has_centre(self) -> bool:
@@ -94,7 +99,7 @@ def surface(
     steps = 2 * np.arange(size) - (size - 1)  # symmetric: the middle one is exactly 0
     axis = span * steps / max(size - 1, 1)
     along = directions(model, seed=seed, dimensions=dimensions)
-    return evaluate(model, loss, data, along, (axis,) * dimensions, seed, save, progress)
+    return evaluate(model, loss, data, along, (axis,) * dimensions, MODE, seed, save, progress)
 
 
 def path_surface(
@@ -110,9 +115,9 @@ def path_surface(
 ) -> Surface:
     """The loss in the plane of a training's path, as far as the path goes and `margin` beyond.
 
-    As for `surface`, but all parameters that require gradients move, one-dimensional ones as well.
-    The batch norm statistics are the model's everywhere: the loss at an early checkpoint's place is
-    not what that checkpoint had.
+    As for `surface`, but all parameters that require gradients move, one-dimensional ones as well,
+    and batch norm goes by the statistics of each batch of `data`, which should be large: those of
+    the model are wrong far away from it, where a path begins, and the loss would have any size.
     """
     check_grid(size, 2)
     if not margin >= 0:
@@ -121,7 +126,8 @@ def path_surface(
     low, high = reach.min(0), reach.max(0)
     more = margin * (high - low)
     axes = tuple(np.linspace(low[i] - more[i], high[i] + more[i], size) for i in range(2))
-    return evaluate(model, loss, data, path.directions, axes, 0, save, progress)
+    mode = MODE_BY_BATCH if probe.norms(model) else MODE
+    return evaluate(model, loss, data, path.directions, axes, mode, 0, save, progress)
 
 
 def check_grid(size: int, dimensions: int) -> None:
@@ -137,6 +143,7 @@ def evaluate(
     data: Iterable[Any],
     along: Sequence[Direction],
     axes: tuple[Array, ...],
+    mode: str,
     seed: int,
     save: str | Path | None,
     progress: bool,
@@ -146,11 +153,15 @@ def evaluate(
     device = next(iter(parameters.values())).device
     with probe.undisturbed(model, seed), probe.counting("points", progress) as counter:
         batches = probe.read(data, device)
-        centre = probe.checked_loss(model, loss, batches)
         shape = tuple(map(len, axes))
         grid = Grid(shape, Path(save) if save else None)
+        about = fingerprint(model, batches, along, axes, mode) if grid.file else {}
+        if mode == MODE_BY_BATCH:
+            for norm in probe.norms(model):  # until the model is put back as it was
+                norm.train()
+        centre = probe.checked_loss(model, loss, batches)
         if grid.file:
-            grid.go_on(fingerprint(model, batches, along, axes), centre)
+            grid.go_on(about, centre)
         counter.begin("surface", int(np.prod(shape)))
         counter.tick(int(grid.done.sum()) * int(np.prod(shape[1:])))
         for row in np.flatnonzero(~grid.done).tolist():
@@ -162,7 +173,7 @@ def evaluate(
                 counter.tick()
             grid.finish(row, torch.stack(values).cpu().numpy())
     seconds = time.perf_counter() - start
-    return Surface(axes, grid.values, centre, probe.images(batches), seconds)
+    return Surface(axes, grid.values, centre, probe.images(batches), seconds, mode)
 
 
 def displaced(
@@ -333,7 +344,11 @@ class Grid:
 
 
 def fingerprint(
-    model: nn.Module, batches: probe.Batches, along: Sequence[Direction], axes: tuple[Array, ...]
+    model: nn.Module,
+    batches: probe.Batches,
+    along: Sequence[Direction],
+    axes: tuple[Array, ...],
+    mode: str,
 ) -> dict[str, Any]:
     """What decides the values, so that nobody goes on with another surface."""
     return {
@@ -342,6 +357,7 @@ def fingerprint(
         "directions": digest(part for direction in along for part in direction.values()),
         "model": digest([*model.parameters(), *model.buffers()]),
         "data": digest(part for batch in batches for part in batch),
+        **({} if mode == MODE else {"mode": mode}),
     }
 
 

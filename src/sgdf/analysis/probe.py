@@ -13,6 +13,7 @@ Loss = Callable[[Any, Tensor], Tensor]
 Batches = list[tuple[Tensor, Tensor]]
 
 MODE = "eval mode: batch norm by its running statistics, no dropout"
+MODE_BY_BATCH = "eval mode, but batch norm by each batch's own statistics; no dropout"
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -109,6 +110,11 @@ def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
+
+
+def norms(model: nn.Module) -> list[nn.Module]:
+    """The batch norm layers."""
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 @contextlib.contextmanager

@@ -61,8 +61,9 @@ def add_arguments(subparsers: "argparse._SubParsersAction[Any]") -> None:
             "drawn side by side")  # fmt: skip
         add("--images", type=images, default=IMAGES, metavar="N", help="training images, always "
             "the same ones, or all (default %(default)s)")  # fmt: skip
+        then = "batch norm goes by their statistics" if parser is path else "nothing else changes"
         add("--batch", type=positive, default=batch, metavar="N", help="images at once: fewer take "
-            "less memory, and change nothing else (default %(default)s)")  # fmt: skip
+            f"less memory; {then} (default %(default)s)")  # fmt: skip
         add("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
         add("--out", type=Path, default=Path("analysis"), metavar="DIR", help="default %(default)s")
         add("--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data")
@@ -145,6 +146,8 @@ def run_landscape(options: argparse.Namespace) -> None:
                 save=file,
             )
         surfaces[subject.label] = found
+        about = {**found.about(), **circumstances(subject, options, device)}
+        note(file.with_suffix(".json"), about)
         say(console, f"{subject.label}: loss {found.loss:.5g}, up to {found.values.max():.5g} on "
             f"the grid; {found.seconds:.0f} s\n  in {file}")  # fmt: skip
     say(console, f"Mean cross-entropy over {found.images} training images; {found.mode}")
@@ -187,8 +190,8 @@ def run_path(options: argparse.Namespace) -> None:
             f"from the end; loss {found.loss:.5g} there; {found.seconds:.0f} s\n"
             f"  in {stem}.npz")  # fmt: skip
         about = {"epochs": epochs, "points": path.points, "explained": path.explained}
-        about |= {"axes": found.axes, "loss": found.loss, "images": found.images}
-        note(Path(f"{stem}.json"), {**about, **circumstances(subject, options, device)})
+        about |= {**found.about(), **circumstances(subject, options, device)}
+        note(Path(f"{stem}.json"), about)
         say(console, f"  in {stem}.json")
         if options.size > 1:
             draw(console, figures.path_contours(found, path, subject.label), stem)

@@ -301,8 +301,7 @@ def start(
     At a checkpoint batch norm goes by its running statistics: with a batch's own, no gradient is
     the true one. The run's optimizer has its settings, and the learning rate it had come to.
     """
-    from torch import nn
-
+    from sgdf.analysis.probe import norms
     from sgdf.lab.runs import find_checkpoint, read_config, read_for_good
 
     config = settings(options, options.errors)[options.errors]
@@ -316,9 +315,8 @@ def start(
         model.load_state_dict(checkpoint["model"])
     except RuntimeError:
         raise LabError(f"{path} is not of {config.model}: leave out --model") from None
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
+    for norm in norms(model):
+        norm.eval()
     of_run = read_config(folder)
     if of_run.optimizer == config.optimizer:
         metrics = checkpoint["metrics"]
