@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sgdf.lab import paper
@@ -95,7 +96,7 @@ def test_the_short_runs_of_the_docs_are_those_of_the_runs(page, name):
 def test_every_run_says_how_it_was_made():
     for folder in records.folders([ROOT / "results" / name for name in (
         "cifar10-vgg11", "cifar10-vgg11-bf16", "lr-grid-cifar10-vgg11", "cifar10-resnet18",
-        "wgan-gp", "vit-b32-random",
+        "kept-resnet18", "wgan-gp", "vit-b32-random",
     )]):  # fmt: skip
         made = json.loads((folder / "env.json").read_text())
         assert made["command"].startswith("sgdf "), folder
@@ -121,6 +122,20 @@ def test_the_gradients_of_the_docs_are_those_of_the_record():
     assert f"goes from {before['estimated_norm']:.1f} to {jump['estimated_norm']:.1f}" in text
 
 
+def instruments(heading):
+    """The cells of the first table of a section of docs/instruments.md, and all of the section."""
+    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
+    section = text.partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    assert lines, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]], section
+
+
+def sums(measurements, name, since):
+    """The squared error of an estimator over the steps from `since` on."""
+    return sum(sum(m["errors"][name]["squares"]) for m in measurements if m["step"] >= since)
+
+
 @pytest.mark.parametrize(
     ("name", "since", "said"),
     [("sgdf", 0, "0.93 of"), ("sgdf", 30, "2.9 ±"), ("sgdf-k", 30, "1.09 ±"),
@@ -128,17 +143,95 @@ def test_the_gradients_of_the_docs_are_those_of_the_record():
 )  # fmt: skip
 def test_the_errors_of_the_docs_are_those_of_the_record(name, since, said):
     record = json.loads((ROOT / "results/resnet18-errors/gradients-errors.json").read_text())
-    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
-    found = [m["errors"] for m in record["errors"]["measurements"] if m["step"] >= since]
-    ours, averages = (sum(sum(e[key]["squares"]) for e in found) for key in (name, "ema"))
+    found = record["errors"]["measurements"]
     number = said.split()[0]
-    assert f"{ours / averages:.{len(number) - 2}f}" == number
-    assert said in text.partition("Errors of the estimates")[2]
+    ratio = sums(found, name, since) / sums(found, "ema", since)
+    assert f"{ratio:.{len(number) - 2}f}" == number
+    assert said in instruments("Errors of the estimates through a training")[1]
 
 
-def test_the_accuracies_of_the_six_networks_are_those_of_the_runs():
-    text = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
+def test_the_errors_through_a_training_are_those_of_the_records():
+    rows, text = instruments("Errors of the estimates through a training")
+    assert [row[0] for row in rows] == ["2", "8", "16", "22", "24", "30"]
+    over_all, second_half = [], []
+    for epoch, *cells in rows:
+        path = ROOT / f"results/resnet18-errors/gradients-errors-epoch{epoch}.json"
+        record = json.loads(path.read_text())
+        assert "H200" in record["machine"]["device"]
+        assert record["settings"]["settings"]["lr"] == 0.05
+        errors = record["errors"]
+        later = errors["measurements"][1:]
+        signal = errors["replicas"] * sum(m["signal"] for m in later)
+        noise = errors["replicas"] * sum(m["noise"] for m in later)
+        average, ours, plain, root = (
+            sums(later, name, 0) for name in ("ema", "sgdf", "sgdf-k", "sgdf-root")
+        )
+        late = sums(later, "sgdf", 55) / sums(later, "ema", 55)
+        assert cells == [
+            *(f"{x / signal:.2f}" for x in (noise, average, ours)),
+            *(f"{x / average:.3f}" for x in (ours, plain, root)),
+            f"{late:.2f}",
+        ], epoch
+        assert root < min(ours, plain)
+        over_all.append(ours / average)
+        second_half.append(late)
+    assert 0.845 < min(over_all) <= max(over_all) < 0.955
+    assert "by 5 to 15 %" in text
+    assert "0.85 to 0.95 of the bias-corrected average's" in README
+    assert min(second_half[3:]) == pytest.approx(1.08, abs=0.005)
+    assert max(second_half) == pytest.approx(1.65, abs=0.005)
+    assert "by 8 to 65 %" in text
+
+
+def test_the_six_networks_of_the_docs_are_those_of_the_records():
+    rows, text = instruments("Six trained ResNet18")
     runs, _ = records.read([ROOT / "results" / "cifar10-resnet18"])
-    assert len(runs) == 6
-    for run in runs:
-        assert f"{run.final:.2f}" in text.partition("six trained")[2], run.config.name
+    assert len(rows) == len(runs) == 6
+    by_accuracy = {f"{run.final:.2f}": run for run in runs}
+    assert len(by_accuracy) == 6
+    shares, found = [], {}
+    for label, accuracy, *cells in rows:
+        run = by_accuracy[accuracy].config
+        assert f"lr {run.lr:g}" in label
+        assert label.lower().startswith(run.optimizer)
+        hessian = json.loads(
+            (ROOT / f"results/resnet18-hessian/hessian-{run.name}.json").read_text()
+        )
+        assert "H200" in hessian["machine"]["device"]
+        values = hessian["eigenvalues"]
+        assert (len(values), hessian["images"]) == (50, 500)
+        folder = ROOT / "results" / "resnet18-landscape"
+        for kind, points in (("landscape", (25, 25)), ("line", (101,))):
+            about = json.loads((folder / f"{kind}-{run.name}.json").read_text())
+            assert about["command"].startswith("sgdf analyze landscape")
+            with np.load(folder / f"{kind}-{run.name}.npz") as saved:
+                assert saved["done"].all()
+                surface = saved["values"]
+            assert surface.shape == points
+            assert surface[tuple(n // 2 for n in points)] == pytest.approx(about["loss"], rel=1e-5)
+            if kind == "landscape":
+                below = 100 * (surface < 1).mean()
+        trace, error = hessian["trace"], hessian["trace_standard_error"]
+        words = [f"{values[0]:.1f}", f"{values[-1]:.2f}", f"{trace:.0f} ± {error:.0f}"]
+        assert cells == [*words, f"{below:.0f} %"], label
+        shares.append(sum(values) / trace)
+        found[label] = (values[0], trace, -below)
+    assert f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" in text
+    ours = found.pop("SGDF, lr 0.5")
+    sharpest = found.pop("Adam, lr 0.001")
+    for others in zip(*found.values(), strict=True):
+        assert max(others) < ours[0] < sharpest[0]
+        ours, sharpest = ours[1:], sharpest[1:]
+
+
+def test_the_readme_has_the_curvature_of_the_six():
+    section = README.partition("Does SGDF end in a flatter place?")[2].partition("\n\n")[0]
+    rows, _ = instruments("Six trained ResNet18")
+    cells = {row[0]: (row[2], row[4].split()[0]) for row in rows}
+    largest, trace = cells.pop("SGDF, lr 0.5")
+    assert f"trace of {trace} and a largest eigenvalue\n  of {largest}" in section
+    largest, trace = cells.pop("Adam, lr 0.001")
+    assert f"Adam {trace} and {largest}" in section
+    traces = sorted(int(trace) for _, trace in cells.values())
+    values = sorted(float(value) for value, _ in cells.values())
+    assert f"{traces[0]} to {traces[-1]} and {values[0]} to {values[-1]}" in section

@@ -155,6 +155,7 @@ def derivable() -> Iterator[None]:
     with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH), LayerNormInParts():
         # torch's own, when it first prepares forward derivatives
         warnings.filterwarnings("ignore", message="`torch.jit.script`")
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # of vmap
         yield
 
 
