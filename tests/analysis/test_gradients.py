@@ -670,6 +670,7 @@ def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch
     """With batch norm by its running statistics, and the learning rate that the run came to."""
     from sgdf.analysis import estimators
     from sgdf.cli import main
+    from sgdf.report import analyze_gradients
 
     said = ["--model", "resnet18", "--epochs", "2", "--set", "batch=200", "--set", "milestones=[1]"]
     assert main(["train", "digits", *said, "--device", "cpu", "--out", str(tmp_path)]) == 0
@@ -683,6 +684,7 @@ def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch
         return measure(model, *arguments, **settings)
 
     monkeypatch.setattr(estimators, "estimator_errors", looked_at)
+    monkeypatch.setattr(analyze_gradients, "watch", lambda *_: None)  # slow here
     out = command(str(run), "--steps", "1", "--optimizers", "sgdf", "--errors", "--replicas", "3",
                   "--images", "64")  # fmt: skip
     found = json.loads((out / "gradients-errors.json").read_text())
