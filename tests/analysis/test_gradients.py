@@ -744,6 +744,8 @@ def test_the_figure_of_errors_by_epoch(points):
         later = found[epoch].measurements[1:]
         signal = sum(m.signal for m in later)
         assert height == pytest.approx(sum(m.errors["sgdf"].mse.value for m in later) / signal)
+    few = measured(points, steps=4, every=4, replicas=3, estimators=("g", "sgdf"))
+    assert len(gradient_figures.errors_by_epoch({1: few}).axes) == 3  # no average to compare with
     low, high = panels[0].get_ylim()
     for ax in panels[:3]:  # nothing is cut off
         for line in ax.lines:

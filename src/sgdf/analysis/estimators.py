@@ -18,9 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sgdf.analysis import probe
 from sgdf.analysis.gradients import Array, choose, gather, write_json
-from sgdf.analysis.probe import Loss, checked_loss, counting, full_precision, read, trainable
+from sgdf.analysis.probe import (
+    Loss,
+    batch_norms,
+    checked_loss,
+    counting,
+    full_precision,
+    read,
+    trainable,
+)
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf.kernels.eager import positive_eps
 
@@ -256,12 +263,11 @@ def check_errors(
     for name in estimators:
         if name not in ESTIMATORS:
             raise ValueError(f"there is no estimator {name!r}; there are {', '.join(ESTIMATORS)}")
-    names = {module: name for name, module in model.named_modules()}
-    for module in probe.norms(model):
-        if module.training:
+    for name, norm in batch_norms(model).items():
+        if norm.training:
             raise ValueError(
-                f"{names[module] or 'the model'} is batch norm in train mode, where no gradient is "
-                "the true one: put it into eval mode, or take a model without it"
+                f"{name or 'the model'} is batch norm in train mode, where no gradient is the true "
+                "one: put it into eval mode, or take a model without it"
             )
 
 

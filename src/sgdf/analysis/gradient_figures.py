@@ -21,6 +21,7 @@ from sgdf.analysis.gradients import Array, Histogram, Record
 
 SHOWN = 0.98  # of the values lie inside the axes of the widest panel
 BARS = 81
+FAR_AWAY = ("g", "sgd-cm")  # from the average, as estimators
 LOOKS = {  # of the estimators: name, colour, dash
     "g": ("g, raw", palette.BLACK, "-"),
     "sgd-cm": ("SGD-CM", palette.colour("sgd-cm"), "-"),
@@ -205,7 +206,7 @@ def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
 
     low = min(share(name, "variance", epoch) for name in names for epoch in epochs) / 2
     with rc_context(STYLE):
-        figure, axes = panels(4, 3.1, 3.6)
+        figure, axes = panels(4 if "ema" in names else 3, 3.1, 3.6)
         for ax in axes[1:3]:
             ax.sharey(axes[0])
         for ax, part, title in zip(
@@ -221,8 +222,8 @@ def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
             ax.set(yscale="log", xlabel="epoch", title=title)
             ax.label_outer()
         axes[0].set_ylabel("over the signal |g*|²")
-        for name in names:
-            if name in ("g", "sgd-cm"):  # these are far away
+        for name in names if "ema" in names else ():
+            if name in FAR_AWAY:
                 continue
             _, shade, dash = LOOKS[name]
             ratios = [found[e].ratio(name, since=found[e].after_the_first) for e in epochs]
@@ -230,7 +231,7 @@ def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
                 epochs, [r.value for r in ratios], [2 * r.error for r in ratios],
                 color=shade, linestyle=dash, marker="o", ms=3.5, lw=1.5, capsize=2,
             )  # fmt: skip
-        axes[3].set(xlabel="epoch", title="error / EMA's (± 2 se)")
+            axes[3].set(xlabel="epoch", title="error / EMA's (± 2 se)")
         figure.legend(*axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center",
                       frameon=False, fontsize=9)  # fmt: skip
         figure.suptitle(
@@ -252,7 +253,7 @@ def against_average(ax: Axes, found: EstimatorErrors) -> None:
     steps = [m.step for m in found.measurements]
     reach = 1.05
     for name in found.measurements[0].errors:
-        if name in ("g", "sgd-cm"):  # these are far away
+        if name in FAR_AWAY:
             continue
         _, shade, dash = LOOKS[name]
         ratios = [m.errors[name].mse.value / m.errors["ema"].mse.value for m in found.measurements]

@@ -126,7 +126,7 @@ def path_surface(
     low, high = reach.min(0), reach.max(0)
     more = margin * (high - low)
     axes = tuple(np.linspace(low[i] - more[i], high[i] + more[i], size) for i in range(2))
-    mode = MODE_BY_BATCH if probe.norms(model) else MODE
+    mode = MODE_BY_BATCH if probe.batch_norms(model) else MODE
     return evaluate(model, loss, data, path.directions, axes, mode, 0, save, progress)
 
 
@@ -157,7 +157,7 @@ def evaluate(
         grid = Grid(shape, Path(save) if save else None)
         about = fingerprint(model, batches, along, axes, mode) if grid.file else {}
         if mode == MODE_BY_BATCH:
-            for norm in probe.norms(model):  # until the model is put back as it was
+            for norm in probe.batch_norms(model).values():  # until the model is put back
                 norm.train()
         centre = probe.checked_loss(model, loss, batches)
         if grid.file:
@@ -357,7 +357,7 @@ def fingerprint(
         "directions": digest(part for direction in along for part in direction.values()),
         "model": digest([*model.parameters(), *model.buffers()]),
         "data": digest(part for batch in batches for part in batch),
-        **({} if mode == MODE else {"mode": mode}),
+        **({} if mode == MODE else {"mode": mode}),  # files from before there was another have none
     }
 
 

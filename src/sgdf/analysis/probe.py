@@ -112,9 +112,10 @@ def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
                     buffer.copy_(value)
 
 
-def norms(model: nn.Module) -> list[nn.Module]:
-    """The batch norm layers."""
-    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """By name."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
 
 @contextlib.contextmanager

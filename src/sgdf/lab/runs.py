@@ -234,8 +234,8 @@ def find_checkpoint(folder: Path, epoch: int | None = None) -> Path:
     raise LabError(f"{folder} has not kept the weights of epoch {epoch}: {instead}")
 
 
-def read_for_good(path: Path, device: torch.device) -> dict[str, Any]:
-    """A checkpoint for which there is no other."""
+def require_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """A checkpoint that nothing can stand in for, or a sentence that says what is wrong with it."""
     try:
         return read_checkpoint(path, device)
     except Damaged as error:

@@ -166,7 +166,7 @@ def run_path(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
-    from sgdf.lab.runs import explained, find_checkpoint, kept_epochs, read_for_good
+    from sgdf.lab.runs import explained, find_checkpoint, kept_epochs, require_checkpoint
 
     console, device = Console(), device_from(options)
     for subject in find_subjects(options.runs):
@@ -178,7 +178,7 @@ def run_path(options: argparse.Namespace) -> None:
             )
         model, data = open_run(subject, options, device)
         files = [find_checkpoint(subject.folder, epoch) for epoch in epochs]
-        weights = (read_for_good(file, torch.device("cpu"))["model"] for file in files)
+        weights = (require_checkpoint(file, torch.device("cpu"))["model"] for file in files)
         stem = options.out / f"path-{subject.name}"
         with in_a_sentence(subject.folder), explained(options.out):
             path = landscape.path(model, weights)
@@ -259,10 +259,10 @@ def open_run(
 
     from sgdf.lab import data, models
     from sgdf.lab.batches import Images, hold_out
-    from sgdf.lab.runs import find_checkpoint, read_for_good
+    from sgdf.lab.runs import find_checkpoint, require_checkpoint
 
     config = subject.config
-    checkpoint = read_for_good(find_checkpoint(subject.folder, subject.epoch), device)
+    checkpoint = require_checkpoint(find_checkpoint(subject.folder, subject.epoch), device)
     dataset = data.load(config.task, options.data_dir, synthetic=config.data == "synthetic")
     training = hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
     _, channels, height, width = training.images.shape

@@ -301,8 +301,8 @@ def start(
     At a checkpoint batch norm goes by its running statistics: with a batch's own, no gradient is
     the true one. The run's optimizer has its settings, and the learning rate it had come to.
     """
-    from sgdf.analysis.probe import norms
-    from sgdf.lab.runs import find_checkpoint, read_config, read_for_good
+    from sgdf.analysis.probe import batch_norms
+    from sgdf.lab.runs import find_checkpoint, read_config, require_checkpoint
 
     config = settings(options, options.errors)[options.errors]
     model = weights(config, dataset, device).train()
@@ -310,12 +310,12 @@ def start(
     if epoch is None and not (folder / "last.pt").exists():
         return config, model
     path = find_checkpoint(folder, epoch)
-    checkpoint = read_for_good(path, device)
+    checkpoint = require_checkpoint(path, device)
     try:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError:
         raise LabError(f"{path} is not of {config.model}: leave out --model") from None
-    for norm in norms(model):
+    for norm in batch_norms(model).values():
         norm.eval()
     of_run = read_config(folder)
     if of_run.optimizer == config.optimizer:
