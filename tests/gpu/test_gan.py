@@ -22,20 +22,6 @@ pytestmark = [
 EPOCHS = 5
 
 
-@pytest.fixture
-def exact(monkeypatch):
-    """Convolutions that repeat their results: a GAN makes much of a last digit."""
-
-    def set_precision(precision: str) -> None:
-        torch.set_float32_matmul_precision("highest")
-        cudnn = torch.backends.cudnn
-        cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = False, False, True
-
-    monkeypatch.setattr(module, "set_precision", set_precision)
-    yield
-    torch.backends.cudnn.deterministic = False
-
-
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     """400 images: an epoch has six batches of 64 and one of 16."""
@@ -79,7 +65,7 @@ def same(first: list[dict], second: list[dict], rel: float) -> None:
 
 
 @pytest.mark.parametrize("name", [*paper.TABLES["wgan-gp"].rows])
-def test_captured_steps_are_the_same(dataset, name, exact, monkeypatch):
+def test_captured_steps_are_the_same(dataset, name, repeatable, monkeypatch):
     """35 steps, seven of the generator; of a whole batch, three of each are not captured."""
     captured = make(dataset, name)
     first = epochs(captured)
@@ -99,7 +85,7 @@ def test_the_first_epochs_are_the_cpus(dataset):
 
 
 @pytest.mark.parametrize("name", ["sgdf", "yogi"])
-def test_a_loaded_trainer_goes_on(dataset, name, exact):
+def test_a_loaded_trainer_goes_on(dataset, name, repeatable):
     straight = make(dataset, name)
     whole = epochs(straight)
     begun = make(dataset, name)

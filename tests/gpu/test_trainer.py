@@ -98,20 +98,6 @@ def test_compiled_is_near(dataset, precision):
     same(plain, epochs(make(dataset, precision=precision, compile=True), 3), rel=0.03)
 
 
-@pytest.fixture
-def repeatable(monkeypatch):
-    """Convolutions that repeat their results."""
-
-    def set_precision(precision: str) -> None:
-        torch.set_float32_matmul_precision("highest")
-        cudnn = torch.backends.cudnn
-        cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = False, False, True
-
-    monkeypatch.setattr(module, "set_precision", set_precision)
-    yield
-    torch.backends.cudnn.deterministic = False
-
-
 @pytest.mark.parametrize("model", ["vgg11", "resnet18"])
 def test_trainers_side_by_side_do_not_disturb_each_other(dataset, model, repeatable):
     """With dropout and batch norm: each has random numbers and buffers of its own."""
