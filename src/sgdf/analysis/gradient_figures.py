@@ -22,6 +22,7 @@ from sgdf.analysis.gradients import Array, Histogram, Record
 SHOWN = 0.98  # of the values lie inside the axes of the widest panel
 BARS = 81
 FAR_AWAY = ("g", "sgd-cm")  # from the average, as estimators
+PARTS = {"bias2": "squared bias", "variance": "variance", "mse": "mean squared error"}
 LOOKS = {  # of the estimators: name, colour, dash
     "g": ("g, raw", palette.BLACK, "-"),
     "sgd-cm": ("SGD-CM", palette.colour("sgd-cm"), "-"),
@@ -171,10 +172,7 @@ def errors(found: EstimatorErrors) -> Figure:
     names = list(found.measurements[0].errors)
     with rc_context(STYLE):
         figure, axes = panels(4 if "ema" in names else 3, 3.1, 3.6)
-        for ax, part, title in zip(
-            axes[:3], ("bias2", "variance", "mse"),
-            ("squared bias", "variance", "mean squared error"), strict=True,
-        ):  # fmt: skip
+        for ax, (part, title) in zip(axes[:3], PARTS.items(), strict=True):
             for name in names:
                 draw(ax, found, name, part)
             ax.plot(steps, [m.signal for m in found.measurements], color=palette.GREY, linewidth=5,
@@ -209,10 +207,7 @@ def errors_by_epoch(found: Mapping[int, EstimatorErrors]) -> Figure:
         figure, axes = panels(4 if "ema" in names else 3, 3.1, 3.6)
         for ax in axes[1:3]:
             ax.sharey(axes[0])
-        for ax, part, title in zip(
-            axes[:3], ("bias2", "variance", "mse"),
-            ("squared bias", "variance", "mean squared error"), strict=True,
-        ):  # fmt: skip
+        for ax, (part, title) in zip(axes[:3], PARTS.items(), strict=True):
             for name in names:
                 label, shade, dash = LOOKS[name]
                 shares = [share(name, part, epoch) for epoch in epochs]
