@@ -16,7 +16,7 @@ test: lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
 test-gpu:
-	PYTHONPATH="src:tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu tests/lab/test_models.py tests/lab/test_optimizers.py
+	PYTHONPATH="src:tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu tests/lab/models tests/lab/optimizers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

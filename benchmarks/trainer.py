@@ -19,11 +19,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sgdf.lab import config as configs
-from sgdf.lab import data, provenance
-from sgdf.lab.classify import resident
+from sgdf.lab import data
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.trainer import Trainer, take_turns
+from sgdf.lab.runs import config as configs
+from sgdf.lab.tasks.classify import resident
+from sgdf.lab.train.loop import Trainer, take_turns
+from sgdf.support import provenance
 
 OPTIMIZER = "sgdf"
 

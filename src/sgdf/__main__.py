@@ -1,5 +1,5 @@
 """`python -m sgdf` is `sgdf`."""
 
-from sgdf.cli import leave, main
+from sgdf.cli.main import leave, main
 
 leave(main())

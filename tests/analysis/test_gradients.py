@@ -1,6 +1,5 @@
 """The probe changes nothing and counts right; the errors of estimators are those of theory."""
 
-import argparse
 import json
 import math
 import subprocess
@@ -15,6 +14,7 @@ from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.analysis import estimators, gradients
 from sgdf.analysis.estimators import estimator_errors
 from sgdf.analysis.gradients import Histogram, Probe, Record, overhead
+from sgdf.cli.main import parse
 from sgdf.filter import bias_corrections, wiener_filter
 
 OPTIMIZERS = {
@@ -619,14 +619,11 @@ def command(tmp_path_factory):
     """The command on digits, and the folder it wrote."""
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    from sgdf.report import analyze_gradients
 
-    parser = argparse.ArgumentParser()
-    analyze_gradients.add_arguments(parser.add_subparsers())
     out = tmp_path_factory.mktemp("out")
 
     def run(*words):
-        options = parser.parse_args(["gradients", *words, "--out", str(out), "--device", "cpu"])
+        options = parse(["analyze", "gradients", *words, "--out", str(out), "--device", "cpu"])
         options.typed = "sgdf analyze gradients"
         options.run(options)
         return out
@@ -652,15 +649,13 @@ def test_the_command_draws_figures_and_writes_numbers(command, capsys):
 
 
 def test_the_command_follows_a_run(tmp_path):
-    from sgdf.lab import config as configs
-    from sgdf.report import analyze_gradients
+    from sgdf.cli import analyze_gradients
+    from sgdf.lab.runs import config as configs
 
     config = configs.make("digits", seed=3, overrides={"batch": 16})
     (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
-    parser = argparse.ArgumentParser()
-    analyze_gradients.add_arguments(parser.add_subparsers())
-    words = ["gradients", str(tmp_path), "--optimizers", "adam", "sgd", "--lr", "0.01"]
-    found = analyze_gradients.settings(parser.parse_args(words))
+    words = ["analyze", "gradients", str(tmp_path), "--optimizers", "adam", "sgd", "--lr", "0.01"]
+    found = analyze_gradients.settings(parse(words))
     assert list(found) == ["adam", "sgd"]
     assert {(c.task, c.seed, c.batch, c.lr) for c in found.values()} == {("digits", 3, 16, 0.01)}
     assert found["sgd"].settings["momentum"] == 0
@@ -669,8 +664,8 @@ def test_the_command_follows_a_run(tmp_path):
 def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch):
     """With batch norm by its running statistics, and the learning rate that the run came to."""
     from sgdf.analysis import estimators
-    from sgdf.cli import main
-    from sgdf.report import analyze_gradients
+    from sgdf.cli import analyze_gradients
+    from sgdf.cli.main import main
 
     said = ["--model", "resnet18", "--epochs", "2", "--set", "batch=200", "--set", "milestones=[1]"]
     assert main(["train", "digits", *said, "--device", "cpu", "--out", str(tmp_path)]) == 0
@@ -697,8 +692,8 @@ def test_errors_are_measured_from_a_checkpoint_on(command, tmp_path, monkeypatch
 
 def test_errors_through_a_training(command, tmp_path, capsys):
     """From the weights of several epochs on, with the run's settings and learning rates."""
-    from sgdf.cli import main
-    from sgdf.lab.errors import LabError
+    from sgdf.cli.main import main
+    from sgdf.support.errors import UserError
 
     said = ["--epochs", "3", "--set", "milestones=[2]", "--set", "weight_decay=0.01"]
     words = ["train", "digits", *said, "--keep", "1", "--device", "cpu", "--out", str(tmp_path)]
@@ -721,10 +716,10 @@ def test_errors_through_a_training(command, tmp_path, capsys):
     assert {each["weight_decay"] for each in settings.values()} == {0.01}
     assert losses[0] > 2 > losses[2]
     assert "after epoch 2" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(LabError, match="it goes with --errors"):
+    with pytest.raises(UserError, match="it goes with --errors"):
         command(str(run), "--epoch", "2")
     with pytest.raises(
-        LabError, match="not kept the weights of epoch 4: it has those of 0, 1, 2, 3"
+        UserError, match="not kept the weights of epoch 4: it has those of 0, 1, 2, 3"
     ):
         command(str(run), *small, "--epoch", "4")
 
@@ -755,10 +750,10 @@ def test_the_figure_of_errors_by_epoch(points):
 
 
 def test_the_command_names_mistakes(command):
-    from sgdf.lab.errors import LabError
+    from sgdf.support.errors import UserError
 
-    with pytest.raises(LabError, match="no task 'digit'"):
+    with pytest.raises(UserError, match="no task 'digit'"):
         command("digit")
-    with pytest.raises(LabError, match="batch norm"):
+    with pytest.raises(UserError, match="batch norm"):
         command("digits", "--steps", "1", "--model", "resnet18", "--optimizers", "sgd", "--errors",
                 "--images", "40")  # fmt: skip

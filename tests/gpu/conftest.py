@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sgdf.lab import trainer
+from sgdf.lab.train import loop
 
 
 @pytest.fixture
@@ -15,6 +15,6 @@ def repeatable(monkeypatch):
         cudnn = torch.backends.cudnn
         cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = False, False, True
 
-    monkeypatch.setattr(trainer, "set_precision", set_precision)
+    monkeypatch.setattr(loop, "set_precision", set_precision)
     yield
     torch.backends.cudnn.deterministic = False

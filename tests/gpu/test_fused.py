@@ -9,7 +9,7 @@ import torch
 
 from reference import CASES, OPTIMIZERS, Reference, numpy
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
-from sgdf.kernels import watch
+from sgdf.kernels import changes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.fixture(autouse=True, scope="module")
 def _looks_in_cpp():
     """From the first step on, and not from whenever it has been compiled."""
-    watch.wait()
+    changes.wait()
 
 
 def normal(shapes, dtype=torch.float32, seed=0):

@@ -5,15 +5,16 @@ import torch
 
 pytest.importorskip("torchmetrics")
 
-from lab.gan_driver import Features
-from sgdf.lab import config as configs
-from sgdf.lab import data, gan, optimizers, paper
-from sgdf.lab import trainer as module
+from lab.tasks.gan_driver import Features
+from sgdf.lab import data, optimizers, paper
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.fid import Distance
 from sgdf.lab.models.dcgan import MODELS
-from sgdf.lab.processes import ALONE
-from sgdf.lab.trainer import take_turns
+from sgdf.lab.runs import config as configs
+from sgdf.lab.tasks.gan import wgan_gp
+from sgdf.lab.tasks.gan.fid import Distance
+from sgdf.lab.train import loop as module
+from sgdf.lab.train.distributed import ALONE
+from sgdf.lab.train.loop import take_turns
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +31,9 @@ def dataset() -> Dataset:
     return Dataset(whole.name, few, few, whole.classes, whole.mean, whole.std, whole.source)
 
 
-def make(dataset: Dataset, optimizer: str, name: str = "cuda", seed: int = 0, **said) -> gan.Gan:
+def make(
+    dataset: Dataset, optimizer: str, name: str = "cuda", seed: int = 0, **said
+) -> wgan_gp.Gan:
     device = torch.device(name)
     config = configs.make(
         "wgan-gp",
@@ -43,13 +46,13 @@ def make(dataset: Dataset, optimizer: str, name: str = "cuda", seed: int = 0, **
     )
     torch.manual_seed(seed)
     model = MODELS[config.model]("layer").to(device)
-    images = gan.as_bytes(gan.resized(dataset.train.images.to(device), model.size))
+    images = wgan_gp.as_bytes(wgan_gp.resized(dataset.train.images.to(device), model.size))
     distance = Distance(Features().to(device), "features", iter([images]), ALONE)
-    batches = gan.Pairs(dataset, device, seed=seed, size=model.size)
-    return gan.Gan(config, model, batches, distance, device)
+    batches = wgan_gp.Pairs(dataset, device, seed=seed, size=model.size)
+    return wgan_gp.Gan(config, model, batches, distance, device)
 
 
-def epochs(trainer: gan.Gan, count: int = EPOCHS) -> list[dict]:
+def epochs(trainer: wgan_gp.Gan, count: int = EPOCHS) -> list[dict]:
     found = []
     for _ in range(count):
         take_turns([trainer.epoch()])

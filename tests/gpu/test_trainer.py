@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from sgdf.lab import config as configs
 from sgdf.lab import data, optimizers
-from sgdf.lab import trainer as module
-from sgdf.lab.classify import resident
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.trainer import Trainer, take_turns
+from sgdf.lab.runs import config as configs
+from sgdf.lab.tasks.classify import resident
+from sgdf.lab.train import loop as module
+from sgdf.lab.train.loop import Trainer, take_turns
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,7 @@ import torch
 
 from reference import OPTIMIZERS
 from sgdf import SGDF
-from sgdf.kernels import compiled
+from sgdf.kernels import cpu
 
 
 def one(**kwargs):
@@ -16,15 +16,15 @@ def one(**kwargs):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(compiled, "_compiled", lambda: (None, "there is no compiler"))
-    compiled._say_why_not.cache_clear()
+    monkeypatch.setattr(cpu, "_compiled", lambda: (None, "there is no compiler"))
+    cpu._say_why_not.cache_clear()
     yield
-    compiled._say_why_not.cache_clear()
+    cpu._say_why_not.cache_clear()
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 def test_the_default_on_the_cpu_is_the_compiled_kernel(optimizer_class):
-    assert compiled.available()
+    assert cpu.available()
     optimizer = optimizer_class([torch.ones(3), torch.ones(2, dtype=torch.complex64)])
     assert optimizer.implementation == "fused"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab import config as configs
-from sgdf.lab.config import Config
+from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.config import Config
 
 
 def config(optimizer: str = "sgdf", seed: int = 0, task: str = "digits", **said: Any) -> Config:

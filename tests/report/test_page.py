@@ -1,6 +1,5 @@
 """The page in a real browser."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,9 +13,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from report import made
 from report.browser import CHROMIUM, Browser
-from sgdf import report
-from sgdf.lab.errors import LabError
+from sgdf.cli.main import parse
 from sgdf.report import page, records
+from sgdf.support.errors import UserError
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -201,7 +200,7 @@ def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     made.run(tmp_path / "runs", made.config(), [1, 2, 3])
     found, _ = records.read([tmp_path / "runs"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(LabError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         page.write(found, tmp_path / "file" / "report.html", title="")
 
 
@@ -209,10 +208,9 @@ def test_the_command(tmp_path: Path) -> None:
     made.run(tmp_path / "runs", made.config(), [1, 2, 3])
     (tmp_path / "runs" / "foreign").mkdir()
     script = (
-        "import argparse, sys, sgdf.report as report\n"
+        "import sys, sgdf.cli.main as cli\n"
         "assert not {'plotly', 'rich', 'scipy'} & sys.modules.keys()\n"
-        "parser = argparse.ArgumentParser(); report.add_arguments(parser)\n"
-        "report.run(parser.parse_args())"
+        "sys.exit(cli.main(['report', *sys.argv[1:]]))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script, "runs", "-o", "new/report.html", "--target", "2"],
@@ -226,7 +224,6 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    with pytest.raises(LabError, match="there are no runs in"):
-        report.run(parser.parse_args([str(tmp_path)]))
+    options = parse(["report", str(tmp_path)])
+    with pytest.raises(UserError, match="there are no runs in"):
+        options.run(options)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf.lab import config as configs
-from sgdf.lab.config import Config, published
-from sgdf.lab.errors import LabError
+from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.config import Config, published
 from sgdf.report import records, tables
+from sgdf.support.errors import UserError
 
 
 def labels(group: records.Group) -> list[str]:
@@ -87,7 +87,7 @@ def test_of_two_copies_of_a_run_the_finished_one_counts(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="there is no folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         records.read([tmp_path / "rums"])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf.cli import main
+from sgdf.cli.main import main
 from sgdf.report import records, tables
 
 pytest.importorskip("matplotlib")

@@ -17,9 +17,9 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from sgdf import palette
 from sgdf.analysis.hessian import BELL, Spectrum
 from sgdf.analysis.landscape import Surface, TrainingPath
+from sgdf.support import palette
 
 STYLE: Any = {
     "font.size": 10,

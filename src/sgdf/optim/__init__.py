@@ -1,8 +1,8 @@
 """The optimizers, and the filter as a part for any other optimizer."""
 
-from sgdf.optim.attach import WienerFilter
 from sgdf.optim.filter_adam import FilterAdam, FilterAdamW
 from sgdf.optim.momentum import Momentum
 from sgdf.optim.sgdf import SGDF
+from sgdf.optim.wiener_filter import WienerFilter
 
 __all__ = ["SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"]

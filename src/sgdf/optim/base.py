@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from sgdf.kernels import compiled, fused
+from sgdf.kernels import cpu, cuda
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
@@ -40,8 +40,8 @@ class FilterOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
-        self._plans: dict[int, list[fused.Plan]] = {}  # of the fused kernels, by group
-        self._captured: list[fused.Plan] = []
+        self._plans: dict[int, list[cuda.Plan]] = {}  # of the fused kernels, by group
+        self._captured: list[cuda.Plan] = []
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class FilterOptimizer(Optimizer):
         except (TypeError, RuntimeError):  # a gradient is None or sparse: _init_group knows
             return None
 
-    def _plan(self, group: dict[str, Any], columns: Columns) -> fused.Plan:
+    def _plan(self, group: dict[str, Any], columns: Columns) -> cuda.Plan:
         """A plan for the columns: the last one, one of those before, or a new one."""
         plans = self._plans.setdefault(id(group["params"]), [])
         if plans and plans[0].columns is columns:
@@ -120,7 +120,7 @@ class FilterOptimizer(Optimizer):
             for p, step in zip(group["params"], steps, strict=True):
                 self.state[p]["step"] = step
             columns = (*columns[:2], steps, *columns[3:])
-        plan = fused.Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
+        plan = cuda.Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
         plan.made_for = what_plans_depend_on(group)
         plan.params = group["params"]  # alive, so that no other list gets its id
         if whole:
@@ -140,11 +140,11 @@ class FilterOptimizer(Optimizer):
         if runs_on_triton(columns[0][0]):
             plan = self._plan(group, columns)
             try:
-                getattr(fused, name)(*plan.columns, **settings, plan=plan)
+                getattr(cuda, name)(*plan.columns, **settings, plan=plan)
             finally:
                 plan.release()
         else:
-            getattr(compiled, name)(*columns, **settings)
+            getattr(cpu, name)(*columns, **settings)
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
     def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> None:
@@ -252,13 +252,13 @@ def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
     if not group["params"]:
         return "loop"
     if group["fused"]:
-        if not group["params"][0].is_cpu or compiled.available():
+        if not group["params"][0].is_cpu or cpu.available():
             return "fused"
         return "loop" if needs_the_loop(group) else "foreach"
     if group["foreach"]:
         return "foreach"
     if group["foreach"] is None and group["fused"] is None:
-        suits = compiled.suits if group["params"][0].is_cpu else fused.suits
+        suits = cpu.suits if group["params"][0].is_cpu else cuda.suits
         if not group["differentiable"] and suits(group["params"]):
             return "fused"
         if not needs_the_loop(group):
@@ -287,7 +287,7 @@ def is_fused_on_cuda(group: dict[str, Any], p: Tensor) -> bool:
 
 def check_fused(p: Tensor) -> None:
     """Refuse, in torch's words, what no fused kernel can update."""
-    supported = p.is_cpu or (p.is_cuda and p.dtype in fused.SUPPORTED)
+    supported = p.is_cpu or (p.is_cuda and p.dtype in cuda.SUPPORTED)
     if not supported or not (p.is_floating_point() or p.is_complex()):
         raise RuntimeError(
             "`fused=True` requires all the params to be floating point Tensors of supported "

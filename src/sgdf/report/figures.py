@@ -13,9 +13,9 @@ from typing import Any
 
 from sgdf.lab import tasks
 from sgdf.lab.tasks import Metric
-from sgdf.palette import GREY
-from sgdf.palette import colour as colour_of
 from sgdf.report.records import Cell, Record, learning_rate, visible
+from sgdf.support.palette import GREY
+from sgdf.support.palette import colour as colour_of
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 

@@ -17,8 +17,8 @@ from typing import Any
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from sgdf import __version__
-from sgdf.lab import runs
-from sgdf.lab.config import Config
+from sgdf.lab.runs import disk
+from sgdf.lab.runs.config import Config
 from sgdf.report import tables
 from sgdf.report.figures import FONT, Figure, figures
 from sgdf.report.pictures import pictures
@@ -38,9 +38,9 @@ def write(
     """Write the page; whoever opens it meanwhile sees the old one or the new one."""
     records = list(records)
     comparisons = tables.build(records, planned, target)
-    with runs.explained(path):
+    with disk.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        runs.write_atomically(path, render(records, comparisons, title, skipped))
+        disk.write_atomically(path, render(records, comparisons, title, skipped))
 
 
 def render(

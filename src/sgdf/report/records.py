@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab import runs, tasks
-from sgdf.lab.config import Config, frozen
-from sgdf.lab.errors import LabError
+from sgdf.lab import tasks
+from sgdf.lab.runs import disk
+from sgdf.lab.runs.config import Config, frozen
 from sgdf.lab.tasks import Metric
+from sgdf.support.errors import UserError
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STATUSES = ("finished", "diverged", "failed")  # without result.json a run is unfinished
@@ -88,7 +89,7 @@ def read(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
     for folder in folders(paths):
         try:
             record = read_run(folder)
-        except LabError as error:
+        except UserError as error:
             complaints.append(visible(error))
             continue
         except Exception as error:  # whatever a reader may say of files that are no run's
@@ -108,7 +109,7 @@ def planned(paths: Iterable[Path]) -> list[Config]:
     """What sweeps in these folders set out to run; a plan that cannot be read plans nothing."""
     found: dict[str, Config] = {}
     for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
-        with contextlib.suppress(LabError, OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
             for values in json.loads(plan.read_text(encoding="utf-8"))["configs"]:
                 config = Config.from_json(values, str(plan))
                 found[config.name] = config
@@ -124,7 +125,7 @@ def folders(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.exists():
-            raise LabError(f"there is no folder {visible(path)}")
+            raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
             inside = sorted(child for child in path.iterdir() if child.is_dir())
@@ -134,26 +135,28 @@ def folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_run(folder: Path) -> Record:
-    """The run in a folder; `LabError` says what is wrong with it."""
-    config = runs.read_config(folder)
+    """The run in a folder; `UserError` says what is wrong with it."""
+    config = disk.read_config(folder)
     if not (isinstance(config.model, str) and isinstance(config.optimizer, str)):
-        raise LabError(f"{folder / 'config.json'} is not the settings of a run")
+        raise UserError(f"{folder / 'config.json'} is not the settings of a run")
     if not isinstance(config.settings, dict):
-        raise LabError(f"{folder / 'config.json'} has settings that are none")
-    result = runs.read_end(folder)
+        raise UserError(f"{folder / 'config.json'} has settings that are none")
+    result = disk.read_end(folder)
     status = result["status"] if result else "unfinished"
     if result and status not in STATUSES:
-        raise LabError(f"{folder / 'result.json'} has the unknown status {status!r}")
-    metrics = runs.read_lines(folder / "metrics.jsonl")
+        raise UserError(f"{folder / 'result.json'} has the unknown status {status!r}")
+    metrics = disk.read_lines(folder / "metrics.jsonl")
     metric = tasks.find(config.task).metric
     check_metrics(metrics, metric, folder / "metrics.jsonl")
     if status == "finished" and len(metrics) != config.epochs:
-        raise LabError(
+        raise UserError(
             f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
             f"{config.epochs} epochs"
         )
     if status == "finished" and metrics[-1][metric.key] is None:
-        raise LabError(f"{folder} is damaged: it is finished, but has no {metric.words} at its end")
+        raise UserError(
+            f"{folder} is damaged: it is finished, but has no {metric.words} at its end"
+        )
     return Record(
         folder=folder,
         config=config,
@@ -169,19 +172,19 @@ def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
     """The epochs in order, every measurement a number or null, the metric measured at the end."""
     for epoch, line in enumerate(lines, start=1):
         if not isinstance(line, dict) or line.get("epoch") != epoch:
-            raise LabError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
+            raise UserError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
         numbers = {name: value for name, value in line.items() if name != "diverged"}
         if not line.get("diverged") and metric.key not in line:
-            raise LabError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
+            raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
         for name, value in numbers.items():
             if value is not None and not is_number(value):
-                raise LabError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
+                raise UserError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
 
 
 def read_seconds(path: Path) -> dict[int, float]:
     """Seconds by epoch; a run whose times are lost is still a run."""
     try:
-        lines = runs.read_lines(path)
+        lines = disk.read_lines(path)
         return {int(line["epoch"]): float(line["seconds"]) for line in lines}
     except (OSError, ValueError, TypeError, KeyError):
         return {}

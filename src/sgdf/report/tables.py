@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from sgdf.lab import paper, tasks
-from sgdf.lab.config import Config, published
 from sgdf.lab.paper import Value
+from sgdf.lab.runs.config import Config, published
 from sgdf.lab.tasks import Metric
 from sgdf.report.records import (
     NO_BREAK,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sgdf.filter import Corrections, wiener_filter
-from sgdf.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION
+from sgdf.support.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from sgdf.theory.estimation import NO_EPS, rare_noise
 from sgdf.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
 

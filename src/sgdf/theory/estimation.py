@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sgdf.filter import Corrections, bias_corrections, one_minus_power, wiener_filter
-from sgdf.palette import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, colour
+from sgdf.support.palette import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, colour
 from sgdf.theory.result import (
     Array,
     Check,

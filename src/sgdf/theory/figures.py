@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgdf.palette import GREY
+from sgdf.support.palette import GREY
 from sgdf.theory.result import Panel, Result
 
 STYLE: dict[Any, Any] = {

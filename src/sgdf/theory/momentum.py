@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdf.palette import BLACK, BLUE, GREEN, VERMILION, colour
+from sgdf.support.palette import BLACK, BLUE, GREEN, VERMILION, colour
 from sgdf.theory.result import (
     Array,
     Check,

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.palette import BLACK, BLUE, GREEN, VERMILION
+from sgdf.support.palette import BLACK, BLUE, GREEN, VERMILION
 from sgdf.theory.estimation import NO_EPS, bias_of_the_estimate, rare_noise
 from sgdf.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
 

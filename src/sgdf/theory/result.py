@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf.palette import BLUE
+from sgdf.support.palette import BLUE
 
 Array = NDArray[Any]  # of float64, or of whole numbers in an axis
 

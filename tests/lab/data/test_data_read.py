@@ -15,7 +15,7 @@ from lab.data import published
 from sgdf.lab import data
 from sgdf.lab.data import places, read
 from sgdf.lab.data.sets import FACTS
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 
 def assert_is(dataset, parts):
@@ -95,7 +95,7 @@ def test_a_damaged_cache_is_decoded_again(tiny, monkeypatch):
 
 def test_a_damaged_cache_without_strips_is_named(tiny):
     (published.made(tiny) / "cifar10-decoded.npz").write_bytes(b"PK")
-    with pytest.raises(LabError, match=r"cifar10-decoded\.npz is damaged.*: delete .* and run"):
+    with pytest.raises(UserError, match=r"cifar10-decoded\.npz is damaged.*: delete .* and run"):
         data.load("cifar10", tiny)
 
 
@@ -155,7 +155,7 @@ def test_a_pickle_that_runs_something_is_refused(tiny, call, protocol):
     function, argument = call
     evil = Evil(function, argument.format(str(trace)))
     (folder / "data_batch_3").write_bytes(pickle.dumps({"data": evil}, protocol))
-    with pytest.raises(LabError, match=r"data_batch_3 asks to run .*(system|eval)"):
+    with pytest.raises(UserError, match=r"data_batch_3 asks to run .*(system|eval)"):
         data.load("cifar10", tiny)
     assert not trace.exists()
 
@@ -164,7 +164,7 @@ def test_a_pickle_of_something_else_is_refused(tiny):
     folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
     for content in (b"", b"no pickle", pickle.dumps([1]), pickle.dumps({"data": 1, "labels": [1]})):
         (folder / "test_batch").write_bytes(content)
-        with pytest.raises(LabError, match="test_batch is damaged"):
+        with pytest.raises(UserError, match="test_batch is damaged"):
             data.load("cifar10", tiny)
 
 
@@ -176,7 +176,7 @@ def cut(path):
 def test_what_is_cut_short_is_named_and_how_to_put_it_right(tiny):
     folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
     cut(folder / "data_batch_2")
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(UserError) as caught:
         data.load("cifar10", tiny)
     assert f"{folder / 'data_batch_2'} is damaged" in str(caught.value)
     assert f"delete {folder} and run `sgdf data fetch cifar10 --data-dir " in str(caught.value)
@@ -200,7 +200,7 @@ def test_a_truncated_file_is_named(tiny, name, write, file):
     write(tiny, published.made_up(name))
     cut(tiny / file)
     with pytest.raises(
-        LabError, match=rf"{file} is (damaged|cut short).*: delete .* and run `sgdf"
+        UserError, match=rf"{file} is (damaged|cut short).*: delete .* and run `sgdf"
     ):
         data.load(name, tiny)
 
@@ -208,10 +208,10 @@ def test_a_truncated_file_is_named(tiny, name, write, file):
 def test_a_truncated_idx_file_that_is_not_gzipped(tiny):
     published.idx_files(tiny, published.made_up("fashion-mnist"), gzipped=False)
     cut(tiny / "t10k-images-idx3-ubyte")
-    with pytest.raises(LabError, match="t10k-images-idx3-ubyte is cut short"):
+    with pytest.raises(UserError, match="t10k-images-idx3-ubyte is cut short"):
         data.load("fashion-mnist", tiny)
     (tiny / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x01" + bytes(100))
-    with pytest.raises(LabError, match="is not an idx file of bytes"):
+    with pytest.raises(UserError, match="is not an idx file of bytes"):
         data.load("fashion-mnist", tiny)
 
 
@@ -219,14 +219,14 @@ def test_a_truncated_archive_is_named(tiny):
     folder = published.cifar100_pickles(tiny.parent, published.made_up("cifar100"))
     archive = published.packed(folder, published.made(tiny) / "cifar-100-python.tar.gz")
     cut(archive)
-    with pytest.raises(LabError, match=r"cifar-100-python\.tar\.gz is damaged.*delete"):
+    with pytest.raises(UserError, match=r"cifar-100-python\.tar\.gz is damaged.*delete"):
         data.load("cifar100", tiny)
 
 
 def test_a_missing_batch_is_named(tiny):
     folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
     (folder / "data_batch_5").unlink()
-    with pytest.raises(LabError, match=rf"data_batch_5 is missing: delete {folder} and run"):
+    with pytest.raises(UserError, match=rf"data_batch_5 is missing: delete {folder} and run"):
         data.load("cifar10", tiny)
 
 
@@ -243,7 +243,7 @@ def test_a_missing_batch_is_named(tiny):
 def test_what_was_read_is_checked(tiny, monkeypatch, changes, complaint):
     published.cifar10_pickles(tiny, published.made_up("cifar10"))
     monkeypatch.setitem(FACTS, "cifar10", replace(FACTS["cifar10"], **changes))
-    with pytest.raises(LabError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         data.load("cifar10", tiny)
 
 
@@ -258,17 +258,17 @@ def test_loose_files_are_never_deleted_with_their_folder(tiny):
     """The advice names the file: the folder may hold other things."""
     published.idx_files(tiny, published.made_up("fashion-mnist"))
     cut(tiny / "train-labels-idx1-ubyte.gz")
-    with pytest.raises(LabError, match=r"ubyte\.gz is damaged.*: delete it and run"):
+    with pytest.raises(UserError, match=r"ubyte\.gz is damaged.*: delete it and run"):
         data.load("fashion-mnist", tiny)
 
 
 def test_missing_data_says_how_to_get_it(tiny, monkeypatch):
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(UserError) as caught:
         data.load("cifar10", tiny)
     command = f"sgdf data fetch cifar10 --data-dir {tiny}"
     assert str(caught.value) == f"cifar10 is not in {tiny}: run `{command}`"
     monkeypatch.setenv("SGDF_DATA", str(tiny))
-    with pytest.raises(LabError, match=rf"is not in {tiny}: run `sgdf data fetch cifar10`$"):
+    with pytest.raises(UserError, match=rf"is not in {tiny}: run `sgdf data fetch cifar10`$"):
         data.load("cifar10")
 
 
@@ -276,26 +276,26 @@ def test_half_a_download_is_never_data(tiny):
     folder = published.cifar10_pickles(tiny.parent, published.made_up("cifar10"))
     home = published.made(tiny / "cifar10")
     published.packed(folder, home / "cifar-10-python.tar.gz.part")
-    with pytest.raises(LabError, match=r"half downloaded: run `sgdf data fetch .*` to go on"):
+    with pytest.raises(UserError, match=r"half downloaded: run `sgdf data fetch .*` to go on"):
         data.load("cifar10", tiny)
 
 
 def test_some_idx_files_are_half_a_download(tiny):
     published.idx_files(tiny / "fashion-mnist", published.made_up("fashion-mnist"))
     (tiny / "fashion-mnist" / "t10k-images-idx3-ubyte.gz").unlink()
-    with pytest.raises(LabError, match="half downloaded"):
+    with pytest.raises(UserError, match="half downloaded"):
         data.load("fashion-mnist", tiny)
 
 
 def test_a_wrong_name_is_answered_with_the_near_ones():
-    with pytest.raises(LabError, match="did you mean cifar10"):
+    with pytest.raises(UserError, match="did you mean cifar10"):
         data.load("cifar")
 
 
 def test_gzip_of_the_wrong_kind(tiny):
     published.idx_files(tiny, published.made_up("fashion-mnist"))
     (tiny / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"hello"))
-    with pytest.raises(LabError, match="is not an idx file"):
+    with pytest.raises(UserError, match="is not an idx file"):
         data.load("fashion-mnist", tiny)
 
 

@@ -9,7 +9,7 @@ import pytest
 from lab.data import published
 from sgdf.lab.data import unpack as module
 from sgdf.lab.data.unpack import unpack
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 
 def entry(name, kind=tarfile.REGTYPE, link=""):
@@ -47,7 +47,7 @@ def test_what_would_leave_the_folder_is_refused(tmp_path, case):
             link = info.linkname.format(outside=outside)
             file.addfile(entry(name, info.type, link), io.BytesIO(b""))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(LabError, match=r"is not safe: its entry '.*(evil|out)'"):
+    with pytest.raises(UserError, match=r"is not safe: its entry '.*(evil|out)'"):
         unpack(archive, "root", home / "target")
     assert sorted(tmp_path.rglob("*")) == before
     assert (outside / "secret").read_text() == "secret"
@@ -84,7 +84,7 @@ def test_a_truncated_archive_leaves_no_target(tmp_path):
     folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
     archive = published.packed(folder, tmp_path / "a.tar.gz")
     os.truncate(archive, archive.stat().st_size // 2)
-    with pytest.raises(LabError, match=r"a\.tar\.gz is damaged .*: delete it"):
+    with pytest.raises(UserError, match=r"a\.tar\.gz is damaged .*: delete it"):
         unpack(archive, folder.name, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
@@ -92,5 +92,5 @@ def test_a_truncated_archive_leaves_no_target(tmp_path):
 def test_an_archive_without_the_folder(tmp_path):
     folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
     archive = published.packed(folder, tmp_path / "a.tar.gz")
-    with pytest.raises(LabError, match="holds no folder other"):
+    with pytest.raises(UserError, match="holds no folder other"):
         unpack(archive, "other", tmp_path / "target")

@@ -12,9 +12,9 @@ from PIL import Image
 from scipy.io import loadmat, savemat
 
 from lab.data import layouts
-from sgdf.cli import main
+from sgdf.cli.main import main
 from sgdf.lab.data import folders
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 EXPECTED = {
     "imagenet": (layouts.SYNSETS, "train/n01443537/n01443537_0.JPEG"),
@@ -96,10 +96,10 @@ def test_lists_of_food_as_json(spoilt):
     assert found.test.labels.tolist() == expected.test.labels.tolist()
     assert found.classes == expected.classes
     (meta / "test.json").write_text("[1]")
-    with pytest.raises(LabError, match=r"meta/test\.json is not the list of names"):
+    with pytest.raises(UserError, match=r"meta/test\.json is not the list of names"):
         folders.load("food101", spoilt, classes=3)
     (meta / "test.json").unlink()
-    with pytest.raises(LabError, match=r"meta has neither test\.txt nor test\.json"):
+    with pytest.raises(UserError, match=r"meta has neither test\.txt nor test\.json"):
         folders.load("food101", spoilt, classes=3)
 
 
@@ -107,15 +107,15 @@ def test_lists_of_food_as_json(spoilt):
 def test_the_number_of_classes_and_of_images(made, known, monkeypatch):
     """Those of the real dataset, unless said otherwise; the facts are data."""
     sentence = f"{made / known.name} has 3 classes, and {known.name} has {known.classes}: --set cl"
-    with pytest.raises(LabError, match=re.escape(sentence)):
+    with pytest.raises(UserError, match=re.escape(sentence)):
         folders.load(known.name, made)
-    with pytest.raises(LabError, match=re.escape("has 3 classes, and")):
+    with pytest.raises(UserError, match=re.escape("has 3 classes, and")):
         folders.load(known.name, made, classes=4)
     whole = dataclasses.replace(known, classes=3, train=24, test=12)
     monkeypatch.setitem(folders.LAYOUTS, known.name, whole)
     assert len(folders.load(known.name, made).train) == 24
     monkeypatch.setitem(folders.LAYOUTS, known.name, dataclasses.replace(whole, test=13))
-    with pytest.raises(LabError, match=rf"{known.name} has 12 test images, and .+ has 13"):
+    with pytest.raises(UserError, match=rf"{known.name} has 12 test images, and .+ has 13"):
         folders.load(known.name, made)
 
 
@@ -229,7 +229,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("name", "change", "sentence"), MISTAKES)
 def test_mistakes_are_named(spoilt, name, change, sentence):
     change(spoilt)
-    with pytest.raises(LabError, match=sentence) as raised:
+    with pytest.raises(UserError, match=sentence) as raised:
         folders.load(name, spoilt, classes=3)
     assert "\n" not in str(raised.value)
 
@@ -239,9 +239,9 @@ def test_data_that_is_not_there(tmp_path):
         f"pets is not in {tmp_path}: get it from https://www.robots.ox.ac.uk/~vgg/data/pets "
         f"(images and annotations.tar.gz), and unpack it so that {tmp_path}/pets holds images/*.jpg"
     )
-    with pytest.raises(LabError, match=re.escape(sentence)):
+    with pytest.raises(UserError, match=re.escape(sentence)):
         folders.load("pets", tmp_path)
-    with pytest.raises(LabError, match="did you mean pets"):
+    with pytest.raises(UserError, match="did you mean pets"):
         folders.load("pet", tmp_path)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lab.data import made_voc
 from sgdf.lab.data import listing, voc
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def change(root: Path, old: str, new: str) -> None:
 
 
 def complaint(data: Path) -> str:
-    with pytest.raises(LabError) as error:
+    with pytest.raises(UserError) as error:
         _ = [example.pixels() for example in voc.load(data, official=False).train]
     return str(error.value)
 
@@ -122,12 +122,12 @@ def test_a_file_that_is_not_there_is_named(lost, data):
 
 
 def test_a_list_that_is_not_whole_is_named(data, root, monkeypatch):
-    with pytest.raises(LabError, match=r"trainval.txt lists 2 images, officially it is 5011"):
+    with pytest.raises(UserError, match=r"trainval.txt lists 2 images, officially it is 5011"):
         voc.load(data)
     monkeypatch.setattr(voc, "OFFICIAL", dict(zip(voc.OFFICIAL, (2, 1, 1), strict=True)))
     assert len(voc.load(data).train) == 2
     (root / "ImageSets" / "Main" / "test.txt").write_text("000001\n000001\n")
-    with pytest.raises(LabError, match=r"VOC2007/.+/test.txt lists 2 images, officially it is 1"):
+    with pytest.raises(UserError, match=r"VOC2007/.+/test.txt lists 2 images, officially it is 1"):
         voc.load(data)
 
 

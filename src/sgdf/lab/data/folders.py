@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgdf.lab.data import places
-from sgdf.lab.errors import LabError, unknown
+from sgdf.support.errors import UserError, unknown
 
 Pairs = list[tuple[str, int]]  # the names of files, within the dataset's folder, and labels
 # As torchvision's ImageFolder has them: an image of another kind would be left out in silence.
@@ -103,8 +103,8 @@ def find(name: str, folder: str | Path | None = None) -> Path:
     for place in candidates(known, root)[:-1]:
         if place.is_dir():
             missing = next(part for part in known.parts if not (place / part).exists())
-            raise LabError(f"{place} has no {missing}: {known.advice(root)}")
-    raise LabError(f"{name} is not in {root}: {known.advice(root)}")
+            raise UserError(f"{place} has no {missing}: {known.advice(root)}")
+    raise UserError(f"{name} is not in {root}: {known.advice(root)}")
 
 
 def load(name: str, folder: str | Path | None = None, classes: int = 0) -> FileDataset:
@@ -118,12 +118,12 @@ def load(name: str, folder: str | Path | None = None, classes: int = 0) -> FileD
         train, test, names = known.reader(place)
     except (OSError, UnicodeDecodeError) as error:
         where = getattr(error, "filename", None) or place
-        raise LabError(f"{where} cannot be read: {error}; {known.advice(place.parent)}") from None
+        raise UserError(f"{where} cannot be read: {error}; {known.advice(place.parent)}") from None
     check_classes(known, place, (train, test), names, classes)
     counts = (("training", train, known.train), ("test", test, known.test))
     for word, pairs, count in counts if not classes else ():
         if len(pairs) != count:
-            raise LabError(
+            raise UserError(
                 f"{place} has {len(pairs)} {word} images, and {name} has {count}: unpack it "
                 f"again, or take it as it is with --set classes={known.classes}"
             )
@@ -134,7 +134,7 @@ def check_classes(
     known: Layout, place: Path, parts: tuple[Pairs, Pairs], names: tuple[str, ...], wanted: int
 ) -> None:
     if len(names) != (wanted or known.classes):
-        raise LabError(
+        raise UserError(
             f"{place} has {len(names)} classes, and {known.name} {'here' if wanted else 'has'} "
             f"{wanted or known.classes}: --set classes={len(names)} trains on these"
         )
@@ -142,7 +142,7 @@ def check_classes(
     for label, name in enumerate(names):
         for word, labels in zip(("training", "test"), there, strict=True):
             if label not in labels:
-                raise LabError(f"{place} has no {word} images of the class {name}")
+                raise UserError(f"{place} has no {word} images of the class {name}")
 
 
 def files(place: Path, pairs: Pairs) -> Files:
@@ -158,7 +158,7 @@ def imagenet(place: Path) -> Read:
     classes = subfolders(place / "train")
     for other in subfolders(place / "val"):
         if other not in classes:
-            raise LabError(f"{place / 'val' / other} is a class that {place / 'train'} has not")
+            raise UserError(f"{place / 'val' / other} is a class that {place / 'train'} has not")
     train, test = (in_class_folders(place, part, classes) for part in ("train", "val"))
     return train, test, classes
 
@@ -166,7 +166,7 @@ def imagenet(place: Path) -> Read:
 def subfolders(folder: Path) -> tuple[str, ...]:
     found = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
     if not found:
-        raise LabError(f"{folder} has no folders: its images have to be in a folder a class")
+        raise UserError(f"{folder} has no folders: its images have to be in a folder a class")
     return found
 
 
@@ -175,10 +175,10 @@ def in_class_folders(place: Path, part: str, classes: tuple[str, ...]) -> Pairs:
     for label, name in enumerate(classes):
         folder = place / part / name
         if not folder.is_dir():
-            raise LabError(f"{folder} is not there, but {place / 'train' / name} is")
+            raise UserError(f"{folder} is not there, but {place / 'train' / name} is")
         pictures = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(ENDINGS))
         if not pictures:
-            raise LabError(f"{folder} has no images")
+            raise UserError(f"{folder} has no images")
         pairs += [(f"{part}/{name}/{picture}", label) for picture in pictures]
     return pairs
 
@@ -191,11 +191,11 @@ def pets(place: Path) -> Read:
         path, pairs = place / "annotations" / f"{part}.txt", []
         for number, words in numbered_lines(path):
             if len(words) < 2 or not words[1].isdigit() or words[1] == "0":
-                raise LabError(f"{path} has no image and class in line {number}")
+                raise UserError(f"{path} has no image and class in line {number}")
             name, label = words[0], int(words[1])
             breed = name.rpartition("_")[0]
             if breeds.setdefault(label, breed) != breed:
-                raise LabError(
+                raise UserError(
                     f"{path} gives {name} the class {label} in line {number}, which is "
                     f"{breeds[label]}"
                 )
@@ -209,7 +209,9 @@ def named(found: dict[int, str], where: Path) -> tuple[str, ...]:
     """The names of the classes 1, 2, ... without a gap."""
     for label in range(1, len(found) + 1):
         if label not in found:
-            raise LabError(f"{where} has classes up to {max(found)}, but no image of class {label}")
+            raise UserError(
+                f"{where} has classes up to {max(found)}, but no image of class {label}"
+            )
     return tuple(found[label] for label in sorted(found))
 
 
@@ -224,7 +226,7 @@ def flowers102(place: Path) -> Read:
     for keys in (("trnid", "valid"), ("tstid",)):
         numbers = np.concatenate([matlab(splits, key) for key in keys])
         if len(numbers) and not 1 <= numbers.min() <= numbers.max() <= len(labels):
-            raise LabError(
+            raise UserError(
                 f"{splits} has images from {numbers.min()} to {numbers.max()}, and "
                 f"imagelabels.mat has labels for {len(labels)}"
             )
@@ -241,9 +243,9 @@ def matlab(path: Path, key: str) -> NDArray[np.int64]:
     try:
         return np.asarray(loadmat(path)[key]).ravel().astype(np.int64)
     except KeyError:
-        raise LabError(f"{path} has no {key}") from None
+        raise UserError(f"{path} has no {key}") from None
     except Exception as error:  # whatever scipy may say of bytes that are none of MATLAB's
-        raise LabError(f"{path} is not a file of MATLAB: {error}") from None
+        raise UserError(f"{path} is not a file of MATLAB: {error}") from None
 
 
 def food101(place: Path) -> Read:
@@ -259,7 +261,7 @@ def food101(place: Path) -> Read:
     for part, names in zip(("train", "test"), lists, strict=True):
         for name in names:
             if name.partition("/")[0] not in labels:
-                raise LabError(f"{meta} has {name} in {part}, whose class is not in classes.txt")
+                raise UserError(f"{meta} has {name} in {part}, whose class is not in classes.txt")
         pairs = [(f"images/{name}.jpg", labels[name.partition("/")[0]]) for name in names]
         present(place, pairs, meta)
         parts.append(pairs)
@@ -271,12 +273,12 @@ def food_list(meta: Path, part: str) -> list[str]:
         return [words[0] for _, words in numbered_lines(text)]
     path = meta / f"{part}.json"
     if not path.exists():
-        raise LabError(f"{meta} has neither {part}.txt nor {part}.json")
+        raise UserError(f"{meta} has neither {part}.txt nor {part}.json")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return [str(name) for names in found.values() for name in names]
     except (ValueError, AttributeError, TypeError) as error:
-        raise LabError(f"{path} is not the list of names that it should be: {error}") from None
+        raise UserError(f"{path} is not the list of names that it should be: {error}") from None
 
 
 def numbered_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
@@ -295,7 +297,7 @@ def present(place: Path, pairs: Pairs, source: Path) -> None:
             whole = place / folder
             there[folder] = set(os.listdir(whole)) if whole.is_dir() else set()
         if file not in there[folder]:
-            raise LabError(f"{place / name} is not there, but {source} names it")
+            raise UserError(f"{place / name} is not there, but {source} names it")
 
 
 LAYOUTS = {

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from sgdf.lab.data.sets import FACTS, Facts, Split
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 Parts = tuple[Split, Split]
 Bytes = NDArray[np.uint8]
@@ -38,7 +38,7 @@ IDX_FILES = tuple(
 )
 
 
-class Damaged(LabError):
+class Damaged(UserError):
     """A file that is there but is not what it should be."""
 
     def __init__(self, path: Path, why: str) -> None:

@@ -7,7 +7,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 SCRATCH = ".fetch-"  # how the names of temporary folders begin
 
@@ -24,11 +24,11 @@ def unpack(archive: Path, root: str, target: Path) -> None:
                     _refuse_to_leave(archive, entry)
                     entries.extract(entry, temporary, filter="data")
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise LabError(
+            raise UserError(
                 f"{archive} is damaged ({error}): delete it and run the same command again"
             ) from error
         if not (Path(temporary) / root).is_dir():
-            raise LabError(f"{archive} holds no folder {root}: delete it and fetch it again")
+            raise UserError(f"{archive} holds no folder {root}: delete it and fetch it again")
         os.replace(Path(temporary) / root, target)
 
 
@@ -36,7 +36,7 @@ def _refuse_to_leave(archive: Path, entry: tarfile.TarInfo) -> None:
     """Files and folders below the archive's own folder are admitted, nothing else."""
     parts = re.split(r"[/\\]", entry.name)
     if parts[0] == "" or ":" in parts[0] or ".." in parts:
-        raise LabError(f"{archive} is not safe: its entry {entry.name!r} leads out of the folder")
+        raise UserError(f"{archive} is not safe: its entry {entry.name!r} leads out of the folder")
     if not (entry.isfile() or entry.isdir()):
         kind = "a link" if entry.issym() or entry.islnk() else "a device"
-        raise LabError(f"{archive} is not safe: its entry {entry.name!r} is {kind}")
+        raise UserError(f"{archive} is not safe: its entry {entry.name!r} is {kind}")

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from sgdf.lab.data import places
-from sgdf.lab.errors import LabError, unknown
+from sgdf.support.errors import UserError, unknown
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -86,17 +86,17 @@ def find(folder: str | Path | None) -> Path:
             for year, part in (*TRAINING, *TEST):
                 path = list_file(devkit, year, part)
                 if not path.is_file():
-                    raise LabError(f"there is no {path}: unpack {ARCHIVES} in {devkit.parent}")
+                    raise UserError(f"there is no {path}: unpack {ARCHIVES} in {devkit.parent}")
             return devkit
     home = folder / "voc"
-    raise LabError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
+    raise UserError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
 
 
 def state(folder: Path) -> tuple[str, str]:
     """For `sgdf data list`: here or not, and where, or where it comes from."""
     try:
         return "yes", str(find(folder))
-    except LabError:
+    except UserError:
         return "no", f"unpack the archives of host.robots.ox.ac.uk/pascal/VOC in {folder / 'voc'}"
 
 
@@ -113,10 +113,10 @@ def load(folder: str | Path | None, *, official: bool = True) -> Voc:
     training = read_examples(devkit, {part: lists[part] for part in TRAINING})
     kept = tuple(example for example in training if not example.difficult.all())
     if not kept:
-        raise LabError(f"no training image in {devkit} has an object to train on")
+        raise UserError(f"no training image in {devkit} has an object to train on")
     test = read_examples(devkit, {part: lists[part] for part in TEST})
     if not test:
-        raise LabError(f"{list_file(devkit, *TEST[0])} has no images")
+        raise UserError(f"{list_file(devkit, *TEST[0])} has no images")
     return Voc(kept, test, len(training) - len(kept))
 
 
@@ -126,7 +126,7 @@ def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[Part, 
     lists = {part: names_in(list_file(devkit, *part)) for part in (*TRAINING, *TEST)}
     for part, names in lists.items() if official else ():
         if len(names) != OFFICIAL[part]:
-            raise LabError(
+            raise UserError(
                 f"{list_file(devkit, *part)} lists {len(names)} images, officially it is "
                 f"{OFFICIAL[part]}: unpack it again, or say --set lists=any"
             )
@@ -140,7 +140,7 @@ def names_in(path: Path) -> list[str]:
         raise damaged(path, error) from None
     for name in names:
         if not re.fullmatch(r"\w+", name):
-            raise LabError(f"{path} lists {name!r}, which is no name of an image")
+            raise UserError(f"{path} lists {name!r}, which is no name of an image")
     return names
 
 
@@ -156,7 +156,7 @@ def read_example(root: Path, name: str) -> Example:
     annotation = root / "Annotations" / f"{name}.xml"
     for path in (image, annotation):
         if not path.is_file():
-            raise LabError(f"there is no {path}, which a list in {root / 'ImageSets'} names")
+            raise UserError(f"there is no {path}, which a list in {root / 'ImageSets'} names")
     with opened(image) as head:
         size = head.size
     objects = [read_object(element, annotation, size) for element in elements_of(annotation)]
@@ -196,7 +196,7 @@ def elements_of(path: Path) -> list[ElementTree.Element]:
     except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
         raise damaged(path, error) from None
     if root.tag != "annotation":
-        raise LabError(f"{path} is not an annotation of VOC: it begins with <{root.tag}>")
+        raise UserError(f"{path} is not an annotation of VOC: it begins with <{root.tag}>")
     return root.findall("object")
 
 
@@ -206,12 +206,12 @@ def read_object(
     """Box, label, and whether it is marked as difficult."""
     name = element.findtext("name", "").strip()
     if name not in LABELS:
-        raise LabError(f"{path}: {unknown('class of VOC', name, CLASSES)}")
+        raise UserError(f"{path}: {unknown('class of VOC', name, CLASSES)}")
     edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
     try:
         box = [float(edge) for edge in edges]
     except ValueError:
-        raise LabError(f"{path}: the box of a {name} is not four numbers: {edges}") from None
+        raise UserError(f"{path}: the box of a {name} is not four numbers: {edges}") from None
     difficult = element.findtext("difficult", "0").strip() == "1"
     return inside(box, path, name, size), LABELS[name], difficult
 
@@ -227,12 +227,12 @@ def inside(box: list[float], path: Path, name: str, size: tuple[int, int]) -> li
     cut = [max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)]
     if not fits or not (cut[0] < cut[2] and cut[1] < cut[3]) or not all(map(math.isfinite, box)):
         numbers = ", ".join(f"{edge:g}" for edge in box)
-        raise LabError(
+        raise UserError(
             f"{path}: the box of a {name}, {numbers}, is empty or not inside the image of "
             f"{width}x{height} pixels"
         )
     return cut
 
 
-def damaged(path: Path, error: Exception) -> LabError:
-    return LabError(f"{path} cannot be read: {error}: unpack it again")
+def damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} cannot be read: {error}: unpack it again")

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from sgdf.lab import errors
 from sgdf.lab.models.densenet import DenseNet
 from sgdf.lab.models.resnet import ResNet
 from sgdf.lab.models.small import cnn, mlp
 from sgdf.lab.models.vgg import VGG11
+from sgdf.support import errors
 
 Shape = tuple[int, int, int]
 
@@ -46,7 +46,7 @@ def build(name: str, *, classes: int, shape: Shape) -> nn.Module:
     _, height, width = shape
     if min(height, width) < model.smallest:
         fitting = ", ".join(n for n in NAMES if MODELS[n].smallest <= min(height, width))
-        raise errors.LabError(
+        raise errors.UserError(
             f"{name} takes images from {model.smallest}x{model.smallest} pixels, and these have "
             f"{height}x{width}: enlarge them, or choose {fitting}"
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sgdf.lab.errors import unknown
+from sgdf.support.errors import unknown
 
 Z = 100  # numbers that an image is made from
 CRITIC_NORMS: dict[str, Callable[[int], nn.Module]] = {

@@ -12,8 +12,8 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN, resnet_
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
-from sgdf.lab.errors import LabError
 from sgdf.lab.models import weights
+from sgdf.support.errors import UserError
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
 PREDICTOR = "roi_heads.box_predictor."  # what names the parameters of the last layers
@@ -89,12 +89,12 @@ def fill(model: nn.Module, path: Path) -> None:
     own, given = body(model.state_dict()), body(weights.read(path))
     for key in [*own, *given]:
         if key not in given:
-            raise LabError(f"{path} does not fit the model: it has no {key}")
+            raise UserError(f"{path} does not fit the model: it has no {key}")
         if key not in own:
-            raise LabError(f"{path} does not fit the model, which has no {key}")
+            raise UserError(f"{path} does not fit the model, which has no {key}")
         if not isinstance(given[key], Tensor) or own[key].shape != given[key].shape:
             found = list(given[key].shape) if isinstance(given[key], Tensor) else "no tensor"
-            raise LabError(
+            raise UserError(
                 f"{path} does not fit the model: its {key} is {found}, not {list(own[key].shape)}"
             )
     model.load_state_dict(given, strict=False)

@@ -9,8 +9,8 @@ from torch import nn
 from torchvision import models
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
-from sgdf.lab.errors import LabError, unknown
 from sgdf.lab.models import weights
+from sgdf.support.errors import UserError, unknown
 
 # The mean and the deviation of ImageNet's pixels, by which the published weights were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -51,7 +51,7 @@ def build(name: str, *, classes: int, size: int, file: Path | None = None) -> nn
     if name not in TRANSFORMERS:
         raise unknown("model", name, [*CONVOLUTIONAL, *TRANSFORMERS])
     if size % PATCH:
-        raise LabError(f"{name} takes images of a multiple of {PATCH} pixels, not {size}")
+        raise UserError(f"{name} takes images of a multiple of {PATCH} pixels, not {size}")
     model = TRANSFORMERS[name](image_size=size, num_classes=classes)
     if file is not None:
         load(model, file)
@@ -67,7 +67,7 @@ def load(model: VisionTransformer, path: Path) -> None:
     state = weights.read(path)
     place = "encoder.pos_embedding"
     if not isinstance(found := state.get(place), torch.Tensor) or found.ndim != 3:
-        raise LabError(f"{path} does not fit the model: it has no {place} of three dimensions")
+        raise UserError(f"{path} does not fit the model: it has no {place} of three dimensions")
     body = {name: value for name, value in state.items() if not name.startswith("heads.")}
     try:
         body = interpolate_embeddings(model.image_size, model.patch_size, body)  # type: ignore
@@ -75,9 +75,9 @@ def load(model: VisionTransformer, path: Path) -> None:
     except (ValueError, RuntimeError) as error:
         # The first line of several only counts them.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise LabError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
+        raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
     for name in missing:
         if not name.startswith("heads."):
-            raise LabError(f"{path} does not fit the model: it has no {name}")
+            raise UserError(f"{path} does not fit the model: it has no {name}")
     for name in unexpected:
-        raise LabError(f"{path} does not fit the model, which has no {name}")
+        raise UserError(f"{path} does not fit the model, which has no {name}")

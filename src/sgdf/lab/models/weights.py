@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from sgdf.lab.errors import LabError
+from sgdf.support.errors import UserError
 
 
 def find(name: str, said: Any, url: str | None) -> Path | None:
@@ -16,20 +16,20 @@ def find(name: str, said: Any, url: str | None) -> Path | None:
     if said == "random":
         return None
     if not isinstance(said, str):
-        raise LabError(f"weights is pretrained, random or the path of a file, not {said!r}")
+        raise UserError(f"weights is pretrained, random or the path of a file, not {said!r}")
     if said != "pretrained":
         path = Path(said).expanduser()
         if not path.is_file():
-            raise LabError(
+            raise UserError(
                 f"there is no file of weights {path}: --set weights takes pretrained, random, or "
                 "the path of a file"
             )
         return path
     if url is None:
-        raise LabError(f"{name} has no published weights: --set weights=random, or a file's path")
+        raise UserError(f"{name} has no published weights: --set weights=random, or a file's path")
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
-        raise LabError(
+        raise UserError(
             f"the pretrained weights of {name} are not here: download {url} to {path}, or say "
             "--set weights=random, or =PATH of others"
         )
@@ -42,9 +42,9 @@ def read(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a reader may say of bytes that are no weights
         why = str(error).partition("\n")[0]
-        raise LabError(f"{path} is not a file of weights: {why}") from None
+        raise UserError(f"{path} is not a file of weights: {why}") from None
     if isinstance(state, dict) and isinstance(state.get("model"), dict):
         state = state["model"]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise LabError(f"{path} is not a file of weights: it holds no names with their values")
+        raise UserError(f"{path} is not a file of weights: it holds no names with their values")
     return dict(state)

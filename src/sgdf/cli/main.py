@@ -1,0 +1,88 @@
+"""`sgdf COMMAND`: parse the command line, run one command, turn a failure into one sentence."""
+
+import argparse
+import difflib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sgdf import __version__
+from sgdf.cli import (
+    analyze,
+    bench,
+    data,
+    demo,
+    report,
+    reproduce,
+    sweep,
+    theory,
+    train,
+)
+from sgdf.support.errors import UserError
+
+COMMANDS = (demo, bench, train, reproduce, sweep, report, analyze, theory, data)
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong name with the near ones."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong, _, choices = message.partition("(choose from ")
+        if choices:
+            known = [choice.strip(" '\")") for choice in choices.split(",")]
+            near = difflib.get_close_matches(wrong.rsplit(":", 1)[-1].strip(" '\""), known)
+            message = f"{wrong.strip()}: did you mean {' or '.join(near)}?" if near else message
+        super().error(message)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command line, with the command to `run` and the line as `typed`."""
+    parser = Parser(prog="sgdf", description="SGD with a Wiener filter in the place of momentum")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    options = parser.parse_args(argv)
+    options.typed = shlex.join(["sgdf", *(sys.argv[1:] if argv is None else argv)])
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a failure is one sentence, with the traceback behind --debug."""
+    options = parse(argv)
+    try:
+        options.run(options)
+    except KeyboardInterrupt as interrupt:
+        print(f"sgdf: {str(interrupt) or 'stopped'}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if options.debug:
+            raise
+        print(f"sgdf: {_sentence(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """Exit; as one of several processes, without Python's orderly shutdown.
+
+    Threads of gloo may still run during that shutdown and abort it: torchrun would then report a
+    finished run as failed.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sgdf":
+        extra = "analysis" if error.name in ("curvlinops", "matplotlib") else "lab"
+        return f'{error.name} is not installed: pip install "sgdf[{extra}]"'
+    if isinstance(error, UserError):
+        return str(error)
+    return f"{type(error).__name__}: {error} (--debug shows where)"

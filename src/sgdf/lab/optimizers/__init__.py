@@ -1,0 +1,3 @@
+"""Optimizers by name."""
+
+from sgdf.lab.optimizers.registry import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""What the paper published."""
+
+from sgdf.lab.paper.presets import *  # noqa: F403

@@ -1,0 +1,23 @@
+"""A run's numbers for TensorBoard: `tensorboard --logdir runs`."""
+
+from pathlib import Path
+from typing import Any
+
+from sgdf.support.errors import UserError
+
+
+class Events:
+    """Event files beside the run's own lists; those of epochs that are done again are dropped."""
+
+    def __init__(self, folder: Path, epochs_done: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError('--tensorboard needs pip install "sgdf[tensorboard]"') from None
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epochs_done + 1)
+
+    def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
+        for name, value in {**metrics, "seconds": times["seconds"]}.items():
+            if isinstance(value, float):
+                self.writer.add_scalar(name.replace("_", "/", 1), value, metrics["epoch"])
+        self.writer.flush()

@@ -1,0 +1,1 @@
+"""Many runs: planned as a grid, executed by worker processes or on a Ray cluster."""

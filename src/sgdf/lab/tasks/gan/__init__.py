@@ -1,0 +1,1 @@
+"""Image generation: WGAN-GP, measured by FID."""

@@ -1,0 +1,105 @@
+"""The Fréchet distance between real and generated images, by the features of a network."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.image.fid import FrechetInceptionDistance
+
+from sgdf.lab.train.distributed import Team
+from sgdf.support.errors import UserError
+
+BATCH = 250  # images that the network sees at once
+
+
+def parts(first: int, count: int) -> Iterator[slice]:
+    """The `count` images from `first` on, in pieces that the network can take."""
+    for start in range(first, first + count, BATCH):
+        yield slice(start, min(start + BATCH, first + count))
+
+
+@contextlib.contextmanager
+def full_precision(on_gpu: bool) -> Iterator[None]:
+    """Real images are seen before a training sets its precision, generated ones after."""
+    if not on_gpu:
+        yield
+        return
+    products, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    convolutions = cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = False
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32 = convolutions
+
+
+class Given(nn.Module):
+    """Stands where torchmetrics has a network: it is handed the features themselves."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+class Distance:
+    """From one set of real images to many of generated ones; float64 but for the network.
+
+    Every process of a team sees its share of the images, and all get the same distance.
+    """
+
+    def __init__(self, network: nn.Module, name: str, real: Iterator[Tensor], team: Team) -> None:
+        self.network, self.name, self.team = network, name, team
+        first = next(real)
+        features = self._features(first)
+        metric = FrechetInceptionDistance(
+            Given(features.shape[1]), reset_real_features=False, sync_on_compute=False
+        )
+        self.metric = metric.to(first.device)
+        self.metric.update(features, real=True)
+        for images in real:
+            self.metric.update(self._features(images), real=True)
+        self._sum("real")
+
+    @torch.no_grad()
+    def to(self, generated: Iterator[Tensor]) -> float:
+        """The distance to these images."""
+        self.metric.reset()
+        for images in generated:
+            self.metric.update(self._features(images), real=False)
+        self._sum("fake")
+        return float(self.metric.compute())
+
+    def _sum(self, which: str) -> None:
+        names = ("features_sum", "features_cov_sum", "features_num_samples")
+        sums = [getattr(self.metric, f"{which}_{name}") for name in names]
+        self.team.sum_(sums)
+        if not all(bool(total.isfinite().all()) for total in sums):
+            # MKL's eigenvalues of NaN write where they must not: the process would crash.
+            images = "real" if which == "real" else "generated"
+            raise UserError(
+                f"features={self.name} gives numbers that are not finite for {images} images"
+            )
+
+    @torch.no_grad()
+    def _features(self, images: Tensor) -> Tensor:
+        try:
+            with full_precision(images.is_cuda):
+                features = self.network(images)
+        except Exception as error:  # a user's network fails in any way
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f"features={self.name} cannot take bytes of {tuple(images.shape)}: {reason}"
+            ) from error
+        if not isinstance(features, Tensor) or features.shape[:-1] != images.shape[:1]:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features)
+            raise UserError(
+                f"features={self.name} gives {shape} for {len(images)} images: a row of features "
+                "for each is needed"
+            )
+        return features.double()

@@ -1,0 +1,1 @@
+"""Batches for the training loop, from memory or decoded from files."""

@@ -1,0 +1,63 @@
+"""Learning rates over a run, as pure functions of the step: a resumed run needs no state."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sgdf.support.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run stands: the steps before this one, and how many make an epoch and the run."""
+
+    step: int
+    steps_per_epoch: int
+    epochs: int
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def part(self) -> float:
+        """From 0 at the first step to 1 after the last."""
+        return self.step / (self.steps_per_epoch * self.epochs)
+
+
+Schedule = Callable[[Clock, Sequence[int], float], float]
+
+# Each gives the factor on the learning rate. The published one multiplies by drop when as many
+# epochs as a milestone are behind.
+SCHEDULES: dict[str, Schedule] = {
+    "step": lambda now, milestones, drop: drop ** sum(m <= now.epoch for m in milestones),
+    "cosine": lambda now, milestones, drop: (1 + math.cos(math.pi * now.part)) / 2,
+    "constant": lambda now, milestones, drop: 1.0,
+    "inverse-sqrt": lambda now, milestones, drop: 1 / math.sqrt(now.step + 1),
+}
+
+
+def check(name: str, milestones: Sequence[int], drop: float) -> None:
+    if name not in tuple(SCHEDULES):
+        raise unknown("schedule", name, SCHEDULES)
+    for milestone in milestones:
+        if type(milestone) is not int:
+            raise UserError(f"milestones are epochs, whole numbers, not {milestone!r}")
+    if name == "step" and (drop <= 0 or any(m < 1 for m in milestones)):
+        raise UserError(f"milestones are epochs from 1 on and drop is positive, not {drop}")
+
+
+def factors(
+    name: str,
+    *,
+    epoch: int,
+    epochs: int,
+    steps_per_epoch: int,
+    milestones: Sequence[int],
+    drop: float,
+) -> list[float]:
+    """The factor on the learning rate for each step of an epoch (counted from 0)."""
+    schedule = SCHEDULES[name]
+    first = epoch * steps_per_epoch
+    clocks = (Clock(first + i, steps_per_epoch, epochs) for i in range(steps_per_epoch))
+    return [schedule(now, milestones, drop) for now in clocks]

@@ -1,0 +1,1 @@
+"""What every room uses: errors, files, provenance, numerics, colours. It imports no other room."""

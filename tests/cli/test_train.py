@@ -1,0 +1,243 @@
+"""What a user types, rightly and wrongly."""
+
+import dataclasses
+import json
+
+import pytest
+
+from sgdf.cli.main import main
+from sgdf.lab.runs import config as configs
+from sgdf.lab.runs import session
+from sgdf.lab.sweeps import reproduce
+from sgdf.support.errors import UserError
+
+SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
+
+
+@pytest.fixture
+def sgdf(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; returns exit code and all that it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path / "data"))
+
+    def command(*words: str) -> tuple[int, str]:
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = error.code
+        said = capsys.readouterr()
+        return code, " ".join((said.out + said.err).split())
+
+    return command
+
+
+def only_run(tmp_path):
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def test_train_writes_a_run_and_says_where(sgdf, tmp_path):
+    code, said = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
+    assert code == 0
+    folder = only_run(tmp_path)
+    assert folder.name.startswith("digits-mlp-sgdf-s0-")
+    assert folder.name in said
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["lr"] == 0.2
+    assert config["epochs"] == 2
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert result["final_test_accuracy"] == lines[-1]["test_accuracy"]
+    assert result["best_test_accuracy"] == max(line["test_accuracy"] for line in lines)
+    environment = json.loads((folder / "env.json").read_text())
+    assert environment["command"] == "sgdf train digits --epochs 2 --set lr=0.2 --device cpu"
+    assert environment["machine"]["torch"]
+
+
+def test_settings_of_schedule_and_optimizer(sgdf, tmp_path):
+    code, _ = sgdf("train", "digits", "--epochs", "4", "--device", "cpu", "--optimizer", "adam",
+                   "--set", "schedule=cosine", "--set", "betas=(0.8, 0.99)", "--set", "clip=1",
+                   "--set", "accumulate=2", "--set", "batch=64", "--set", "norms=true")  # fmt: skip
+    assert code == 0
+    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    assert config["schedule"] == "cosine"
+    assert config["settings"]["betas"] == [0.8, 0.99]
+    assert (config["clip"], config["accumulate"], config["batch"]) == (1, 2, 64)
+
+
+def test_several_seeds(sgdf, tmp_path):
+    code, said = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
+    assert code == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert "seed 1: best test accuracy" in said
+
+
+def test_a_toml_file_and_the_command_line_before_it(sgdf, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'task = "digits"\noptimizer = "sgd"\nepochs = 9\n[set]\nlr = 0.01\nmomentum = 0.5\n'
+    )
+    code, _ = sgdf("train", "--config", "run.toml", "--epochs", "1", "--set", "lr=0.02")
+    assert code == 0
+    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    assert (config["optimizer"], config["epochs"]) == ("sgd", 1)
+    assert config["settings"] == {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.0005}
+
+
+def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
+    (tmp_path / "mypkg.py").write_text(
+        "import torch\n"
+        "class MyOpt(torch.optim.SGD):\n"
+        "    def __init__(self, params, lr, twist=1.0):\n"
+        "        super().__init__(params, lr * twist)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["train", "digits", "--optimizer", "mypkg.MyOpt", "--epochs", "1", "--device", "cpu"]
+    code, said = sgdf(*words)
+    assert code == 1
+    assert "needs a learning rate: --set lr=..." in said
+    code, said = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
+    assert code == 0
+    assert only_run(tmp_path).name.startswith("digits-mlp-mypkg.MyOpt-s0-")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["cifar11"], "there is no task 'cifar11': did you mean cifar10"),
+        (["cifar10", "--model", "vgg12", *SYNTHETIC], "no model 'vgg12': did you mean vgg11"),
+        (["digits", "--optimizer", "sgfd"], "no optimizer 'sgfd': did you mean sgd or sgdf"),
+        (["digits", "--set", "weight_deca=1"], "did you mean weight_decay"),
+        (["digits", "--set", "schedule=cosin"], "did you mean cosine"),
+        (["digits", "--set", "lr"], "--set takes name=value, not 'lr'"),
+        (["digits", "--set", "lr=fast"], "lr is a number, not 'fast'"),
+        (["digits", "--set", "lr=nan"], "lr is a number, not 'nan'"),
+        (["digits", "--set", "batch=0"], "batch is a whole number from 1 on, not 0"),
+        (["digits", "--set", "clip=-1"], "clip is a positive norm"),
+        (["digits", "--set", "clip=big"], "clip is a positive norm, not 'big'"),
+        (["digits", "--set", "clip=1e999"], "clip is a positive norm, not inf"),
+        (["digits", "--set", "drop=little"], "drop is a number, not 'little'"),
+        (["digits", "--set", "milestones=half"], "milestones are epochs, whole numbers, not 'h'"),
+        (["digits", "--set", "milestones=(1.5,)"], "milestones are epochs, whole numbers, not 1.5"),
+        (["digits", "--set", "schedule=5"], "there is no schedule 5; there are constant"),
+        (["digits", "--set", "schedule=[5]"], "there is no schedule [5]; there are constant"),
+        (["digits", "--set", "norms=maybe"], "norms is true or false, not 'maybe'"),
+        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be had in 33 pieces"),
+        (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be made with"),
+        (["digits", "--seed", "-1"], "seed is a whole number from 0 on"),
+        (["digits", "--epochs", "0"], "0 is not a positive number"),
+        (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),
+        (["digits", "--device", "tpu"], "no device 'tpu'"),
+        (["digits", "--precision", "tf33"], "did you mean tf32"),
+        (["digits", "--model", "vgg11"], "vgg11 takes images from 32x32 pixels"),
+        (["cifar10"], "run `sgdf data fetch cifar10"),
+        ([], "which task?"),
+        (["--config", "none.toml"], "there is no file none.toml"),
+        (["--config", "bad.toml"], "bad.toml is not TOML"),
+        (["--config", "odd.toml"], "no setting in odd.toml: 'modl': did you mean model"),
+    ],
+)
+def test_mistakes_are_one_sentence(sgdf, tmp_path, words, answer):
+    (tmp_path / "bad.toml").write_text("task = [1,")
+    (tmp_path / "odd.toml").write_text('task = "digits"\nmodl = "cnn"')
+    code, said = sgdf("train", *words)
+    assert code in (1, 2)
+    assert answer in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("runs/*")), "a mistake leaves no folder behind"
+
+
+def test_a_config_that_is_none():
+    for values in ({}, {"version": "1"}, [], None):
+        with pytest.raises(UserError, match="not the settings of a run"):
+            configs.Config.from_json(values, "config.json")
+    with pytest.raises(UserError, match="newer sgdf"):
+        configs.Config.from_json({"version": 2}, "config.json")
+    with pytest.raises(UserError, match="'optimzer': did you mean optimizer"):
+        configs.Config.from_json({"version": 1, "optimzer": 3}, "config.json")
+    with pytest.raises(UserError, match="missing"):
+        configs.Config.from_json({"version": 1}, "config.json")
+
+
+def test_a_name_stands_for_the_settings():
+    first = configs.make("cifar10")
+    assert first.name == configs.make("cifar10").name
+    assert first.name.startswith("cifar10-vgg11-sgdf-s0-")
+    others = [
+        configs.make("cifar10", seed=1),
+        configs.make("cifar10", epochs=100),
+        configs.make("cifar10", precision="bf16"),
+        configs.make("cifar10", overrides={"lr": 0.4}),
+        configs.make("cifar10", overrides={"clip": 1.0}),
+    ]
+    assert len({first.name, *(other.name for other in others)}) == 6
+    assert configs.Config.from_json(first.as_json(), "x").name == first.name
+    assert "/" not in dataclasses.replace(first, optimizer="../../x/y").name
+
+
+def test_published_settings_are_the_default():
+    config = configs.make("cifar10")
+    assert (config.epochs, config.batch, config.milestones, config.drop) == (200, 128, (150,), 0.1)
+    assert config.settings["lr"] == 0.5
+    assert config.settings["weight_decay"] == 5e-4
+    assert configs.make("cifar10", epochs=10).milestones == (8,)
+
+
+def test_reproduce_runs_the_papers_cells_with_its_settings():
+    def planned(name: str, **said):
+        return reproduce.sweep_of(name, **said).configs
+
+    table = planned("cifar10-vgg11")
+    assert len(table) == 30
+    assert {config.seed for config in table} == {0, 1, 2}
+    assert all(configs.published(config) for config in table), "each stands beside its number"
+    (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
+    assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
+    (small,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1], overrides={"batch": 64})
+    assert small == dataclasses.replace(alone, batch=64)
+    assert all(config.norms for config in planned("momentum-factors"))
+    ablation = {config.settings["correction"] for config in planned("correction")}
+    assert ablation == {True, False}
+
+
+def test_the_published_number_is_shown_beside_its_own_experiment_alone():
+    result = {"status": "finished", "best_test_accuracy": 91.0, "best_epoch": 1,
+              "final_test_accuracy": 90.0, "seconds": 1.0}  # fmt: skip
+    assert "(published 91.76)" in session.outcome(configs.make("cifar10"), result)
+    for other in (
+        configs.make("cifar10", epochs=8),
+        configs.make("cifar10", overrides={"lr": 0.4}),
+        configs.make("cifar10", data="synthetic"),
+        configs.make("cifar10", model="resnet18"),
+    ):
+        assert "published" not in session.outcome(other, result)
+
+
+def test_reproduce_alone_says_what_there_is(sgdf):
+    code, said = sgdf("reproduce")
+    assert code == 0
+    for name in ("cifar10-vgg11", "voc-fasterrcnn", "wgan-gp", "vit-l32-food101"):
+        assert name in said
+
+
+def test_reproduce_answers_wrong_names(sgdf):
+    words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
+    code, said = sgdf(*words, "--only", "sgdd")
+    assert code == 1
+    assert "did you mean" in said
+    code, said = sgdf("reproduce", "cifar10-vgg12")
+    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in said
+
+
+def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["train", "digits", "--epochs", "3", "--device", "cpu", "--tensorboard"]
+    assert sgdf(*words)[0] == 0
+    folder = only_run(tmp_path)
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shown = events.Scalars("test/accuracy")
+    assert [event.step for event in shown] == [1, 2, 3]
+    assert [event.value for event in shown] == pytest.approx([x["test_accuracy"] for x in lines])

@@ -1,0 +1,366 @@
+"""The Triton kernels in Triton's interpreter: the float64 statement, the loop, and the tables.
+
+tests/gpu runs the same kernels compiled.
+"""
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference import CASES, OPTIMIZERS, Reference, noisy_run, numpy
+from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.kernels import changes, cuda
+from sgdf.optim import base
+
+pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted only where there is no GPU"),
+    # The interpreter computes both sides of a where.
+    pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value"),
+]
+EDGE = cuda.BLOCK
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
+    monkeypatch.setattr(base.compiled, "available", lambda: True)
+
+
+def assert_close(parameters, references, rtol, atol):
+    for p in parameters:
+        np.testing.assert_allclose(numpy(p), references[p].p, rtol=rtol, atol=atol)
+
+
+def normal(shapes, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def twins(optimizer_class, parameters, steps=4, **kwargs):
+    """The same run by the loop and by the kernels; returns both optimizers."""
+    copies = [torch.empty_like(p).copy_(p).detach().requires_grad_() for p in parameters]
+    pair = [
+        optimizer_class(parameters, foreach=False, **kwargs),
+        optimizer_class(copies, fused=True, **kwargs),
+    ]
+    for seed in range(steps):
+        for optimizer in pair:
+            generator = torch.Generator().manual_seed(seed)
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+            optimizer.step()
+    return pair
+
+
+def parameters_of(optimizer):
+    return optimizer.param_groups[0]["params"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_it_follows_the_statement(optimizer, settings):
+    parameters = normal([(4, 3), (EDGE + 1,), ()])
+    optimizer = optimizer(parameters, **{"lr": 0.05, **settings}, fused=True)
+    assert optimizer.implementation == "fused"
+    references = noisy_run(parameters, optimizer, steps=4)
+    assert_close(parameters, references, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("gradients", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtype_pairings(dtype, gradients):
+    p = torch.randn(40).to(dtype).requires_grad_()
+    p.grad_dtype = gradients
+    optimizer = SGDF([p], lr=0.1, weight_decay=0.1, fused=True)
+    reference = Reference(optimizer, numpy(p))
+    for _ in range(4):
+        p.grad = torch.randn(40).to(gradients)
+        optimizer.step()
+        reference.step(numpy(p.grad))
+    unit = 4 * torch.finfo(dtype).eps
+    np.testing.assert_allclose(numpy(p), reference.p, rtol=unit, atol=4 * unit)
+    assert optimizer.state[p]["exp_avg"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("state_dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_state_dtypes(state_dtype):
+    parameters = normal([(50,), (7, 9)], torch.bfloat16)
+    loop, kernels = twins(FilterAdam, parameters, state_dtype=state_dtype, eps=1e-3)
+    for a, b in zip(parameters_of(loop), parameters_of(kernels), strict=True):
+        # The interpreter cuts bfloat16 off where the GPU (tests/gpu) rounds: a unit each step.
+        torch.testing.assert_close(a, b, rtol=4 * 2**-7, atol=0.01)
+        assert kernels.state[b]["exp_avg"].dtype == state_dtype
+
+
+@given(
+    st.lists(
+        st.sampled_from([0, 1, 3, EDGE - 1, EDGE, EDGE + 1, 2 * EDGE]), min_size=1, max_size=4
+    ),
+    st.integers(0, 3),
+    st.sampled_from(OPTIMIZERS),
+)
+@settings(deadline=None, max_examples=25)
+def test_sizes_around_the_edges_of_blocks_and_unaligned_views(sizes, shift, optimizer_class):
+    parameters = [torch.randn(size + shift)[shift:].requires_grad_() for size in sizes]
+    before = [p.detach().clone() for p in parameters]
+    loop, kernels = twins(optimizer_class, parameters, steps=2, lr=0.1)
+    for a, b, start in zip(parameters_of(loop), parameters_of(kernels), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        assert a.numel() == 0 or not torch.equal(a, start)
+
+
+def test_hundreds_of_tensors_of_several_kinds():
+    dtypes = (torch.float32, torch.bfloat16)
+    parameters = [torch.randn(i % 7, 3).to(dtypes[i % 2]).requires_grad_() for i in range(200)]
+    loop, kernels = twins(SGDF, parameters, steps=1)
+    for a, b in zip(parameters_of(loop), parameters_of(kernels), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+    (plan,) = kernels._plans[id(parameters_of(kernels))]
+    assert sorted(launch.n for launch in plan.launches) == [85, 86]  # the empty ones need none
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_layouts(optimizer_class):
+    """channels_last and transposed in memory order; what has gaps goes to the loop."""
+    parameters = [
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(6, 4).t(),
+        torch.randn(40)[::3],
+    ]
+    parameters = [p.detach().requires_grad_() for p in parameters]
+    optimizer = optimizer_class(parameters, lr=0.1, weight_decay=0.1, fused=True)
+    references = noisy_run(parameters, optimizer, steps=3)
+    assert_close(parameters, references, rtol=2e-5, atol=2e-5)
+
+
+def test_a_gradient_in_another_layout_than_its_parameter():
+    p = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
+    optimizer = SGDF([p], lr=0.1, fused=True)
+    reference = Reference(optimizer, numpy(p))
+    for layout in (torch.contiguous_format, torch.channels_last, torch.contiguous_format):
+        p.grad = torch.randn(2, 3, 4, 5).to(memory_format=layout)
+        optimizer.step()
+        reference.step(numpy(p.grad))
+    np.testing.assert_allclose(numpy(p), reference.p, rtol=2e-5, atol=2e-5)
+
+
+def test_offsets_past_2_to_the_31():
+    """A block that starts at element 2^31, by an address that many elements before the tensor."""
+    from sgdf.kernels import triton_filter as device
+
+    p = torch.randn(EDGE, requires_grad=True)
+    optimizer = SGDF([p], lr=0.1, fused=True)
+    reference = Reference(optimizer, numpy(p))
+    p.grad = torch.randn(EDGE)
+    optimizer.step()
+    reference.step(numpy(p.grad))
+    (plan,) = optimizer._plans[id(parameters_of(optimizer))]
+    (launch,) = plan.launches
+    far = 2**31
+    launch.table[device.NUMEL.value] += far
+    launch.table[device.FIRST_BLOCK.value] -= far // EDGE
+    for row in (device.PARAM.value, device.MOMENTS.value, device.MOMENTS.value + 1):
+        launch.table[row] -= 4 * far
+    launch.grad_table -= 4 * far
+    optimizer.step()
+    reference.step(numpy(p.grad))
+    np.testing.assert_allclose(numpy(p), reference.p, rtol=2e-5, atol=2e-5)
+
+
+# --- 8 bits and stochastic rounding -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
+@pytest.mark.parametrize("columns", [128, 256, 300, 512])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_8_bit_state_has_the_codes_of_the_loop(dtype, columns, optimizer_class):
+    rows = -(-4096 // columns)
+    parameters = normal([(rows, columns), (5,)], dtype)
+    loop, kernels = twins(
+        optimizer_class, parameters, state_dtype=torch.int8, stochastic_rounding=True, lr=0.01
+    )
+    a, b = parameters_of(loop)[0], parameters_of(kernels)[0]
+    torch.testing.assert_close(a, b, rtol=1e-2, atol=2e-3)
+    for key in kernels.state_keys:
+        assert kernels.state[b][key].dtype in (torch.int8, torch.uint8)
+        apart = (loop.state[a][key].int() - kernels.state[b][key].int()).abs()
+        # Where the sum of two roundings falls between two codes, float arithmetic decides.
+        assert (apart > 0).float().mean() < 1e-3
+        scales = [optimizer.state[p][f"{key}_scale"] for optimizer, p in ((loop, a), (kernels, b))]
+        torch.testing.assert_close(*scales, rtol=1e-2, atol=1e-6)
+    small = kernels.state[parameters_of(kernels)[1]]
+    assert small["exp_avg"].dtype == torch.float32
+
+
+def test_stochastic_rounding_has_the_bits_of_the_loop():
+    parameters = normal([(300,), (5, 7)], torch.bfloat16)
+    loop, kernels = twins(SGDF, parameters, stochastic_rounding=True, rounding_seed=3, lr=1e-3)
+    for a, b in zip(parameters_of(loop), parameters_of(kernels), strict=True):
+        assert (a != b).float().mean() < 5e-3
+
+
+# --- what stays from step to step ---------------------------------------------------------------
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """How many tables of launches, and how many tables of gradients, were made."""
+    made = {"launches": 0, "gradients": 0}
+    original = cuda.Launch._to_device
+
+    def counted(self, values):
+        made["launches" if values.ndim == 2 else "gradients"] += values.dtype != np.int32
+        return original(self, values)
+
+    monkeypatch.setattr(cuda.Launch, "_to_device", counted)
+    return made
+
+
+@pytest.fixture(params=["in Python", "in C++"])
+def looks(request, monkeypatch):
+    """The two ways to see whether a plan still holds."""
+    if request.param == "in Python":
+        monkeypatch.setattr(changes, "_library", None)
+    elif not changes.wait():
+        pytest.skip("it cannot be compiled here")
+    return request.param
+
+
+def stepped(optimizer, fresh):
+    """A step; `fresh` gradients have new addresses, others are written in place."""
+    for p in parameters_of(optimizer):
+        if fresh or p.grad is None:
+            p.grad = torch.randn(p.shape, dtype=p.dtype)
+        else:
+            p.grad.normal_()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_tables_are_made_once(optimizer_class, built, looks):
+    optimizer = optimizer_class(normal([(5,), (3, 4)]), fused=True)
+    for _ in range(5):
+        stepped(optimizer, fresh=False)
+    assert built == {"launches": 1, "gradients": 1}
+    kept = []
+    for _ in range(3):
+        kept += [p.grad for p in parameters_of(optimizer)]  # so that no address comes back
+        stepped(optimizer, fresh=True)
+    assert built == {"launches": 1, "gradients": 4}
+
+
+CHANGES = {
+    "a parameter elsewhere": lambda p, o: setattr(p, "data", p.data.clone()),
+    "a moment elsewhere": lambda p, o: o.state[p]["exp_avg"].set_(o.state[p]["exp_avg"].clone()),
+    "another moment": lambda p, o: o.state[p].update(exp_var=o.state[p]["exp_var"] * 0 + 1),
+    "another counter": lambda p, o: o.state[p].update(step=o.state[p]["step"].clone()),
+    "no state": lambda p, o: o.state.clear(),
+    "another state": lambda p, o: o.state.update({p: {}}),
+    "a checkpoint": lambda p, o: o.load_state_dict(o.state_dict()),
+    "another parameter": lambda p, o: o.param_groups[0]["params"].__setitem__(
+        0, torch.ones(6, requires_grad=True)
+    ),
+    "another list": lambda p, o: o.param_groups[0].update(params=o.param_groups[0]["params"][::-1]),
+    "another seed": lambda p, o: o.param_groups[0].update(rounding_seed=1),
+    "a smaller parameter": lambda p, o: (setattr(p, "grad", None), setattr(p, "data", p.data[:3])),
+}
+
+
+def loop_and_kernels(shapes):
+    return [SGDF(normal(shapes), foreach=False), SGDF(normal(shapes), fused=True)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_noticed(change, looks):
+    """After it, the kernels still do what the loop does from the same situation."""
+    optimizers = [
+        SGDF(normal([(6,), (4,)]), **flags) for flags in ({"foreach": False}, {"fused": True})
+    ]
+    for optimizer in optimizers:
+        for step in range(4):
+            torch.manual_seed(step)
+            if step == 2:
+                p = parameters_of(optimizer)[0]
+                CHANGES[change](p, optimizer)
+                if change == "a smaller parameter":
+                    for key in ("exp_avg", "exp_var"):
+                        optimizer.state[p][key] = optimizer.state[p][key][:3].clone()
+            stepped(optimizer, fresh=True)
+    loop, kernels = (parameters_of(optimizer) for optimizer in optimizers)
+    for a, b in zip(loop, kernels, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(*(optimizer.state.values() for optimizer in optimizers), strict=True):
+        torch.testing.assert_close(a["step"], b["step"])
+
+
+def test_gradients_that_come_and_go(built, looks):
+    optimizers = [
+        SGDF(normal([(6,), (4,), (2,)]), **flags) for flags in ({"foreach": False}, {"fused": True})
+    ]
+    for optimizer in optimizers:
+        for step in range(9):
+            torch.manual_seed(step)
+            for i, p in enumerate(parameters_of(optimizer)):
+                p.grad = None if step % 3 == i else torch.randn(p.shape)
+            optimizer.step()
+    for a, b in zip(*map(parameters_of, optimizers), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert built["launches"] == 3  # one for each set of gradients, kept
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_no_gradient_is_kept_after_its_step(layout, looks):
+    """Else its memory would be taken twice once the next one is there."""
+    parameters = [p.detach().requires_grad_() for p in normal([(2, 3, 4, 5), (2, 2, 2, 2)])]
+    optimizer = SGDF(parameters, fused=True)
+    for _ in range(3):
+        for p in parameters:
+            p.grad = torch.ones_like(p).to(memory_format=layout)
+        optimizer.step()
+        kept = [weakref.ref(p.grad) for p in parameters]
+        optimizer.zero_grad()
+        assert [reference() for reference in kept] == [None, None]
+
+
+def test_a_changed_flag_changes_the_path():
+    optimizer = SGDF(normal([(6,)]), fused=True)
+    stepped(optimizer, fresh=False)
+    optimizer.param_groups[0].update(fused=False, foreach=True)
+    stepped(optimizer, fresh=False)
+    assert optimizer.implementation == "foreach"
+    assert not optimizer._plans
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_grad_scale_and_found_inf(optimizer_class):
+    """The scale is divided out inside; an infinity stops parameters, state and counters."""
+    plain, scaled = normal([(6,), (300,)]), normal([(6,), (300,)])
+    reference = optimizer_class(plain, fused=True)
+    optimizer = optimizer_class(scaled, fused=True)
+    for step in range(4):
+        torch.manual_seed(step)
+        stepped(reference, fresh=True)
+        for p, q in zip(scaled, plain, strict=True):
+            p.grad = 8 * q.grad
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor([8.0]), torch.tensor(0.0)
+        optimizer.step()
+        before = [t.clone() for p in scaled for t in (p, *optimizer.state[p].values())]
+        optimizer.found_inf = torch.tensor(1.0)
+        scaled[0].grad[0] = torch.inf
+        optimizer.step()
+        after = [t for p in scaled for t in (p, *optimizer.state[p].values())]
+        assert all(map(torch.equal, before, after))
+    for p, q in zip(scaled, plain, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+
+
+def test_momentum_has_no_counter_to_count():
+    optimizer = Momentum(normal([(6,)]), fused=True)
+    stepped(optimizer, fresh=False)
+    assert set(optimizer.state[parameters_of(optimizer)[0]]) == {"momentum_buffer"}

@@ -1,0 +1,176 @@
+"""Starts `sgdf` as often as test_runs.py likes, and pays for importing torch only once.
+
+A server that never runs a torch operation itself: it forks a child for every start, which calls
+the command line. The child can be told to come to grief at one of its disk operations, and to
+list them all. A request and its answer are a line of JSON each, on standard input and output.
+"""
+
+import builtins
+import errno
+import gc
+import io
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WRAPPED = ("open", "replace", "fsync", "mkdir", "unlink", "write", "ftruncate")  # of os
+
+
+class Grief:
+    """Counts the child's disk operations by name, like `replace last.pt`, and spoils one."""
+
+    def __init__(self, op: str = "", nth: int = 0, do: str = "", trace: str | None = None) -> None:
+        self.op, self.nth, self.do, self.trace = op, nth, do, trace
+        self.seen: Counter[str] = Counter()
+        self.disk_is_full = False
+
+    def meet(self, name: str, half: Callable[[], object] = lambda: None) -> None:
+        """Called before every operation; `half` does half of it, where that is possible."""
+        if self.disk_is_full and not name.startswith("unlink"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.trace:
+            with io.open(self.trace, "a") as file:  # noqa: UP020, the other open is wrapped
+                file.write(name + "\n")
+        is_it = name == self.op and self.seen[name] == self.nth
+        self.seen[name] += 1
+        if is_it:
+            if self.do in ("SIGKILL", "full", "sleep"):  # after these it does not go on
+                half()
+            self.strike(name)
+
+    def strike(self, name: str) -> None:
+        if self.do == "full":
+            self.disk_is_full = True
+            self.meet(name)
+        elif self.do == "sleep":
+            time.sleep(60)  # until the test has seen it, and kills
+        else:
+            for word in self.do.split():
+                os.kill(os.getpid(), getattr(signal, word))
+
+
+class File:
+    """A file whose writes can fail half way."""
+
+    def __init__(self, file: Any, name: str, grief: Grief) -> None:
+        self.file, self.name, self.grief = file, name, grief
+
+    def write(self, text: Any) -> int:
+        def half() -> None:
+            self.file.write(text[: len(text) // 2])
+            self.file.flush()
+
+        self.grief.meet(f"write {self.name}", half)
+        return int(self.file.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+def spoil(out: Path, grief: Grief) -> None:
+    """Let every disk operation on something below `out` meet its grief first."""
+
+    def name_of(what: Any) -> str | None:
+        place = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+        if not Path(place).is_relative_to(out):
+            return None
+        return "folder" if Path(place).parent == out else Path(place).name
+
+    def wrapped(word: str) -> Callable[..., Any]:
+        operation = getattr(os, word)
+
+        def meet_and_do(what: Any, *rest: Any, **others: Any) -> Any:
+            name = name_of(rest[0] if word == "replace" else what)
+            if name is not None:
+                grief.meet(f"{word} {name}")
+            return operation(what, *rest, **others)
+
+        return meet_and_do
+
+    def open_wrapped(what: Any, mode: str = "r", *rest: Any, **others: Any) -> Any:
+        name = None if mode in ("r", "rb") else name_of(what)
+        if name is None:
+            return io.open(what, mode, *rest, **others)  # noqa: UP020
+        grief.meet(f"open {name}")
+        return File(io.open(what, mode, *rest, **others), name, grief)  # noqa: UP020
+
+    for word in WRAPPED:
+        setattr(os, word, wrapped(word))
+    builtins.open = open_wrapped
+
+
+def child(request: dict[str, Any]) -> int:
+    """One start of the command line, with its output in a file."""
+    import torch
+
+    from sgdf.cli.main import main
+    from sgdf.lab.runs import disk
+
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    torch.set_num_threads(1)
+    disk.SAVING_SHARE = request.get("saving_share", disk.SAVING_SHARE)
+    if not request["sync"]:  # what a killed process wrote is there without it
+        os.fsync = lambda descriptor: None
+    if request.get("grief"):
+        spoil(Path(request["out"]), Grief(**request["grief"]))
+    return main([*request["argv"], "--out", request["out"]])
+
+
+def fork(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        code = child(request)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve() -> None:
+    import torch._dynamo  # noqa: F401, every optimizer imports it
+
+    import sgdf.lab.train  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # a child that collects would copy all of it
+    print("ready", flush=True)
+    running = set()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+            running.discard(request["wait"])
+        else:
+            answer = fork(request)
+            running.add(answer)
+        print(json.dumps(answer), flush=True)
+    for pid in running:  # the tests are over
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # taking all down in order takes a second
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,281 @@
+"""The trainer against a plain loop, and its parts against what the protocol says."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sgdf.lab import data, optimizers
+from sgdf.lab.data import Dataset, Split
+from sgdf.lab.runs import config as configs
+from sgdf.lab.tasks.classify import resident
+from sgdf.lab.train import schedules
+from sgdf.lab.train.loop import Trainer, batch_sizes, piece_sizes, take_turns
+from sgdf.lab.train.pipelines.resident import PADDING, Epochs, Images, hold_out, seed_for
+from sgdf.support.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def small(dataset: Dataset, train: int = 150, test: int = 50) -> Dataset:
+    def first(split: Split, count: int) -> Split:
+        return Split(split.images[:count], split.labels[:count])
+
+    return Dataset(
+        dataset.name,
+        first(dataset.train, train),
+        first(dataset.test, test),
+        dataset.classes,
+        dataset.mean,
+        dataset.std,
+        dataset.source,
+    )
+
+
+@pytest.fixture(scope="module")
+def cifar() -> Dataset:
+    return small(data.load("cifar10", synthetic=True))
+
+
+def trainer_for(dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, **overrides) -> Trainer:
+    overrides.setdefault("batch", 32)
+    config = configs.make(
+        "cifar10", model="cnn", optimizer=optimizer, epochs=epochs, overrides=overrides
+    )
+    return resident(config, dataset, CPU)
+
+
+def run_epoch(trainer: Trainer) -> dict:
+    for _ in trainer.epoch():
+        pass
+    return trainer.metrics()
+
+
+# --- the whole against a plain loop ---------------------------------------------------------------
+
+
+def plain_batch(dataset: Dataset, order, ys, xs, flips):
+    """Pad, crop, flip, then normalise: image by image, as the protocol says it."""
+    images = []
+    for i, y, x, flip in zip(order, ys, xs, flips, strict=True):
+        padded = F.pad(dataset.train.images[i], (PADDING,) * 4)
+        crop = padded[:, y : y + 32, x : x + 32]
+        images.append(crop.flip(-1) if flip else crop)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (dataset.mean, dataset.std))
+    return (torch.stack(images).float() / 255 - mean) / std, dataset.train.labels[order]
+
+
+def test_equals_a_plain_loop(cifar):
+    trainer = trainer_for(cifar, epochs=4, lr=0.05, milestones=(2,))
+    twin = trainer_for(cifar, epochs=4, lr=0.05, milestones=(2,)).model
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.1)
+    for epoch in range(4):
+        metrics = run_epoch(trainer)
+        loss_sum, right = 0.0, 0
+        for columns in trainer.batches.plan.long().split(32, dim=1):
+            images, labels = plain_batch(cifar, *columns)
+            logits = twin(images)
+            loss = F.cross_entropy(logits, labels)
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+            loss_sum += loss.item() * len(labels)
+            right += (logits.argmax(1) == labels).sum().item()
+        assert metrics["epoch"] == epoch + 1
+        assert metrics["lr"] == scheduler.get_last_lr()[0]
+        assert metrics["train_loss"] == pytest.approx(loss_sum / 150, rel=1e-4)
+        assert metrics["train_accuracy"] == pytest.approx(100 * right / 150, abs=1)
+        scheduler.step()
+        with torch.no_grad():
+            mean, std = (torch.tensor(v).view(3, 1, 1) for v in (cifar.mean, cifar.std))
+            logits = twin((cifar.test.images.float() / 255 - mean) / std)
+            loss = F.cross_entropy(logits, cifar.test.labels)
+        assert metrics["test_loss"] == pytest.approx(loss.item(), rel=1e-3)
+    for mine, plain in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-5)
+
+
+def test_pieces_of_a_batch_add_up(cifar):
+    whole, pieces = trainer_for(cifar), trainer_for(cifar, accumulate=5)
+    for _ in range(2):
+        first, second = run_epoch(whole), run_epoch(pieces)
+        assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)
+    for a, b in zip(whole.model.parameters(), pieces.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_clipping_bounds_the_gradient(cifar):
+    settings = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "norms": True}
+    free = run_epoch(trainer_for(cifar, **settings))
+    clipped = run_epoch(trainer_for(cifar, clip=0.01, **settings))
+    # Without momentum and decay the direction of a step is the gradient.
+    assert free["direction_norm"] == pytest.approx(free["gradient_norm"], rel=1e-3)
+    assert free["gradient_norm"] > 0.05
+    assert clipped["direction_norm"] == pytest.approx(0.01, rel=1e-2)
+
+
+def test_trainers_side_by_side_draw_numbers_of_their_own(cifar):
+    """For dropout, also without graphs: as those whose images are decoded train on a GPU."""
+
+    def make(seed: int) -> Trainer:
+        config = configs.make("cifar10", seed=seed, overrides={"lr": 0.02, "batch": 10})
+        return resident(config, small(cifar, 20, 10), CPU)
+
+    before = torch.get_rng_state()
+    alone = [run_epoch(make(seed)) for seed in (0, 1)]
+    trainers = [make(seed) for seed in (0, 1)]
+    take_turns([trainer.epoch() for trainer in trainers])
+    assert [trainer.metrics() for trainer in trainers] == alone
+    assert torch.equal(torch.get_rng_state(), before), "nor does anyone else notice"
+
+
+@pytest.mark.parametrize("name", optimizers.NAMES)
+def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
+    straight = trainer_for(cifar, name, epochs=3)
+    for _ in range(3):
+        expected = run_epoch(straight)
+    assert math.isfinite(expected["train_loss"])
+
+    broken = trainer_for(cifar, name, epochs=3)
+    run_epoch(broken)
+    torch.save(broken.state_dict(), tmp_path / "last.pt")
+    again = trainer_for(cifar, name, epochs=3)
+    again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True))
+    torch.manual_seed(123)  # whatever else drew random numbers
+    run_epoch(again)
+    assert run_epoch(again) == expected
+    for a, b in zip(straight.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_sophia_gets_its_curvature_every_tenth_step(cifar):
+    trainer = trainer_for(cifar, "sophia-g", epochs=5)
+    counted = []
+    update = trainer.optimizer.update_hessian
+    trainer.optimizer.update_hessian = lambda size: (counted.append(size), update(size))
+    for _ in range(5):  # 25 steps of 5 an epoch
+        run_epoch(trainer)
+    assert counted == [22, 22]  # steps 10 and 20 are last batches
+
+
+def test_sophias_draw_comes_in_pieces_too(cifar):
+    """Which are there to save memory; and they are those of the batch that was just learned."""
+    trainer = trainer_for(cifar, "sophia-g", hessian_every=5, accumulate=4)  # after the last of 5
+    taken = []
+    take = trainer.batches.take
+    trainer.batches.take = lambda position, size: (
+        taken.append((int(position), size)),
+        take(position, size),
+    )[1]
+    run_epoch(trainer)
+    assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
+
+
+def test_same_seed_same_start_whatever_the_optimizer(cifar):
+    first, second = trainer_for(cifar, "sgd"), trainer_for(cifar, "adam")
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for trainer in (first, second):
+        run_epoch(trainer)
+    assert torch.equal(first.batches.plan, second.batches.plan)
+
+
+def test_a_trainer_leaves_other_random_numbers_alone_when_made(cifar):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trainer_for(cifar)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_validation_is_held_out(cifar):
+    trainer = trainer_for(cifar, validation=50)
+    metrics = run_epoch(trainer)
+    assert len(trainer.batches.images) == 100
+    assert 0 <= metrics["validation_accuracy"] <= 100
+    with pytest.raises(UserError, match="all 150"):
+        trainer_for(cifar, validation=150)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_the_last_batch_is_kept():
+    sizes = batch_sizes(50_000, 128)
+    assert len(sizes) == 391
+    assert sizes[-1] == 80
+    assert sum(sizes) == 50_000
+    assert batch_sizes(256, 128) == [128, 128]
+    assert batch_sizes(5, 128) == [5]
+
+
+def test_pieces():
+    assert piece_sizes(128, 1) == [128]
+    assert piece_sizes(10, 4) == [3, 3, 2, 2]
+    assert piece_sizes(2, 4) == [1, 1]
+
+
+def test_every_image_once_an_epoch_and_another_order_in_each(cifar):
+    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=True)
+    plans = []
+    for epoch in (0, 1, 0):
+        epochs.begin(epoch)
+        plans.append(epochs.plan.clone())
+        assert sorted(epochs.plan[0].tolist()) == list(range(150))
+    assert torch.equal(plans[0], plans[2])
+    assert not torch.equal(plans[0], plans[1])
+    other = Epochs(cifar.train, cifar, CPU, seed=1, augmented=True)
+    other.begin(0)
+    assert not torch.equal(plans[0], other.plan)
+    assert plans[0][1:3].unique().tolist() == list(range(9))  # all offsets of a padding of 4
+    assert 0.3 < plans[0][3].float().mean() < 0.7
+
+
+def test_without_augmentation_pixels_come_as_they_are(cifar):
+    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=False)
+    epochs.begin(0)
+    images, labels = epochs.take(torch.tensor(10), 7)
+    index = epochs.plan[0, 10:17].long()
+    assert torch.equal(images, Images(cifar.train, cifar, CPU).normalised(
+        cifar.train.images[index].permute(0, 2, 3, 1)))  # fmt: skip
+    assert torch.equal(labels, cifar.train.labels[index])
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_hold_out_splits_and_never_changes(cifar):
+    kept, held = hold_out(cifar.train, 40)
+    assert len(kept.labels) == 110
+    assert len(held.labels) == 40
+    pairs = {image.numpy().tobytes() for image in cifar.train.images}
+    parts = [{image.numpy().tobytes() for image in part.images} for part in (kept, held)]
+    assert parts[0] | parts[1] == pairs
+    assert not parts[0] & parts[1]
+    assert torch.equal(held.labels, hold_out(cifar.train, 40)[1].labels)
+
+
+def test_seeds_for_purposes_differ():
+    seeds = {
+        seed_for(purpose, seed, epoch)
+        for purpose in ("data", "dropout", "weights")
+        for seed in range(4)
+        for epoch in range(4)
+    }
+    assert len(seeds) == 48
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_schedules():
+    def of(name, epoch, **settings):
+        settings = {"milestones": (150,), "drop": 0.1, **settings}
+        return schedules.factors(name, epoch=epoch, epochs=200, steps_per_epoch=4, **settings)
+
+    assert of("step", 149) == [1.0] * 4  # the 150th epoch
+    assert of("step", 150) == [0.1] * 4  # before the 151st
+    assert of("step", 199, milestones=(100, 150)) == pytest.approx([0.01] * 4)
+    assert of("constant", 199) == [1.0] * 4
+    assert of("inverse-sqrt", 0) == [1 / math.sqrt(t) for t in (1, 2, 3, 4)]
+    assert of("cosine", 0)[0] == 1.0
+    assert of("cosine", 100)[0] == pytest.approx(0.5)
+    assert 0 < of("cosine", 199)[-1] < 1e-4
