@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sgdf.analysis.gradients import Array, choose, gather, write_json
+from sgdf.analysis.gradients import Array, choose, gather
 from sgdf.analysis.probe import (
     Loss,
     batch_norms,
     checked_loss,
     counting,
-    full_precision,
     read,
     trainable,
 )
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf.kernels.eager import positive_eps
+from sgdf.support.files import write_json
+from sgdf.support.numerics import full_precision
 
 FULL_BATCH = 1024  # images at a time
 

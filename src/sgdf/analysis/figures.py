@@ -7,7 +7,6 @@ optimizer, as in "sgdf" or "sgdf, seed 1", which gives it the optimizer's colour
 import math
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,26 +19,10 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from sgdf.analysis.hessian import BELL, Spectrum
 from sgdf.analysis.landscape import Surface, TrainingPath
 from sgdf.support import palette
+from sgdf.support.figures import STYLE, plain
 
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titleweight": "bold",
-    "svg.hashsalt": "sgdf",  # the same picture is the same file
-}
 DASHES = ("-", "--", ":", "-.")
 SURFACE_COLOURS = "viridis"
-
-
-def write(figure: Figure, stem: Path) -> list[Path]:
-    """The figure as PNG and as SVG."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_name(stem.name + ending) for ending in (".png", ".svg")]
-    with rc_context(STYLE):
-        figure.savefig(files[0], dpi=200)
-        figure.savefig(files[1], metadata={"Date": None})
-    return files
 
 
 def colour(label: str) -> str:
@@ -55,11 +38,6 @@ def narrow(label: str, width: int = 22) -> str:
         else:
             lines.append(part)
     return plain(",\n".join(textwrap.fill(line, width) for line in lines))
-
-
-def plain(label: str) -> str:
-    """A dollar sign in a name begins no formula."""
-    return label.replace("$", r"\$")
 
 
 def columns_for(count: int) -> int:

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from sgdf.analysis.estimators import EstimatorErrors
-from sgdf.analysis.figures import DASHES, STYLE, colour, panels, plain
+from sgdf.analysis.figures import DASHES, colour, panels
 from sgdf.analysis.gradients import Array, Histogram, Record
 from sgdf.support import palette
+from sgdf.support.figures import STYLE, plain
 
 SHOWN = 0.98  # of the values lie inside the axes of the widest panel
 BARS = 81

@@ -12,7 +12,6 @@ import copy
 import functools
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,6 +29,8 @@ from sgdf.kernels.eager import compute_dtype, positive_eps
 from sgdf.kernels.quantized import Quantized, dequantize
 from sgdf.optim import SGDF, Momentum
 from sgdf.optim.state import moment_in
+from sgdf.support.files import write_json
+from sgdf.support.numerics import joint_norm
 
 Array = NDArray[np.float64]
 
@@ -79,14 +80,6 @@ def gather(picks: Sequence[Pick], tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat(values).double()
     # NumPy has no threads, which cost more than they bring at these sizes.
     return torch.from_numpy(np.concatenate([value.double().numpy() for value in values]))
-
-
-def joint_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of all of them together, never summed in less than float32."""
-    values = [real(t) for t in tensors]
-    wide = any(t.dtype == torch.float64 for t in values)
-    norms = torch._foreach_norm(values, 2, dtype=torch.float64 if wide else torch.float32)
-    return torch.stack(norms).double().square().sum().sqrt()
 
 
 def choose(
@@ -233,17 +226,6 @@ class Record:
             return cls(**values)
         except (TypeError, KeyError) as error:
             raise ValueError(f"{path} is not the record of a probe: {error}") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """The file is the old one or the new one, whatever happens."""
-    text = json.dumps(value, allow_nan=False)
-    new = path.with_name(path.name + ".new")
-    try:
-        new.write_text(text + "\n", encoding="utf-8")
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def finite(value: float) -> float | None:

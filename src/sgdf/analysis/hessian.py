@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from sgdf.analysis import probe
 from sgdf.analysis.probe import MODE, Counter, Loss
+from sgdf.support.numerics import column_norms
 
 Array = NDArray[np.float64]
 Multiply = Callable[[Tensor], Tensor]  # H v, or H V for a matrix V
@@ -361,7 +362,7 @@ def by_lanczos(
     basis = torch.empty(room, size, dtype=like.dtype, device=like.device)
     small = np.zeros((room, room))
     following = torch.from_numpy(random.standard_normal(size)).to(like)
-    following /= lengths_of(following)
+    following /= column_norms(following)
     kept, right = 0, 0
     for _ in range(RESTARTS):
         for i in range(kept, room):
@@ -369,12 +370,12 @@ def by_lanczos(
             image = multiply(following)
             small[i, i] = float(image.double() @ following.double())
             following = well_beside(basis[: i + 1].T, image)
-            length = float(lengths_of(following))
+            length = float(column_norms(following))
             if length <= 1e-6 * np.abs(small).max():  # all that this start can reach: go elsewhere
                 length = 0.0
                 anywhere = torch.from_numpy(random.standard_normal(size)).to(like)
                 following = well_beside(basis[: i + 1].T, anywhere)
-            following = following / lengths_of(following)
+            following = following / column_norms(following)
             if i + 1 < room:
                 small[i, i + 1] = small[i + 1, i] = length
         values, parts = np.linalg.eigh(small)
@@ -409,12 +410,6 @@ def well_beside(known: Tensor, vectors: Tensor) -> Tensor:
     return beside(known, beside(known, vectors))
 
 
-def lengths_of(vectors: Tensor) -> Tensor:
-    """Of a vector, or of columns. In float32 a CPU sums 11 million squares to three digits only."""
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=0, dtype=torch.float64)
-    return lengths
-
-
 def at_once(size: int) -> int:
     """Vectors to multiply together: with a small model the time goes into starting operations."""
     return min(16, max(1, 1_000_000 // size))
@@ -446,7 +441,7 @@ def lanczos(
     from scipy.linalg import eigh_tridiagonal
 
     vectors = beside(known, starts)
-    vectors /= lengths_of(vectors)
+    vectors /= column_norms(vectors)
     basis = torch.zeros(steps, *starts.shape, dtype=starts.dtype, device=starts.device)
     diagonal, off_diagonal = [], []
     for i in range(steps):
@@ -457,7 +452,7 @@ def lanczos(
             images = beside(known, images)
             along = torch.einsum("snc,nc->sc", basis[: i + 1], images)
             images -= torch.einsum("snc,sc->nc", basis[: i + 1], along)
-        lengths = lengths_of(images)
+        lengths = column_norms(images)
         # A start that has seen all it can goes on with zeros, which get no weight.
         ended = lengths <= 1e-6 * torch.stack(diagonal).abs().amax(0)
         vectors = torch.where(ended, 0, images / lengths.to(images))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from sgdf.support.numerics import full_precision
+
 Loss = Callable[[Any, Tensor], Tensor]
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -116,24 +118,6 @@ def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
     """By name."""
     kind = nn.modules.batchnorm._BatchNorm
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
-
-
-@contextlib.contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """No TF32, which would be felt in curvature, and convolutions that repeat their results."""
-    if device.type != "cuda":
-        yield
-        return
-    cudnn = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision()
-    flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    try:
-        torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = flags
 
 
 class Counter:

@@ -12,7 +12,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,6 +28,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf.kernels import changes
 from sgdf.support import provenance
+from sgdf.support.files import write_atomically
 
 LR = 1e-12  # not 0, which an optimizer might take a short cut for
 REPEATS = 30
@@ -724,15 +724,7 @@ def write(record: dict[str, Any], target: Path) -> None:
     text = json.dumps(record, indent=1, allow_nan=False)
     text = re.sub(r"\[\n[-+.,\s\de]+\]", lambda found: " ".join(found[0].split()), text)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_atomically(target, text + "\n")
 
 
 # --- the command ------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def run_landscape(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
-    from sgdf.lab.runs.disk import explained
+    from sgdf.support.files import explained
 
     console, device = Console(), device_from(options)
     kind = "line" if options.dimensions == 1 else "landscape"
@@ -170,7 +170,8 @@ def run_path(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
-    from sgdf.lab.runs.disk import explained, find_checkpoint, kept_epochs, require_checkpoint
+    from sgdf.lab.runs.disk import find_checkpoint, kept_epochs, require_checkpoint
+    from sgdf.support.files import explained
 
     console, device = Console(), device_from(options)
     for subject in find_subjects(options.runs):
@@ -326,7 +327,7 @@ def circumstances(
 
 
 def note(file: Path, values: dict[str, Any]) -> None:
-    from sgdf.lab.runs.disk import explained, write_atomically
+    from sgdf.support.files import explained, write_atomically
 
     with explained(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -334,8 +335,8 @@ def note(file: Path, values: dict[str, Any]) -> None:
 
 
 def draw(console: "Console", figure: Any, stem: Path) -> None:
-    from sgdf.analysis import figures
-    from sgdf.lab.runs.disk import explained
+    from sgdf.support import figures
+    from sgdf.support.files import explained
 
     with explained(stem.parent):
         files = figures.write(figure, stem)

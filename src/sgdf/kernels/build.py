@@ -5,8 +5,9 @@ import hashlib
 import os
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
+
+from sgdf.support.files import write_atomically
 
 
 def compiler() -> list[str]:
@@ -51,11 +52,6 @@ def keep(built: Path, stem: str) -> Path:
     directory = cache()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = built.read_bytes()
-    handle, name = tempfile.mkstemp(dir=directory, suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-        return Path(name).replace(directory / f"{stem}-{digest(content)}.so")
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    kept = directory / f"{stem}-{digest(content)}.so"
+    write_atomically(kept, content)
+    return kept

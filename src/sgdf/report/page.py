@@ -17,13 +17,13 @@ from typing import Any
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from sgdf import __version__
-from sgdf.lab.runs import disk
 from sgdf.lab.runs.config import Config
 from sgdf.report import tables
 from sgdf.report.figures import FONT, Figure, figures
 from sgdf.report.pictures import pictures
 from sgdf.report.records import Record, in_words, visible
 from sgdf.report.tables import Comparison
+from sgdf.support.files import explained, write_atomically
 
 
 def write(
@@ -38,9 +38,9 @@ def write(
     """Write the page; whoever opens it meanwhile sees the old one or the new one."""
     records = list(records)
     comparisons = tables.build(records, planned, target)
-    with disk.explained(path):
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_atomically(path, render(records, comparisons, title, skipped))
+        write_atomically(path, render(records, comparisons, title, skipped))
 
 
 def render(

@@ -8,11 +8,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgdf.analysis.figures import STYLE, plain, write
 from sgdf.report.figures import came_to_an_end, curves_of, style, styles, swept_rates, y_range
 from sgdf.report.figures import view_of as view_of_metric
 from sgdf.report.records import Cell
 from sgdf.report.tables import Comparison
+from sgdf.support.figures import STYLE, plain, write
 
 DASHES: dict[str, Any] = {
     "solid": "-",

@@ -1,4 +1,4 @@
-"""Mistakes a user can put right: each is one sentence that says how."""
+"""Errors that a user can correct: each is one sentence that says how."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ class UserError(Exception):
 
 
 class Held(UserError):
-    """Another process is at it, which may be about to end."""
+    """Another process holds the lock and may be about to exit."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """A name that is none of the known ones, answered with the near ones, or else with all."""
+    """An unknown name, answered with the names near to it, or with all."""
     known = sorted(known)
     near = difflib.get_close_matches(str(name), known, n=3)
     if near:

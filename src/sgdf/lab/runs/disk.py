@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from sgdf.support.files import explained, removed_on_failure, sync_folder, write_atomically
 from sgdf import __version__
 from sgdf.lab.runs.config import Config
 from sgdf.support.errors import Held, UserError
@@ -85,7 +86,7 @@ class Run:
     def _check_config(self) -> None:
         path = self.folder / "config.json"
         if not path.exists():
-            write_atomically(path, as_line(self.config.as_json(), indent=2))
+            write_atomically(path, as_line(self.config.as_json(), indent=2), locked=True)
             return
         if read_config(self.folder).as_json() != self.config.as_json():
             raise UserError(f"{path} has other settings than this run: move the folder away")
@@ -123,7 +124,7 @@ class Run:
 
     def _write_lists(self) -> None:
         for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
-            write_atomically(self.folder / name, "".join(map(as_line, lines)))
+            write_atomically(self.folder / name, "".join(map(as_line, lines)), locked=True)
 
     # --- what is new ----------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class Run:
             "earlier": self.earlier,
         }
         with explained(self.folder):
-            write_atomically(path, as_line(now, indent=2))
+            write_atomically(path, as_line(now, indent=2), locked=True)
 
     def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
         """Note an epoch's numbers."""
@@ -159,7 +160,7 @@ class Run:
         with explained(self.folder):
             for name, content in pictures.items():
                 folder.mkdir(exist_ok=True)
-                write_atomically(folder / name, content)
+                write_atomically(folder / name, content, locked=True)
 
     def save_is_due(self) -> bool:
         """As often as costs no more than a fiftieth of the time: on a CPU after every epoch."""
@@ -201,7 +202,7 @@ class Run:
         """
         with explained(self.folder):
             self._write_lists()
-            write_atomically(self.folder / "result.json", as_line(result, indent=2))
+            write_atomically(self.folder / "result.json", as_line(result, indent=2), locked=True)
             (self.folder / "previous.pt").unlink(missing_ok=True)
 
 
@@ -312,52 +313,9 @@ def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """The file is the old one or the new one, whatever happens."""
-    new = path.with_name(path.name + ".new")
-    with removed_on_failure(new):
-        with open(new, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-        sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """A rename lasts once the folder is on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
-@contextlib.contextmanager
-def removed_on_failure(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise
 
 
-@contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """What the disk refuses, in one sentence."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        # torch.save wraps what the file said, and keeps it as the context.
-        cause = error if isinstance(error, OSError) else error.__context__
-        if isinstance(cause, KeyboardInterrupt):
-            raise cause from None
-        if not isinstance(cause, OSError):
-            raise
-        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"the disk of {folder} is full: what was saved is whole; make room and run the "
-                "same command again"
-            ) from error
-        raise UserError(f"{folder} cannot be written: {cause.strerror}") from error

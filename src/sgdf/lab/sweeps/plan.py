@@ -395,7 +395,7 @@ def epochs_done(config: Config, has_ended: bool, place: "Place") -> int:
 
 def write_plan(sweep: Sweep, place: "Place") -> None:
     """What is to be run, so that a report can say what is missing."""
-    from sgdf.lab.runs.disk import explained, write_atomically
+    from sgdf.support.files import explained, write_atomically
 
     planned = {
         "name": sweep.name,

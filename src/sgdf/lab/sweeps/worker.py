@@ -26,8 +26,9 @@ import torch
 from rich.console import Console
 
 from sgdf.lab.runs.config import Config
-from sgdf.lab.runs.disk import read_end, write_atomically
+from sgdf.lab.runs.disk import read_end
 from sgdf.lab.runs.session import Place, failure, title, train
+from sgdf.support.files import write_atomically
 
 DEATHS = 3  # of the process under a run, before the run counts as failed
 PATIENCE = 60.0  # seconds to wait for a run that a dying process still holds

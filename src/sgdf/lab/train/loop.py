@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from sgdf.lab import optimizers
 from sgdf.lab.runs.config import Config
 from sgdf.lab.train import schedules
-from sgdf.lab.train.distributed import ALONE, Team, gathered, is_sharded, scattered
+from sgdf.lab.train.distributed import ALONE, Team, gathered, scattered
 from sgdf.lab.train.pipelines.resident import seed_for
 from sgdf.support.errors import UserError
+from sgdf.support.numerics import joint_norm
 
 WARM_UP = 3  # steps before a capture: compiling, choosing convolutions, allocating state
 # How an optimizer runs is the live one's choice, not the checkpoint's.
@@ -431,11 +432,6 @@ def take_turns(workers: list[Iterator[None]]) -> None:
     """One step of each, over and over, until all are done."""
     while workers:
         workers = [worker for worker in workers if next(worker, StopIteration) is None]
-
-
-def joint_norm(tensors: Any) -> Tensor:
-    norm: Any = torch.stack(torch._foreach_norm(tensors)).norm()
-    return norm.full_tensor() if is_sharded(norm) else norm
 
 
 def batch_sizes(images: int, batch: int) -> list[int]:

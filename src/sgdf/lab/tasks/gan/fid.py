@@ -1,6 +1,5 @@
 """The Fréchet distance between real and generated images, by the features of a network."""
 
-import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -9,6 +8,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 
 from sgdf.lab.train.distributed import Team
 from sgdf.support.errors import UserError
+from sgdf.support.numerics import full_precision
 
 BATCH = 250  # images that the network sees at once
 
@@ -17,23 +17,6 @@ def parts(first: int, count: int) -> Iterator[slice]:
     """The `count` images from `first` on, in pieces that the network can take."""
     for start in range(first, first + count, BATCH):
         yield slice(start, min(start + BATCH, first + count))
-
-
-@contextlib.contextmanager
-def full_precision(on_gpu: bool) -> Iterator[None]:
-    """Real images are seen before a training sets its precision, generated ones after."""
-    if not on_gpu:
-        yield
-        return
-    products, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    convolutions = cudnn.allow_tf32
-    try:
-        torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32 = False
-        yield
-    finally:
-        torch.set_float32_matmul_precision(products)
-        cudnn.allow_tf32 = convolutions
 
 
 class Given(nn.Module):
@@ -89,7 +72,7 @@ class Distance:
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:
         try:
-            with full_precision(images.is_cuda):
+            with full_precision(images.device):
                 features = self.network(images)
         except Exception as error:  # a user's network fails in any way
             reason = str(error).strip().partition("\n")[0]

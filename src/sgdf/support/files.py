@@ -1,0 +1,86 @@
+"""Writing files so that no failure leaves half of one, and explaining what a disk refuses."""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sgdf.support.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, locked: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends without an error.
+
+    Whatever happens, `path` is the whole old file or the whole new one.
+
+    Args:
+        path: the file to write; its folder has to exist.
+        locked: no other process writes this file, because the caller holds a lock. The temporary
+            file then has one fixed name, so that the next write removes what a killed process left.
+    """
+    unique = "" if locked else f".{os.getpid()}-{secrets.token_hex(4)}"
+    new = path.with_name(f"{path.name}{unique}.new")
+    with removed_on_failure(new):
+        with open(new, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+        sync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: str | bytes, *, locked: bool = False) -> None:
+    """Write the whole file, or leave the old one as it is. For `locked` see `replacing`."""
+    with replacing(path, locked=locked) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
+    """Write JSON atomically. NaN and infinity are errors: JSON has neither."""
+    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    write_atomically(path, text + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder: a rename survives a power cut only after that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def removed_on_failure(path: Path) -> Iterator[None]:
+    """Remove the file if the block raises."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn an error of the disk into one sentence."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch.save wraps what the file said, and keeps it as the context.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        if not isinstance(cause, OSError):
+            raise
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of {folder} is full: what was saved is whole; make room and run the "
+                "same command again"
+            ) from error
+        raise UserError(f"{folder} cannot be written: {cause.strerror}") from error

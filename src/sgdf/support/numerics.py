@@ -1,0 +1,50 @@
+"""Norms that are right to the last digits, and arithmetic in full float32 precision."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def joint_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """The 2-norm of all elements together: a float64 scalar on the tensors' device.
+
+    Squares are summed in float64. torch's float32 norm loses digits on a CPU: 4e-4 of the norm of
+    11 million numbers, 1 % of that of 100 million. Shards of one tensor count as the whole tensor.
+
+    >>> joint_norm([torch.tensor([3.0]), torch.tensor([[4.0]])]).item()
+    5.0
+    """
+    values = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+    if not values:
+        return torch.zeros((), dtype=torch.float64)
+    norms = torch._foreach_norm(values, 2, dtype=torch.float64)
+    norm: Any = torch.stack(list(norms)).norm()
+    whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
+
+
+def column_norms(vectors: Tensor) -> Tensor:
+    """The 2-norm of a vector, or of every column of a matrix, in float64."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=0, dtype=torch.float64)
+    return norms
+
+
+@contextlib.contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """On CUDA: no TF32, and convolutions that repeat their results."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    products = torch.get_float32_matmul_precision()
+    flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    try:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = flags

@@ -1,0 +1,93 @@
+"""Files are whole or as they were; errors of a disk are one sentence."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sgdf.support import files
+from sgdf.support.errors import UserError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, locked):
+    path = tmp_path / "a.json"
+    files.write_atomically(path, "old", locked=locked)
+    with pytest.raises(KeyboardInterrupt), files.replacing(path, locked=locked) as file:
+        file.write(b"half of")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.json"]
+    files.write_atomically(path, "new", locked=locked)
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_failed_rename_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    files.write_atomically(path, b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(UserError, match="is full"), files.explained(tmp_path):
+        files.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_two_writers_at_once_do_not_write_into_one_file(tmp_path):
+    path = tmp_path / "a"
+    with files.replacing(path) as first, files.replacing(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_bytes() == b"first"  # the outer block ends last
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_lock_makes_the_temporary_name_fixed(tmp_path):
+    """So that what a killed process left is overwritten, not added to."""
+    (tmp_path / "last.pt.new").write_bytes(b"left by a killed process")
+    files.write_atomically(tmp_path / "last.pt", b"whole", locked=True)
+    assert names(tmp_path) == ["last.pt"]
+
+
+def test_it_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    order: list[str] = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, r=real: (order.append(n), r(*a))[1])
+    files.write_atomically(tmp_path / "a", b"x")
+    assert order == ["fsync", "replace", "fsync"]
+
+
+def test_new_files_follow_the_umask(tmp_path):
+    before = os.umask(0o022)
+    try:
+        files.write_atomically(tmp_path / "a", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_json_has_no_nan(tmp_path):
+    files.write_json(tmp_path / "a", {"words": "Fréchet"})
+    assert json.loads((tmp_path / "a").read_text("utf-8")) == {"words": "Fréchet"}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        files.write_json(tmp_path / "a", [float("nan")])
+    assert names(tmp_path) == ["a"]
+
+
+def test_what_a_disk_refuses(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be written: Permission denied"):
+        with files.explained(tmp_path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+    with pytest.raises(RuntimeError, match="not of a disk"), files.explained(tmp_path):
+        raise RuntimeError("not of a disk")
