@@ -19,9 +19,14 @@ def names(folder: Path) -> list[str]:
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, locked):
     path = tmp_path / "a.json"
     files.write_atomically(path, "old", locked=locked)
-    with pytest.raises(KeyboardInterrupt), files.replacing(path, locked=locked) as file:
-        file.write(b"half of")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with files.replacing(path, locked=locked) as file:
+            file.write(b"half of")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.json"]
     files.write_atomically(path, "new", locked=locked)
@@ -86,8 +91,8 @@ def test_json_has_no_nan(tmp_path):
 
 
 def test_what_a_disk_refuses(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be written: Permission denied"):
-        with files.explained(tmp_path):
-            raise PermissionError(errno.EACCES, "Permission denied")
+    refused = pytest.raises(UserError, match="cannot be written: Permission denied")
+    with refused, files.explained(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied")
     with pytest.raises(RuntimeError, match="not of a disk"), files.explained(tmp_path):
         raise RuntimeError("not of a disk")
