@@ -55,6 +55,12 @@ def test_the_page_escapes_what_it_shows(lab):
     assert "&lt;script&gt;&quot;&amp;" in text
 
 
+def test_formulas_on_the_page_have_minus_signs_and_words_keep_their_hyphens(lab):
+    from sgdf.theory.page import prose
+
+    assert prose("non-convex: 1-β₁ < g - m̂, 1e-300") == "non-convex: 1−β₁ &lt; g − m̂, 1e−300"
+
+
 def test_the_same_numbers_give_the_same_figure(lab):
     from sgdf.theory import figures
 

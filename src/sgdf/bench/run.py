@@ -92,7 +92,7 @@ def new_record(budget: Budget, command: str) -> dict[str, Any]:
             "repeats": budget.repeats,
             "seconds": budget.seconds,
         },
-        # Training compiles this helper in the background of its first seconds.
+        # Training compiles this helper in the background; a measurement waits for it.
         "looks_in_c++": changes.wait() if budget.device == "cuda" else None,
         "copy": None,
         "lists": {},

@@ -1,6 +1,7 @@
 """All statements on one self-contained HTML page."""
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -48,6 +49,11 @@ counts as a counterexample only if it differs by more than four standard errors.
 """
 
 
+def prose(text: str) -> str:
+    """Escape text, and replace the hyphens of formulas by minus signs, which do not break lines."""
+    return escape(re.sub("(?<![A-Za-z])-|-(?![A-Za-z])", "−", text))
+
+
 def summary_row(result: Result) -> str:
     return (
         f'<tr><td><a href="#{escape(result.name)}">{escape(result.title)}</a><br>'
@@ -62,7 +68,7 @@ def badge(result: Result) -> str:
 
 def section(result: Result) -> str:
     condition = (
-        f"<p><b>Left out:</b> {escape(result.condition)}.</p>"
+        f"<p><b>Left out:</b> {prose(result.condition)}.</p>"
         if result.condition and result.verdict == CONDITION
         else ""
     )
@@ -74,14 +80,14 @@ def section(result: Result) -> str:
     return f"""<section id="{escape(result.name)}">
 <h2>{escape(result.title)}</h2>
 <p>{badge(result)} <span class="label"><code>{escape(result.label)}</code></span></p>
-<p><b>Claim:</b> {escape(result.claim)}</p>
-<p><b>Assumed:</b> {escape(result.assumptions)}.</p>
+<p><b>Claim:</b> {prose(result.claim)}</p>
+<p><b>Assumed:</b> {prose(result.assumptions)}.</p>
 {condition}
 <div class="figures">{images}</div>
-<p>{escape(result.explanation)}</p>
+<p>{prose(result.explanation)}</p>
 <div class="scroll checks"><table>
-<thead><tr><th>check</th><th class="number">printed</th><th class="number">measured</th><th></th>
-</tr></thead>
+<thead><tr><th>check</th><th class="number">printed</th><th class="number">measured</th>
+<th>result</th></tr></thead>
 <tbody>{"".join(check_row(check) for check in result.checks)}</tbody>
 </table></div>
 </section>
@@ -97,7 +103,7 @@ def check_row(check: Check) -> str:
         mark = f"{'holds' if check.ok else 'fails'}, {RULES[check.under]}"
     relation = {"<=": "≤", ">=": "≥", "=": "="}[check.relation]
     return (
-        f'<tr class="{kind}"><td>{escape(check.what)}</td>'
+        f'<tr class="{kind}"><td>{prose(check.what)}</td>'
         f'<td class="number">{relation} {check.printed:.4g}</td>'
         f'<td class="number">{check.measured:.4g}{error}</td><td class="mark">{mark}</td></tr>\n'
     )

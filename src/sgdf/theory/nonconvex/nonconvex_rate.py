@@ -157,7 +157,7 @@ def check_nonconvex_rate(seed: int = 0, effort: float = 1.0) -> Result:
         title="Rate in non-convex stochastic optimization",
         label="main_non_convex",
         claim="min_t E|∇f|² is at most (C₇α²(log T + 1) + C₈)/(2α√T), so it falls like log T/√T.",
-        assumptions="A1-A4: bounded iterates, unbiased independent bounded noise, L-smooth f",
+        assumptions="A1 to A4: bounded iterates, unbiased independent bounded noise, L-smooth f",
         checks=(*symmetric_checks(symmetric), *broken),
         explanation="On a smooth non-convex function with symmetric noise the squared gradient "
         "falls at the rate, far below the bound. The proof takes K out of E[Kₜζₜ] though Kₜ "
