@@ -141,9 +141,7 @@ def compare_cell(
         ),
         published=value,
         difference=best.mean - value.mean if best and value else None,
-        paired=paired_difference(cell, reference)
-        if reference and finished and cell is not reference
-        else None,
+        paired=paired_difference(cell, rival) if rival else None,
         # The lower median: of two epochs the first includes the compilation.
         seconds_per_epoch=statistics.median_low(times) if times else None,
         time_to_target=time_to(target, finished) if finished and target is not None else None,

@@ -197,10 +197,10 @@ def differences(comparison: Comparison) -> str:
     if len(rivals) == 1:
         return f"{label} differs from it {detail}"
     verdicts = [verdict(metric, difference) for _, difference in rivals]
-    better, worse, unclear = (verdicts.count(kind) or "none" for kind in (BETTER, WORSE, UNCLEAR))
+    better, worse, unclear = (verdicts.count(kind) for kind in (BETTER, WORSE, UNCLEAR))
     return (
         f"Compared with it, of {len(rivals)} others with an interval: {better} better, {worse} "
-        f"worse, {unclear} with no difference found. The best of them, {label}, differs {detail}"
+        f"worse, no difference found for {unclear}. The best of them, {label}, differs {detail}"
     )
 
 
