@@ -32,7 +32,7 @@ def test_lines_are_means_and_bands_reach_from_the_lowest_seed_to_the_highest(
     assert band["y"] == [30, 31, 70, 30, 20, 10]
 
 
-def test_a_run_that_ran_away_leaves_the_others_their_room(tmp_path: Path) -> None:
+def test_a_diverged_run_does_not_widen_the_range(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
     made.run(tmp_path, made.config("sgd"), [9e6, 9e7], status="diverged")
     chart = charts(tmp_path)["metric"]
@@ -56,7 +56,7 @@ def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_button_shows_the_traces_of_its_view_alone(tmp_path: Path) -> None:
+def test_a_button_shows_only_the_traces_of_its_view(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
     made.run(tmp_path, made.config("adam"), [11, 21, 31])
     chart = charts(tmp_path)["metric"]
@@ -71,7 +71,7 @@ def test_a_button_shows_the_traces_of_its_view_alone(tmp_path: Path) -> None:
     assert training["args"][1]["yaxis.title"]["text"] == "training accuracy, %"
 
 
-def test_cells_that_were_not_chosen_wait_in_the_legend(tmp_path: Path) -> None:
+def test_cells_that_were_not_chosen_are_hidden_until_clicked_in_the_legend(tmp_path: Path) -> None:
     for lr in (0.1, 0.3):
         made.run(tmp_path, made.config("sgd", lr=lr), [10, 20, 30])
     (cells,) = cells_by_task(read_runs([tmp_path])[0])
@@ -90,7 +90,7 @@ def test_the_drops_of_the_learning_rate_are_marked(tmp_path: Path) -> None:
     assert layout["annotations"][0]["text"] == "lr × 0.1"
 
 
-def test_a_diverged_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+def test_a_diverged_run_is_drawn_up_to_its_divergence(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [10, 20], status="diverged")
     made.run(tmp_path, made.config("adam"), [10, 20, 30])
     made.run(tmp_path, made.config("lion", 0), [], status="diverged")
@@ -107,7 +107,7 @@ def test_one_epoch_is_a_point(tmp_path: Path) -> None:
     assert chart.layout["xaxis"]["range"] == [0, 2]
 
 
-def test_sensitivity_has_a_point_a_learning_rate(tmp_path: Path) -> None:
+def test_sensitivity_has_a_point_per_learning_rate(tmp_path: Path) -> None:
     for lr, final in ((0.1, 30), (0.3, 50), (1.0, 40)):
         made.run(tmp_path, made.config("sgd", 0, lr=lr), [1, 60, final])
         made.run(tmp_path, made.config("sgd", 1, lr=lr), [1, 60, final + 4])
@@ -118,8 +118,19 @@ def test_sensitivity_has_a_point_a_learning_rate(tmp_path: Path) -> None:
     assert (final["x"], final["y"]) == ([0.1, 0.3, 1.0], [32, 52, 42])
     assert final["error_y"]["array"] == [2, 2, 2]
     assert best["y"] == [60, 60, 60]
-    assert (cross["x"], cross["y"]) == ([3.0], [30])  # at the foot: the lowest seed
+    assert (cross["x"], cross["y"]) == ([3.0], [28.8])  # below all points, by 5 % of 30 to 54
     assert chart.layout["xaxis"]["type"] == "log"
+
+
+def test_crosses_of_several_optimizers_do_not_overlap(tmp_path: Path) -> None:
+    for name in ("sgdf", "sgd"):
+        made.run(tmp_path, made.config(name, lr=0.1), [1, 2, 3])
+        made.run(tmp_path, made.config(name, lr=3.0), [1], status="diverged")
+    chart = charts(tmp_path)["learning-rate"]
+    lost = [t for t in chart.data if t["visible"] and not t.get("showlegend", True)]
+    first, second = (trace["y"][0] for trace in lost)
+    assert second < first < 3
+    assert "A cross" in chart.caption
 
 
 def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
@@ -144,7 +155,7 @@ def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["<b>bold</b>", '<a href="https://example.org">x</a>', "&lt;"])
-def test_plotlys_own_markup_is_text(name: str) -> None:
+def test_plotlys_markup_is_escaped(name: str) -> None:
     assert "<" not in plain(name)
     assert plain(name) != name
 

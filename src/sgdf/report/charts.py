@@ -144,7 +144,7 @@ def band_and_line(cell: RunCell, view: CurveView, style: Look) -> list[Json]:
     # The legend shows the line; hiding a cell there hides both.
     shared = {"x": epochs, "type": "scatter", "mode": "lines", "legendgroup": plain(cell.label)}
     if len(epochs) == 1:
-        shared["mode"] = "markers"
+        shared |= {"mode": "markers", "cliponaxis": False}  # the point may lie on the edge
     line = shared | {
         "y": [short(statistics.fmean(values)) for values in columns],
         "name": plain(cell.label),
@@ -218,27 +218,27 @@ def learning_rate_charts(cells: Sequence[RunCell]) -> list[Chart]:
     layout["updatemenus"] = buttons(
         [(button, {"visible": [owner == button for owner in owners]}, {}) for button in views]
     )
-    caption = (
-        "Mean over the finished seeds, with the lowest and the highest. A cross at the bottom: "
-        "no run finished with this learning rate."
-    )
+    caption = "Mean over the finished seeds, with the lowest and the highest."
+    if not all(cell.finished for rates in sweeps.values() for cell in rates.values()):
+        caption += " A cross at the bottom: no run finished with this learning rate."
     return [Chart("learning-rate", f"{metric.title} by learning rate", caption, data, layout)]
 
 
 def rate_traces(sweeps: Sweeps, value: Callable[[RunRecord], float], unit: str) -> list[Json]:
-    """Each optimizer's line, and crosses below all points where no run finished."""
+    """Each optimizer's line, and below all points a row of crosses where no run finished."""
     points = {
         optimizer: {
             lr: [value(record) for record in cell.finished.values()] for lr, cell in rates.items()
         }
         for optimizer, rates in sweeps.items()
     }
-    lowest = min((v for rates in points.values() for vs in rates.values() for v in vs), default=0.0)
+    known = [v for rates in points.values() for values in rates.values() for v in values] or [0.0]
+    step = 0.05 * (max(known) - min(known)) or 1.0
     traces = []
-    for optimizer, rates in points.items():
+    for row, (optimizer, rates) in enumerate(points.items(), start=1):
         traces.append(rate_line(optimizer, {lr: vs for lr, vs in rates.items() if vs}, unit))
         if lost := [lr for lr, values in rates.items() if not values]:
-            traces.append(crosses(optimizer, lost, lowest))
+            traces.append(crosses(optimizer, lost, min(known) - row * step))
     return traces
 
 
