@@ -142,7 +142,12 @@ def band_and_line(cell: RunCell, view: CurveView, style: Look) -> list[Json]:
     if not epochs:
         return []
     # The legend shows the line; hiding a cell there hides both.
-    shared = {"x": epochs, "type": "scatter", "mode": "lines", "legendgroup": plain(cell.label)}
+    shared: Json = {
+        "x": epochs,
+        "type": "scatter",
+        "mode": "lines",
+        "legendgroup": plain(cell.label),
+    }
     if len(epochs) == 1:
         shared |= {"mode": "markers", "cliponaxis": False}  # the point may lie on the edge
     line = shared | {
