@@ -16,6 +16,7 @@ from sgdf.report.curves import (
     drawn_runs,
     last_epoch,
     learning_rate_sweeps,
+    look,
     looks,
     metric_view,
     seed_values,
@@ -24,7 +25,7 @@ from sgdf.report.curves import (
 )
 from sgdf.report.labels import visible
 from sgdf.report.records import RunRecord
-from sgdf.support.palette import GREY, Look, look
+from sgdf.support.palette import GREY, Look
 
 Json = dict[str, Any]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
 from sgdf.report.records import RunRecord
-from sgdf.support.palette import DASHES, Look, look
+from sgdf.support import palette
+from sgdf.support.palette import DASHES, Look
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class CurveView:
 def metric_view(metric: Metric) -> CurveView:
     unit = f" {metric.unit}".rstrip()
     return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
+
+
+def look(optimizer: str) -> Look:
+    """The colour and dash of an optimizer in every chart and figure."""
+    return palette.look(optimizer)
 
 
 def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:

@@ -15,6 +15,7 @@ from sgdf.report.curves import (
     drawn_runs,
     last_epoch,
     learning_rate_sweeps,
+    look,
     looks,
     metric_view,
     seed_values,
@@ -24,7 +25,7 @@ from sgdf.report.curves import (
 )
 from sgdf.report.statistics import Comparison
 from sgdf.support.figures import STYLE, plain, write
-from sgdf.support.palette import Look, look
+from sgdf.support.palette import Look
 
 LINE_STYLES: dict[str, Any] = {
     "solid": "-",
