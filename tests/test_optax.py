@@ -36,7 +36,7 @@ SETTINGS = {
     "-".join(names): GAINS[names[0]] | CORRECTIONS[names[1]] | DECAYS[names[2]]
     for names in itertools.product(GAINS, CORRECTIONS, DECAYS)
 }
-# Decoupled decay needs this tolerance in float32: torch rounds 1 - lr * decay, optax never forms it.
+# Decoupled decay needs this in float32: torch rounds 1 - lr * decay, optax never forms it.
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
 # For programs that XLA compiled differently; in bfloat16, the precision of the parameters.
 ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
