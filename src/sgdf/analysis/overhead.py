@@ -59,20 +59,20 @@ def probe_overhead(
     timer = StepTimer(optimizer, step)
 
     def one_round() -> tuple[float, float, float, float]:
-        whole, plain = timer.time_step()
+        step_ms, plain = timer.time_step()
         with Probe(optimizer, every=max(every, 2), coordinates=coordinates):
             _, sampled = timer.time_step()
             _, between = timer.time_step()
-        return whole, plain, between, sampled
+        return step_ms, plain, between, sampled
 
     first = optimizer.register_step_pre_hook(timer.mark)  # runs before the hooks of all probes
     try:
         one_round()
         kinds = zip(*(one_round() for _ in range(rounds)), strict=True)
-        whole, plain, between, sampled = (min(times) for times in kinds)
+        step_ms, plain, between, sampled = (min(times) for times in kinds)
     finally:
         first.remove()
-    return ProbeOverhead(whole, whole + between - plain, whole + sampled - plain, every)
+    return ProbeOverhead(step_ms, step_ms + between - plain, step_ms + sampled - plain, every)
 
 
 class StepTimer:

@@ -48,7 +48,7 @@ def measure(
     with refusals(f"the errors of {config.model} cannot be measured"):
         errors = estimators.estimator_errors(
             *(model, cross_entropy, data),
-            optimizer_factory=lambda params: starts.build_optimizer(config, params, device),
+            optimizer_factory=lambda params: starts.optimizer_for(config, params, device),
             steps=options.steps,
             every=max(1, options.steps // MEASUREMENTS),
             replicas=options.replicas,

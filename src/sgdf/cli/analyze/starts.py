@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf.cli.analyze.subjects import build_model
+from sgdf.cli.analyze.subjects import model_for
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
     }
 
 
-def build_optimizer(config: "Config", parameters: Any, device: "torch.device") -> "Optimizer":
+def optimizer_for(config: "Config", parameters: Any, device: "torch.device") -> "Optimizer":
     from sgdf.lab import optimizers
 
     return optimizers.build(config.optimizer, parameters, dict(config.settings), device=device)
@@ -62,7 +62,7 @@ def initial_model(config: "Config", dataset: "Dataset", device: "torch.device") 
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = build_model(config, dataset)
+        model = model_for(config, dataset)
     return model.to(device).train()
 
 
@@ -77,7 +77,7 @@ class FirstSteps:
 
         torch.manual_seed(seed_for("dropout", config.seed))
         self.model = initial_model(config, dataset, device)
-        self.optimizer = build_optimizer(config, self.model.named_parameters(), device)
+        self.optimizer = optimizer_for(config, self.model.named_parameters(), device)
         augmented = tasks.find(config.task).augmented
         epochs = Epochs(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
         self.batches = endless_batches(epochs, config.batch)

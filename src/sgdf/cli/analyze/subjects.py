@@ -1,6 +1,6 @@
 """The runs that are analysed: their weights, and their training images without augmentation.
 
-The loss of a run is the cross-entropy alone; weight decay is not part of it.
+The loss of a run is the cross-entropy, without weight decay.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def load(
     dataset = load_dataset(config, options)
     training = hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
     with torch.random.fork_rng(devices=[]):
-        model = build_model(config, dataset)
+        model = model_for(config, dataset)
     model.load_state_dict(checkpoint["model"])
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, choose_images(training, dataset, device, options.images, options.batch)
@@ -159,7 +159,7 @@ def load_dataset(config: "Config", options: argparse.Namespace) -> "Dataset":
     return data.load(name, options.data_dir, synthetic=config.data == "synthetic")
 
 
-def build_model(config: "Config", dataset: "Dataset") -> "nn.Module":
+def model_for(config: "Config", dataset: "Dataset") -> "nn.Module":
     """The config's network, with weights from torch's current random state."""
     from sgdf.lab import models
 
