@@ -14,7 +14,7 @@ from sgdf.support.figures import STYLE
 
 PARTS = {"bias2": "squared bias", "variance": "variance", "mse": "mean squared error"}
 NOT_COMPARED = ("g", "sgd-cm")  # with the average: their errors are far larger
-LOOKS = {  # of the estimators: label, colour, dash
+ESTIMATOR_LOOKS = {  # of the estimators: label, colour, dash
     "g": ("g, raw", palette.BLACK, "-"),
     "sgd-cm": ("SGD-CM", palette.colour("sgd-cm"), "-"),
     "sgd-ema": ("SGD-EMA = (1 - β) SGD-CM", palette.colour("sgd-ema"), "-"),
@@ -75,7 +75,7 @@ def limits(errors: EstimatorErrors) -> tuple[float, float]:
 
 def draw_line(ax: Axes, errors: EstimatorErrors, name: str, part: str) -> None:
     """A line with its band, broken where a value is within two standard errors of 0."""
-    label, shade, dash = LOOKS[name]
+    label, shade, dash = ESTIMATOR_LOOKS[name]
     values = [getattr(m.errors[name], part) for m in errors.measurements]
     middle = np.array([v.value if v.value > 2 * v.error else np.nan for v in values])
     spread = np.array([v.error for v in values])
@@ -89,7 +89,7 @@ def draw_ratios(ax: Axes, errors: EstimatorErrors) -> None:
     steps = [m.step for m in errors.measurements]
     reach = 1.05
     for name in compared(estimators_in(errors)):
-        _, shade, dash = LOOKS[name]
+        _, shade, dash = ESTIMATOR_LOOKS[name]
         ratios = [m.errors[name].mse.value / m.errors["ema"].mse.value for m in errors.measurements]
         ax.plot(steps, ratios, dash, color=shade, linewidth=1.5)
         if name.startswith("sgdf"):
@@ -139,7 +139,7 @@ def draw_shares_by_epoch(
         ax.sharey(axes[0])
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         for name in names:
-            label, shade, dash = LOOKS[name]
+            label, shade, dash = ESTIMATOR_LOOKS[name]
             visible = [value if value > low else np.nan for value in shares(name, part)]
             ax.plot(epochs, visible, dash, color=shade, marker="o", ms=3.5, lw=1.5, label=label)
         ax.axhline(1, color=palette.GREY, linewidth=5, alpha=0.3, zorder=0, label="the signal")
@@ -155,7 +155,7 @@ def draw_ratios_by_epoch(
     epochs = sorted(by_epoch)
     ordered = [by_epoch[epoch] for epoch in epochs]
     for name in compared(names):
-        _, shade, dash = LOOKS[name]
+        _, shade, dash = ESTIMATOR_LOOKS[name]
         ratios = [errors.ratio(name, since=errors.after_the_first) for errors in ordered]
         ax.errorbar(
             epochs, [r.value for r in ratios], [2 * r.error for r in ratios],

@@ -68,7 +68,7 @@ def table_of_errors(config: "Config", epoch: int | None, errors: "EstimatorError
     """Sums over the measured steps but the first, where there is nothing to average yet."""
     from rich.table import Table
 
-    from sgdf.analysis.figures.errors import LOOKS
+    from sgdf.analysis.figures.errors import ESTIMATOR_LOOKS
 
     since = errors.after_the_first
     later = [m for m in errors.measurements if m.step >= since]
@@ -87,7 +87,7 @@ def table_of_errors(config: "Config", epoch: int | None, errors: "EstimatorError
     table.add_column("")
     for name in ("bias²", "variance", "error ± se", "error / EMA's ± se"):
         table.add_column(name, justify="right")
-    for name, (label, _, _) in LOOKS.items():
+    for name, (label, _, _) in ESTIMATOR_LOOKS.items():
         error, ratio = errors.relative(name, since), errors.ratio(name, since=since)
         table.add_row(
             label,

@@ -102,7 +102,7 @@ def find(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[S
 
 def labels(configs: "Sequence[Config]") -> list[str]:
     """The optimizer of each run, and as many of its settings as distinguish the runs."""
-    from sgdf.report.records import settings_words
+    from sgdf.report.labels import settings_words
 
     words = [[c.optimizer] for c in configs]
     for more in (
