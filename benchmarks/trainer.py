@@ -22,7 +22,7 @@ from rich.table import Table
 from sgdf.lab import data
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident
+from sgdf.lab.tasks.classify import resident_classifier
 from sgdf.lab.train.loop import Trainer, take_turns
 from sgdf.support import provenance
 
@@ -87,7 +87,7 @@ def trainer(model: str, precision: str, dataset: Dataset, device: torch.device, 
     config = configs.make(
         "cifar10", model=model, optimizer=OPTIMIZER, seed=seed, precision=precision
     )
-    return resident(config, dataset, device)
+    return resident_classifier(config, dataset, device)
 
 
 def alone(model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int) -> dict:
@@ -101,18 +101,18 @@ def alone(model: str, precision: str, dataset: Dataset, device: torch.device, ep
     bare = Bare(trainer(model, precision, dataset, device))
     steps = len(lab.sizes)
     bare(steps // 4)
-    bare_ms, trainer_ms, judge_ms = [], [], []
+    bare_ms, trainer_ms, evaluation_ms = [], [], []
     for _ in range(epochs):
         bare_ms.append(1000 * timed(lambda: bare(steps), device) / steps)
         trainer_ms.append(1000 * timed(lambda: epoch(lab), device) / steps)
-        judge_ms.append(1000 * timed(lab.metrics, device))
+        evaluation_ms.append(1000 * timed(lab.metrics, device))
     return {
         "model": model,
         "precision": precision,
         "bare_ms": bare_ms,
         "trainer_ms": trainer_ms,
-        "evaluation_ms": judge_ms,
-        "epoch_s": (median(trainer_ms) * steps + median(judge_ms)) / 1000,
+        "evaluation_ms": evaluation_ms,
+        "epoch_s": (median(trainer_ms) * steps + median(evaluation_ms)) / 1000,
         "first_epoch_s": ready,
     }
 

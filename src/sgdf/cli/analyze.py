@@ -264,7 +264,7 @@ def open_run(
 
     from sgdf.lab import data, models
     from sgdf.lab.runs.disk import find_checkpoint, require_checkpoint
-    from sgdf.lab.train.pipelines.resident import Images, hold_out
+    from sgdf.lab.train.pipelines.resident import ResidentImages, hold_out
 
     config = subject.config
     checkpoint = require_checkpoint(find_checkpoint(subject.folder, subject.epoch), device)
@@ -275,7 +275,7 @@ def open_run(
         model = models.build(config.model, classes=dataset.classes, shape=(channels, height, width))
     model.load_state_dict(checkpoint["model"])
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    there = Images(training, dataset, device)
+    there = ResidentImages(training, dataset, device)
     order = torch.randperm(len(there), generator=torch.Generator().manual_seed(0))
     chosen = order[: options.images].sort().values.to(device)
     parts = torch.split(chosen, options.batch)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sgdf.analysis.gradients import Record
     from sgdf.lab.data import Dataset
     from sgdf.lab.runs.config import Config
-    from sgdf.lab.train.pipelines.resident import Epochs
+    from sgdf.lab.train.pipelines.resident import ResidentBatches
 
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of its figure 2
 PROMISE = 0.05  # of a step, for a probe
@@ -128,7 +128,7 @@ def weights(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn
     import torch
 
     from sgdf.lab import models
-    from sgdf.lab.train.pipelines.resident import seed_for
+    from sgdf.lab.train.batches import seed_for
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
@@ -138,11 +138,11 @@ def weights(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn
     return model.to(device)
 
 
-def batches(epochs: "Epochs", size: int) -> "Iterator[tuple[Tensor, Tensor]]":
+def batches(epochs: "ResidentBatches", size: int) -> "Iterator[tuple[Tensor, Tensor]]":
     """The same for every optimizer."""
     import torch
 
-    from sgdf.lab.train.loop import batch_sizes
+    from sgdf.lab.train.batches import batch_sizes
 
     epoch = 0
     while True:
@@ -159,7 +159,7 @@ class Training:
 
     def __init__(self, config: "Config", dataset: "Dataset", device: "torch.device") -> None:
         from sgdf.lab import optimizers, tasks
-        from sgdf.lab.train.pipelines.resident import Epochs
+        from sgdf.lab.train.pipelines.resident import ResidentBatches
 
         self.model = weights(config, dataset, device).train()
         named: Any = self.model.named_parameters()
@@ -167,7 +167,7 @@ class Training:
             config.optimizer, named, dict(config.settings), device=device
         )
         augmented = tasks.find(config.task).augmented
-        epochs = Epochs(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
+        epochs = ResidentBatches(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
         self.batches = batches(epochs, config.batch)
         self.loss = math.nan
 
@@ -195,7 +195,7 @@ def watch(
 
     from sgdf.analysis import gradient_figures, gradients
     from sgdf.analysis.probe import counting
-    from sgdf.lab.train.pipelines.resident import seed_for
+    from sgdf.lab.train.batches import seed_for
 
     records: dict[str, Record] = {}
     losses: dict[str, float] = {}
@@ -348,10 +348,10 @@ def measure(
 
     from sgdf.analysis import estimators, gradient_figures
     from sgdf.lab import optimizers
-    from sgdf.lab.train.pipelines.resident import Images
+    from sgdf.lab.train.pipelines.resident import ResidentImages
 
     config, model = start(options, epoch, dataset, device)
-    images = Images(dataset.train, dataset, device)
+    images = ResidentImages(dataset.train, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = order[: options.images].sort().values.to(device)
     data = images.normalised(images.pixels[chosen]), images.labels[chosen]

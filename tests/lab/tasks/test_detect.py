@@ -183,12 +183,12 @@ def test_processes_share_the_images_of_one(data, size):
     examples = voc.load(data, official=False).train
     seen = {}
     for rank in range(size):
-        stream = detector.Stream(examples, CPU, config=config, team=Team(rank, size))
+        stream = detector.DetectionBatches(examples, CPU, config=config, team=Team(rank, size))
         stream.begin(3)
         for place in stream.places():
             (image,), (target,) = stream.take(torch.tensor(place), 1)
             seen[place] = image.sum().item(), target["boxes"].tolist()
-    alone = detector.Stream(examples, CPU, config=config, team=Team())
+    alone = detector.DetectionBatches(examples, CPU, config=config, team=Team())
     alone.begin(3)
     images, targets = alone.take(alone.position, len(examples))
     assert [seen[i] for i in range(len(examples))] == [
@@ -200,7 +200,7 @@ def test_processes_share_the_images_of_one(data, size):
 def test_the_order_is_another_in_every_epoch_and_for_every_seed(data):
     def order(seed: int, epoch: int) -> list[float]:
         config = tiny_config(seed=seed)
-        stream = detector.Stream(
+        stream = detector.DetectionBatches(
             voc.load(data, official=False).train, CPU, config=config, team=Team()
         )
         stream.begin(epoch)
@@ -221,7 +221,7 @@ def tiny_config(seed: int = 0, **overrides) -> configs.Config:
 
 def test_the_loss_is_torchvisions_four_as_a_mean_per_image(data):
     """And every step draws proposals of its own."""
-    trainer = detector.build(tiny_config(batch=3), CPU, data_dir=data)
+    trainer = detector.build_trainer(tiny_config(batch=3), CPU, data_dir=data)
     trainer.model.train()
     trainer.batches.begin(0)
     mine = [trainer._loss(torch.tensor(place), 3)[0] for place in (0, 3)]
@@ -263,7 +263,7 @@ def test_weights_of_another_number_of_classes_get_new_last_layers(tmp_path):
 def test_batch_norms_with_weights_are_frozen(data, tmp_path):
     coco_like(tmp_path / "coco.pth")
     config = tiny_config(weights=str(tmp_path / "coco.pth"))
-    trainer = detector.build(config, CPU, data_dir=data)
+    trainer = detector.build_trainer(config, CPU, data_dir=data)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     for _ in trainer.epoch():
         pass

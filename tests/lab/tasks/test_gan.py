@@ -117,10 +117,10 @@ def test_features_that_are_not_finite_have_no_distance(number):
     """Nor squares that are not; the eigenvalues of such crash the process."""
     good = torch.rand(20, 3, dtype=torch.float64)
     bad = torch.full_like(good, number)
-    with pytest.raises(UserError, match=r"features=given .* not finite for real images"):
+    with pytest.raises(UserError, match=r"features=given .* not finite, .* for real images"):
         Distance(nn.Identity(), "given", iter([good, bad]), ALONE)
     distance = Distance(nn.Identity(), "given", iter([good]), ALONE)
-    with pytest.raises(UserError, match=r"features=given .* not finite for generated images"):
+    with pytest.raises(UserError, match=r"features=given .* not finite, .* for generated images"):
         distance.to(iter([good, bad]))
     assert distance.to(iter([good])) == pytest.approx(0, abs=1e-9)
 
@@ -148,7 +148,7 @@ def test_steps_are_those_of_a_plain_loop(accumulate):
             if isinstance(layer, nn.BatchNorm2d):
                 made.model.generator.layers[i] = nn.Identity()
         made.generator_params = list(made.model.generator.parameters())
-        made.generator_optimizer = made._optimizer_of(made.generator_params)
+        made.optimizers["generator_optimizer"] = made._build_optimizer(made.generator_params)
     generator, critic = plain.model.generator, plain.model.critic
     settings = {"lr": 2e-4, "betas": (0.5, 0.999)}
     for_critic = torch.optim.Adam(critic.parameters(), **settings)
@@ -416,12 +416,12 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
             "features=lab.tasks.gan_driver:Feature cannot be loaded",
         ),
         ("features=no.such:thing", "No module named 'no'"),
-        ("features=lab.tasks.gan_driver:no_network", "gave a int, not a torch.nn.Module"),
+        ("features=lab.tasks.gan_driver:no_network", "is a int, not a torch.nn.Module"),
         ("features=lab.tasks.gan_driver:OneNumber", "gives () for 50 images"),
         ("features=lab.tasks.gan_driver:Fails", "cannot take bytes of (50, 3, 16, 16): not today"),
         (
             "features=lab.tasks.gan_driver:NotFinite",
-            "gives numbers that are not finite for real",
+            "gives features that are not finite, or too large to square, for real images",
         ),
         ("fid_samples=1", "fid_samples is a whole number from 2 on, not 1"),
         ("fid_every=-1", "fid_every is a whole number from 0 on, not -1"),

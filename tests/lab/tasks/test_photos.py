@@ -21,7 +21,8 @@ from sgdf.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf.lab.models import vision as models
-from sgdf.lab.tasks import photos
+from sgdf.lab.tasks.photos import IMAGENET_MODELS, VIT_MODELS
+from sgdf.lab.tasks.photos import classifier as photos
 
 CPU = torch.device("cpu")
 SMALL = ["--device", "cpu", "--set", "classes=3", "--set", "size=64", "--set", "batch=9"]
@@ -102,8 +103,8 @@ def test_a_run_from_small_images(sgdf, tmp_path):
 def test_small_images_are_enlarged_and_flipped():
     config = configs.make("finetune-cifar10", model="vit-tiny", data="synthetic",
                           overrides={"weights": "random", "size": 96})  # fmt: skip
-    classes, batches, judged = photos.resident(config, None, CPU, None)
-    assert (classes, len(batches), len(judged["test"])) == (10, 2048, 512)
+    classes, batches, evaluation = photos.resident_data(config, None, CPU, None)
+    assert (classes, len(batches), len(evaluation["test"])) == (10, 2048, 512)
     batches.begin(0)
     images, labels = batches.take(batches.position, 20)
     assert images.shape == (20, 3, 96, 96)
@@ -142,17 +143,17 @@ def test_top5():
     model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(8, 8))
     torch.nn.init.eye_(model[1].weight)
     torch.nn.init.zeros_(model[1].bias)
-    made = photos.Classifier(config, model, Training(), {"test": Answers()}, CPU)
-    judged = made._judge()
+    trainer = photos.Classifier(config, model, Training(), {"test": Answers()}, CPU)
+    measured = trainer._evaluate()
     before = (answers > answers[:, 2:3]).sum(1)  # answers that are before the right one
     assert before.tolist() == [5, 6, 7, 0, 1, 2, 3, 4]
-    assert judged["test_accuracy"][0] == 100
-    assert judged["test_top5_accuracy"][0] == 500
+    assert measured["test_accuracy"][0] == 100
+    assert measured["test_top5_accuracy"][0] == 500
 
 
 def test_the_names_of_the_networks():
-    assert tuple(models.CONVOLUTIONAL) == tasks.IMAGENET_MODELS
-    assert tuple(models.TRANSFORMERS) == tasks.VIT_MODELS
+    assert tuple(models.CONVOLUTIONAL) == IMAGENET_MODELS
+    assert tuple(models.TRANSFORMERS) == VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):
             model = models.build(name, classes=7, size=224)
@@ -362,7 +363,7 @@ def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     words = [*PETS, "--epochs", 2, "--data-dir", root]
     code, said = sgdf(*words)
     assert code == 1
-    assert f"{path} is not a whole image (image file is truncated" in said
+    assert f"{path} is not a complete image (image file is truncated" in said
     assert not multiprocessing.active_children(), "nothing works on"
     path.write_bytes(whole)
     code, said = sgdf(*words)
@@ -370,7 +371,7 @@ def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
 
 
 def test_a_run_without_torchvision_says_what_it_needs(sgdf, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sgdf.lab.tasks.photos")
+    monkeypatch.delitem(sys.modules, "sgdf.lab.tasks.photos.classifier")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     code, said = sgdf(*PETS)
     assert code == 1

@@ -1,4 +1,4 @@
-"""The trainer against a plain loop, and its parts against what the protocol says."""
+"""The trainer against a plain loop, and its parts against the protocol."""
 
 import math
 
@@ -9,10 +9,16 @@ from torch.nn import functional as F
 from sgdf.lab import data, optimizers
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident
+from sgdf.lab.tasks.classify import Classifier, resident_classifier
 from sgdf.lab.train import schedules
-from sgdf.lab.train.loop import Trainer, batch_sizes, piece_sizes, take_turns
-from sgdf.lab.train.pipelines.resident import PADDING, Epochs, Images, hold_out, seed_for
+from sgdf.lab.train.batches import batch_sizes, piece_sizes, seed_for
+from sgdf.lab.train.loop import Trainer, take_turns
+from sgdf.lab.train.pipelines.resident import (
+    PADDING,
+    ResidentBatches,
+    ResidentImages,
+    hold_out,
+)
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -43,7 +49,7 @@ def trainer_for(dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, **ove
     config = configs.make(
         "cifar10", model="cnn", optimizer=optimizer, epochs=epochs, overrides=overrides
     )
-    return resident(config, dataset, CPU)
+    return resident_classifier(config, dataset, CPU)
 
 
 def run_epoch(trainer: Trainer) -> dict:
@@ -52,7 +58,7 @@ def run_epoch(trainer: Trainer) -> dict:
     return trainer.metrics()
 
 
-# --- the whole against a plain loop ---------------------------------------------------------------
+# --- training against a plain loop ---------------------------------------------------------------
 
 
 def plain_batch(dataset: Dataset, order, ys, xs, flips):
@@ -116,23 +122,23 @@ def test_clipping_bounds_the_gradient(cifar):
     assert clipped["direction_norm"] == pytest.approx(0.01, rel=1e-2)
 
 
-def test_trainers_side_by_side_draw_numbers_of_their_own(cifar):
-    """For dropout, also without graphs: as those whose images are decoded train on a GPU."""
+def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
+    """For dropout, without graphs: as on a GPU with images that are decoded."""
 
     def make(seed: int) -> Trainer:
         config = configs.make("cifar10", seed=seed, overrides={"lr": 0.02, "batch": 10})
-        return resident(config, small(cifar, 20, 10), CPU)
+        return resident_classifier(config, small(cifar, 20, 10), CPU)
 
     before = torch.get_rng_state()
     alone = [run_epoch(make(seed)) for seed in (0, 1)]
     trainers = [make(seed) for seed in (0, 1)]
     take_turns([trainer.epoch() for trainer in trainers])
     assert [trainer.metrics() for trainer in trainers] == alone
-    assert torch.equal(torch.get_rng_state(), before), "nor does anyone else notice"
+    assert torch.equal(torch.get_rng_state(), before), "torch's own are left alone"
 
 
 @pytest.mark.parametrize("name", optimizers.NAMES)
-def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
+def test_every_optimizer_trains_and_resumes_bit_for_bit(cifar, name, tmp_path):
     straight = trainer_for(cifar, name, epochs=3)
     for _ in range(3):
         expected = run_epoch(straight)
@@ -150,7 +156,7 @@ def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
         assert torch.equal(a, b)
 
 
-def test_sophia_gets_its_curvature_every_tenth_step(cifar):
+def test_sophia_gets_a_hessian_estimate_every_tenth_step(cifar):
     trainer = trainer_for(cifar, "sophia-g", epochs=5)
     counted = []
     update = trainer.optimizer.update_hessian
@@ -160,8 +166,8 @@ def test_sophia_gets_its_curvature_every_tenth_step(cifar):
     assert counted == [22, 22]  # steps 10 and 20 are last batches
 
 
-def test_sophias_draw_comes_in_pieces_too(cifar):
-    """Which are there to save memory; and they are those of the batch that was just learned."""
+def test_sophias_estimate_is_accumulated_in_pieces(cifar):
+    """The pieces of the batch of the same step."""
     trainer = trainer_for(cifar, "sophia-g", hessian_every=5, accumulate=4)  # after the last of 5
     taken = []
     take = trainer.batches.take
@@ -173,7 +179,7 @@ def test_sophias_draw_comes_in_pieces_too(cifar):
     assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
 
 
-def test_same_seed_same_start_whatever_the_optimizer(cifar):
+def test_same_seed_same_start_for_every_optimizer(cifar):
     first, second = trainer_for(cifar, "sgd"), trainer_for(cifar, "adam")
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -182,7 +188,7 @@ def test_same_seed_same_start_whatever_the_optimizer(cifar):
     assert torch.equal(first.batches.plan, second.batches.plan)
 
 
-def test_a_trainer_leaves_other_random_numbers_alone_when_made(cifar):
+def test_building_a_trainer_leaves_torchs_random_numbers_alone(cifar):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -218,7 +224,7 @@ def test_pieces():
 
 
 def test_every_image_once_an_epoch_and_another_order_in_each(cifar):
-    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=True)
+    epochs = ResidentBatches(cifar.train, cifar, CPU, seed=0, augmented=True)
     plans = []
     for epoch in (0, 1, 0):
         epochs.begin(epoch)
@@ -226,19 +232,19 @@ def test_every_image_once_an_epoch_and_another_order_in_each(cifar):
         assert sorted(epochs.plan[0].tolist()) == list(range(150))
     assert torch.equal(plans[0], plans[2])
     assert not torch.equal(plans[0], plans[1])
-    other = Epochs(cifar.train, cifar, CPU, seed=1, augmented=True)
+    other = ResidentBatches(cifar.train, cifar, CPU, seed=1, augmented=True)
     other.begin(0)
     assert not torch.equal(plans[0], other.plan)
     assert plans[0][1:3].unique().tolist() == list(range(9))  # all offsets of a padding of 4
     assert 0.3 < plans[0][3].float().mean() < 0.7
 
 
-def test_without_augmentation_pixels_come_as_they_are(cifar):
-    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=False)
+def test_without_augmentation_pixels_are_unchanged(cifar):
+    epochs = ResidentBatches(cifar.train, cifar, CPU, seed=0, augmented=False)
     epochs.begin(0)
     images, labels = epochs.take(torch.tensor(10), 7)
     index = epochs.plan[0, 10:17].long()
-    assert torch.equal(images, Images(cifar.train, cifar, CPU).normalised(
+    assert torch.equal(images, ResidentImages(cifar.train, cifar, CPU).normalised(
         cifar.train.images[index].permute(0, 2, 3, 1)))  # fmt: skip
     assert torch.equal(labels, cifar.train.labels[index])
     assert images.is_contiguous(memory_format=torch.channels_last)
