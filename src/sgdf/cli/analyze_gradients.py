@@ -167,7 +167,9 @@ class Training:
             config.optimizer, named, dict(config.settings), device=device
         )
         augmented = tasks.find(config.task).augmented
-        epochs = ResidentBatches(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
+        epochs = ResidentBatches(
+            dataset.train, dataset, device, seed=config.seed, augmented=augmented
+        )
         self.batches = batches(epochs, config.batch)
         self.loss = math.nan
 

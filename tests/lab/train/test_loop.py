@@ -1,5 +1,6 @@
 """The trainer against a plain loop, and its parts against the protocol."""
 
+import copy
 import math
 
 import pytest
@@ -122,6 +123,30 @@ def test_clipping_bounds_the_gradient(cifar):
     assert clipped["direction_norm"] == pytest.approx(0.01, rel=1e-2)
 
 
+def test_recorded_norms_of_a_large_model_are_right(cifar):
+    """Of 12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
+    config = configs.make("cifar10", model="cnn", optimizer="sgd", epochs=1,
+                          overrides={"lr": 0.1, "batch": 8, "norms": True})  # fmt: skip
+    few = small(cifar, 8, 8)
+    batches = ResidentBatches(few.train, few, CPU, seed=0, augmented=False)
+    layers = torch.nn.Linear(3072, 4000), torch.nn.Tanh(), torch.nn.Linear(4000, 10)
+    model = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    before = [p.detach().double() for p in model.parameters()]
+    trainer = Classifier(config, model, batches, {}, CPU)
+    metrics = run_epoch(trainer)  # one step
+
+    def norm(tensors) -> float:
+        return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
+
+    grads = [p.grad for p in model.parameters()]
+    change = [a - b.detach() for a, b in zip(before, model.parameters(), strict=True)]
+    assert metrics["gradient_norm"] == pytest.approx(norm(grads), rel=1e-12)
+    # The change itself is a difference of float32 numbers.
+    assert metrics["direction_norm"] == pytest.approx(norm(change) / 0.1, rel=1e-6)
+    float32 = torch.stack(torch._foreach_norm(grads)).norm().item()
+    assert abs(float32 / norm(grads) - 1) > 1e-5, "or this test tests nothing"
+
+
 def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
     """For dropout, without graphs: as on a GPU with images that are decoded."""
 
@@ -177,6 +202,76 @@ def test_sophias_estimate_is_accumulated_in_pieces(cifar):
     )[1]
     run_epoch(trainer)
     assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
+
+
+class OwnSophia(torch.optim.SGD):
+    """A user's optimizer that wants Hessian estimates; not one of the lab's classes."""
+
+    hessian_every = 2
+    sizes: tuple[int, ...] = ()
+
+    def update_hessian(self, batch_size: int) -> None:
+        self.sizes += (batch_size,)
+
+
+def test_any_optimizer_can_ask_for_hessian_estimates(cifar, monkeypatch):
+    monkeypatch.setattr(optimizers, "build", lambda name, params, *_, **__: OwnSophia(params, 0.1))
+    trainer = trainer_for(cifar)
+    run_epoch(trainer)
+    assert trainer.optimizer.sizes == (32, 32)
+    with pytest.raises(UserError, match="sgd needs a task with classes"):
+        Trainer(trainer.config, trainer.model, trainer.batches, CPU)
+
+
+class TwoOptimizers(Classifier):
+    """As WGAN-GP uses the hooks: a second list of parameters, trained every third step."""
+
+    def _trained_parameters(self):
+        *first, last = self.model.parameters()
+        return {"optimizer": first, "last_optimizer": [last]}
+
+    def _extra_every(self):
+        return 3
+
+    def _extra_step(self, size):
+        optimizer = self.optimizers["last_optimizer"]
+        optimizer.zero_grad()
+        loss, _ = self._loss(self.batches.position - size, size)
+        loss.backward(inputs=optimizer.param_groups[0]["params"])
+        optimizer.step()
+
+
+def test_a_task_may_train_with_several_optimizers(cifar, monkeypatch):
+    """One is built for each list of parameters and no other; all are saved and restored."""
+    built = []
+    build = optimizers.build
+
+    def counted(name, params, settings, *, device):
+        built.append(len(params))
+        return build(name, params, settings, device=device)
+
+    monkeypatch.setattr(optimizers, "build", counted)
+    config = configs.make("cifar10", model="cnn", optimizer="adam", epochs=2,
+                          overrides={"batch": 32})  # fmt: skip
+
+    def make():
+        plain = trainer_for(cifar)
+        built.clear()
+        return TwoOptimizers(config, plain.model, plain.batches, {}, CPU)
+
+    trainer = make()
+    params = len(list(trainer.model.parameters()))
+    assert built == [params - 1, 1]
+    run_epoch(trainer)  # 5 steps
+    state = trainer.state_dict()
+    assert list(state) == ["epoch", "model", "optimizer", "last_optimizer"]
+    assert {float(s["step"]) for s in state["optimizer"]["state"].values()} == {5}
+    assert {float(s["step"]) for s in state["last_optimizer"]["state"].values()} == {1}
+    resumed = make()
+    resumed.load_state_dict(copy.deepcopy(state))
+    assert run_epoch(resumed) == run_epoch(trainer)
+    (moments,) = resumed.optimizers["last_optimizer"].state.values()
+    assert float(moments["step"]) == 3, "steps are counted through the run: 3, 6 and 9"
 
 
 def test_same_seed_same_start_for_every_optimizer(cifar):
