@@ -508,7 +508,7 @@ TORCHRUN = [
 
 
 def test_two_processes_take_the_steps_of_one(tmp_path):
-    """With an image in each piece, they also draw the same proposals."""
+    """With micro-batches of one image, they also draw the same proposals."""
     coco_like(tmp_path / "coco.pth")
     made_voc.make(tmp_path / "data", train=5, test=3)
     words = ["--epochs", "2", "--set", f"weights={tmp_path}/coco.pth", "--set", "accumulate=2",

@@ -140,7 +140,7 @@ def test_the_penalty_is_on_the_slope_of_every_image():
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_steps_are_those_of_a_plain_loop(accumulate):
     """Fifteen steps over three epochs, the generator's after the 5th, the 10th and so on."""
-    # Batch norm is over a piece of a batch: pieces need the critic and generator without it.
+    # Batch norm is over a micro-batch: several of them need networks without it.
     norm = "batch" if accumulate == 1 else "layer"
     trainer, plain = build(accumulate=accumulate, critic_norm=norm), build(critic_norm=norm)
     for made in (trainer, plain) if accumulate > 1 else ():
@@ -423,8 +423,8 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
             "features=lab.tasks.gan_driver:NotFinite",
             "gives features that are not finite, or too large to square, for real images",
         ),
-        ("fid_samples=1", "fid_samples is a whole number from 2 on, not 1"),
-        ("fid_every=-1", "fid_every is a whole number from 0 on, not -1"),
+        ("fid_samples=1", "fid_samples is an integer of at least 2, not 1"),
+        ("fid_every=-1", "fid_every is an integer of at least 0, not -1"),
         ("fid_sample=3", "fid_sample"),
         ("critic_norm=bach", "did you mean batch?"),
         ("critic_norm=['batch']", "there is no critic_norm \"['batch']\""),

@@ -201,7 +201,7 @@ def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
     ("shard", "held_out"), [([], 5), (["--shard"], 10)], ids=["batches", "weights"]
 )
 def test_two_processes_take_the_steps_of_one(server, data, tmp_path, shard, held_out):
-    """A batch of 9 as 5 and 4, each in two pieces; the last one has 6 images, or one."""
+    """A batch of 9 as 5 and 4, each in two micro-batches; the last one has 6 images, or one."""
     words = [*PETS, "--epochs", "2", "--data-dir", str(data), "--set", f"validation={held_out}"]
     two = start([*TORCHRUN, "-m", "sgdf", *words, *shard, "--out", "two"], tmp_path)
     assert server.run(tuple(words), tmp_path / "one").code == 0
@@ -346,8 +346,8 @@ def test_mistakes(sgdf, tmp_path):
     says(r"pets has 3 classes, and pets here 4: --set classes=3", *tiny, "--set", "classes=4")
     says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
     says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
-    says(r"size is a whole number from 1 on, not 'big'", *tiny, "--set", "size=big")
-    says(r"classes is a whole number from 0 on, not -1", *tiny, "--set", "classes=-1")
+    says(r"size is an integer of at least 1, not 'big'", *tiny, "--set", "size=big")
+    says(r"classes is an integer of at least 0, not -1", *tiny, "--set", "classes=-1")
     says(r"no synthetic stand-in for pets", *tiny, "--data", "synthetic")
     says(r"no model 'vgg11'; there are vit-b32, vit-l32, vit-tiny", *tiny[:1], "--model", "vgg11")
     says(r"no model 'vit-b32'; there are densenet121", "imagenet", "--model", "vit-b32")

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sgdf.lab.tasks.registry import Metric, Task, register
-from sgdf.lab.train.batches import seed_for
+from sgdf.lab.tasks.registry import Metric, Task
 from sgdf.lab.train.distributed import ALONE
 from sgdf.lab.train.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
 
-register(
+TASKS = (
     Task(
         "line",
         "linear",
@@ -39,7 +38,7 @@ register(
         models=("linear",),
         metrics=(Metric("test_error", "squared error", unit="", lower_is_better=True),),
         options={"slope": 2.0},
-    )
+    ),
 )
 
 
@@ -142,7 +141,8 @@ def test_the_tasks():
 
 
 def test_two_tasks_cannot_share_a_name(monkeypatch):
-    monkeypatch.setattr(tasks.registry, "TASKS", dict(tasks.TASKS))
-    tasks.register(tasks.find("digits"))
+    assert tasks.discover() == tasks.TASKS
+    same = tasks.Task("digits", "cnn", epochs=1, batch=1)
+    monkeypatch.setattr("sgdf.lab.tasks.gan.TASKS", (same,))
     with pytest.raises(ValueError, match="two tasks with the name digits"):
-        tasks.register(tasks.Task("digits", "cnn", epochs=1, batch=1))
+        tasks.discover()

@@ -16,7 +16,7 @@ from lab.data import layouts
 from sgdf.lab.data import folders
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.session import stop_when_asked
-from sgdf.lab.train.batches import piece_sizes
+from sgdf.lab.train.batches import micro_batch_sizes
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.pipelines import decoded
 from sgdf.support.errors import UserError
@@ -45,8 +45,8 @@ def batches_of(root, team=ALONE, **settings):
     return photos.decoded_data(make(**settings), root, CPU, team)[1]
 
 
-def pieces_of(batches, epoch):
-    """All pieces of an epoch in the order in which a trainer takes them."""
+def micro_batches_of(batches, epoch):
+    """All micro-batches of an epoch, in the order in which a trainer takes them."""
     batches.begin(epoch)
     taken = []
     for _, images in batches.plan(epoch):
@@ -60,7 +60,7 @@ def pieces_of(batches, epoch):
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_shares_and_pieces_make_the_batches_of_one(root, processes, accumulate):
+def test_shares_and_micro_batches_make_the_batches_of_one_process(root, processes, accumulate):
     """21 images in batches of 8, 8 and 5."""
     alone = [images for _, images in batches_of(root).plan(1)]
     assert [len(images) for images in alone] == [8, 8, 5]
@@ -73,7 +73,7 @@ def test_shares_and_pieces_make_the_batches_of_one(root, processes, accumulate):
         shared: list[int] = []
         for rank, plan in enumerate(parts):
             mine = Team(rank, processes).share(len(batch))[1]
-            sizes = piece_sizes(mine, accumulate)
+            sizes = micro_batch_sizes(mine, accumulate)
             for size in sizes:
                 epoch, images = plan.pop(0)
                 assert (epoch, len(images)) == (1, size)
@@ -109,11 +109,11 @@ def test_the_number_of_workers_changes_nothing(root, monkeypatch):
     for workers in (0, 1, 2):
         monkeypatch.setenv("SGDF_WORKERS", str(workers))
         batches = batches_of(root)
-        taken[workers] = pieces_of(batches, 0) + pieces_of(batches, 1)
-    for pieces in zip(*taken.values(), strict=True):
-        for pixels, labels in pieces[1:]:
-            assert torch.equal(pixels, pieces[0][0])
-            assert torch.equal(labels, pieces[0][1])
+        taken[workers] = micro_batches_of(batches, 0) + micro_batches_of(batches, 1)
+    for first, *others in zip(*taken.values(), strict=True):
+        for pixels, labels in others:
+            assert torch.equal(pixels, first[0])
+            assert torch.equal(labels, first[1])
 
 
 def test_an_image_is_changed_by_seed_epoch_and_itself_alone(root):
@@ -132,7 +132,7 @@ def test_decoding_leaves_the_random_numbers_alone(root, monkeypatch):
     batches = batches_of(root)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    pieces_of(batches, 0)
+    micro_batches_of(batches, 0)
     list(photos.decoded_data(make(), root, CPU, ALONE)[2]["test"].batches(0, 4))
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -183,7 +183,7 @@ def test_fine_tuning_sees_complete_images_flipped_or_not(tmp_path):
     assert min(seen.values()) >= 3
     middle = [bytes(batches.decoder.image(0, i)[32, :4]) for i in range(24)]
     _, _, evaluation = photos.decoded_data(make("finetune-pets", size=64), tmp_path, CPU, ALONE)
-    decoder = decoded.PieceDecoder(files, evaluation["test"].decoder.transform, 0)
+    decoder = decoded.MicroBatchDecoder(files, evaluation["test"].decoder.transform, 0)
     plain = [bytes(decoder.image(0, i)[32, :4]) for i in range(24)]
     assert 3 <= sum(a == b for a, b in zip(middle, plain, strict=True)) <= 21, "each by itself"
 
@@ -219,7 +219,7 @@ def trainer_for(root, **settings):
 
 
 def test_the_last_batch_can_be_taken_again(root):
-    """As for Sophia's estimate: by its position, in one piece, after all of its pieces."""
+    """As for Sophia's estimate: by its position, at once, after all of its micro-batches."""
     batches = batches_of(root, Team(1, 2), accumulate=2)
     batches.begin(0)
     for first, size in ((4, 2), (6, 2), (12, 2), (14, 2)):  # the second halves of two batches
@@ -264,7 +264,7 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path, monkeypatch, workers
     else:
         path.write_bytes(path.read_bytes()[:500] if damage == "cut" else b"no image")
     with pytest.raises(UserError) as raised:
-        pieces_of(batches, 0)
+        micro_batches_of(batches, 0)
     message = str(raised.value)
     assert message.startswith(f"{path} is not a complete image (")
     assert message.endswith("): replace the file")
@@ -274,16 +274,16 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path, monkeypatch, workers
 def test_a_process_that_dies_is_reported(root, monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "1")
     me = os.getpid()
-    image = decoded.PieceDecoder.image
+    image = decoded.MicroBatchDecoder.image
 
     def die(self, epoch, index):
         if os.getpid() != me:
             os.kill(os.getpid(), signal.SIGKILL)
         return image(self, epoch, index)
 
-    monkeypatch.setattr(decoded.PieceDecoder, "image", die)
+    monkeypatch.setattr(decoded.MicroBatchDecoder, "image", die)
     with pytest.raises(UserError, match=r"a process that decodes images died .+SGDF_WORKERS"):
-        pieces_of(batches_of(root), 0)
+        micro_batches_of(batches_of(root), 0)
 
 
 def test_decoding_processes_ignore_ctrl_c(root, monkeypatch, capfd):
@@ -320,5 +320,5 @@ def test_number_of_decoding_processes(monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "5")
     assert decoded.workers_for(100) == 5
     monkeypatch.setenv("SGDF_WORKERS", "many")
-    with pytest.raises(UserError, match="SGDF_WORKERS is a whole number from 0 on, not 'many'"):
+    with pytest.raises(UserError, match="SGDF_WORKERS is an integer of at least 0, not 'many'"):
         decoded.workers_for(100)

@@ -12,7 +12,7 @@ from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
 from sgdf.lab.tasks.classify import Classifier, resident_classifier
 from sgdf.lab.train import schedules
-from sgdf.lab.train.batches import batch_sizes, piece_sizes, seed_for
+from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.loop import Trainer, take_turns
 from sgdf.lab.train.pipelines.resident import (
     PADDING,
@@ -104,12 +104,12 @@ def test_equals_a_plain_loop(cifar):
         torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-5)
 
 
-def test_pieces_of_a_batch_add_up(cifar):
-    whole, pieces = trainer_for(cifar), trainer_for(cifar, accumulate=5)
+def test_micro_batches_add_up(cifar):
+    plain, accumulating = trainer_for(cifar), trainer_for(cifar, accumulate=5)
     for _ in range(2):
-        first, second = run_epoch(whole), run_epoch(pieces)
+        first, second = run_epoch(plain), run_epoch(accumulating)
         assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)
-    for a, b in zip(whole.model.parameters(), pieces.model.parameters(), strict=True):
+    for a, b in zip(plain.model.parameters(), accumulating.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
@@ -191,8 +191,8 @@ def test_sophia_gets_a_hessian_estimate_every_tenth_step(cifar):
     assert counted == [22, 22]  # steps 10 and 20 are last batches
 
 
-def test_sophias_estimate_is_accumulated_in_pieces(cifar):
-    """The pieces of the batch of the same step."""
+def test_sophias_estimate_is_accumulated(cifar):
+    """Over the micro-batches of the same step's batch."""
     trainer = trainer_for(cifar, "sophia-g", hessian_every=5, accumulate=4)  # after the last of 5
     taken = []
     take = trainer.batches.take
@@ -312,10 +312,10 @@ def test_the_last_batch_is_kept():
     assert batch_sizes(5, 128) == [5]
 
 
-def test_pieces():
-    assert piece_sizes(128, 1) == [128]
-    assert piece_sizes(10, 4) == [3, 3, 2, 2]
-    assert piece_sizes(2, 4) == [1, 1]
+def test_micro_batch_sizes():
+    assert micro_batch_sizes(128, 1) == [128]
+    assert micro_batch_sizes(10, 4) == [3, 3, 2, 2]
+    assert micro_batch_sizes(2, 4) == [1, 1]
 
 
 def test_every_image_once_an_epoch_and_another_order_in_each(cifar):

@@ -1,17 +1,36 @@
-"""What can be trained: every file or folder of this package that calls `register` adds its tasks.
+"""What can be trained: every file or folder of this package that defines `TASKS` adds its own.
 
-To add a task, add a file here. It registers a `Task` and has `check` and `build_trainer`, as
-`classify.py` does. All files are imported with the package, before `sgdf.lab.runs`: a file imports
-`Config` for its type hints only (``if TYPE_CHECKING:``), and what needs an extra goes into a second
-module, named by `Task.trainer` and imported when a run begins, as in `detect/`.
+To add a task, add a file here with `TASKS`, `check` and `build_trainer`, as `classify.py` has them.
+All files are imported with the package, before `sgdf.lab.runs`: a file imports `Config` for type
+hints only (``if TYPE_CHECKING:``). Code that needs an extra goes into a second module, which
+`Task.trainer` names and which is imported when a run begins, as in `detect/`.
 """
 
 import importlib
 import pkgutil
 
-from sgdf.lab.tasks.registry import TASKS, Metric, Task, find, register
+from sgdf.lab.tasks.registry import Metric, Task
+from sgdf.support.errors import unknown
 
-__all__ = ["TASKS", "Metric", "Task", "find", "register"]
+__all__ = ["TASKS", "Metric", "Task", "discover", "find"]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+
+def discover() -> dict[str, Task]:
+    """The tasks that the modules of this package define, by name."""
+    tasks: dict[str, Task] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for task in vars(importlib.import_module(f"{__name__}.{module.name}")).get("TASKS", ()):
+            if task.name in tasks:
+                raise ValueError(f"there are two tasks with the name {task.name}")
+            tasks[task.name] = task
+    return tasks
+
+
+TASKS = discover()
+
+
+def find(name: str) -> Task:
+    """The task of that name; `UserError` if there is none."""
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return TASKS[name]

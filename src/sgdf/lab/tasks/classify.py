@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf.lab import data, models
+from sgdf.lab import data, models, tasks
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.tasks.registry import Task, find, register
-from sgdf.lab.train.batches import Batches, piece_sizes, seed_for
+from sgdf.lab.tasks.registry import Task
+from sgdf.lab.train.batches import Batches, micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import ALONE, Team, unsharded
-from sgdf.lab.train.loop import Trainer, UsesHessian, hessian_every
+from sgdf.lab.train.loop import Trainer
 from sgdf.lab.train.pipelines.resident import ResidentBatches, ResidentImages, hold_out
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
 
-register(
+TASKS = (
     Task("digits", "mlp", epochs=20, batch=32),
     Task("fashion-mnist", "cnn", epochs=20, batch=128),
     Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
@@ -48,7 +48,7 @@ def build_trainer(
 
 @functools.lru_cache(maxsize=1)  # runs together, and one after another, mostly share it
 def load_dataset(task: str, data_dir: Path | None, synthetic: bool) -> Dataset:
-    return data.load(find(task).dataset, data_dir, synthetic=synthetic)
+    return data.load(tasks.find(task).dataset, data_dir, synthetic=synthetic)
 
 
 def resident_classifier(
@@ -66,7 +66,7 @@ def resident_classifier(
         shape = channels, height, width
         model = models.build(config.model, classes=dataset.classes, shape=shape)
     training, evaluation = splits(config, dataset)
-    augmented = find(config.task).augmented
+    augmented = tasks.find(config.task).augmented
     batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
@@ -120,7 +120,7 @@ class Classifier(Trainer):
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
         self.evaluation = evaluation
-        keys = {metric.key for metric in find(config.task).metrics}
+        keys = {metric.key for metric in tasks.find(config.task).metrics}
         self.counts_top5 = "test_top5_accuracy" in keys
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -133,18 +133,18 @@ class Classifier(Trainer):
     # --- a Hessian estimate, for Sophia ---------------------------------------------------------
 
     def _extra_every(self) -> int:
-        return hessian_every(self.optimizer) or 0
+        optimizer = self._hessian_optimizer()
+        return optimizer.hessian_every if optimizer else 0
 
     def _extra_step(self, size: int) -> None:
         """Give the optimizer the gradient for labels drawn from the model's own output."""
-        assert isinstance(self.optimizer, UsesHessian)
         if self.team.shards:
             raise UserError(f"{self.config.optimizer} does not support --shard")
         self.optimizer.zero_grad(set_to_none=True)
         start, share = self.team.share(size)
         position = self.batches.position - size + start
-        for piece in piece_sizes(share, self.config.accumulate):
-            images, _ = self.batches.take(position, piece)
+        for count in micro_batch_sizes(share, self.config.accumulate):
+            images, _ = self.batches.take(position, count)
             with self._autocast():
                 logits = self.model(images)
             logits = logits.float()
@@ -152,9 +152,11 @@ class Classifier(Trainer):
             noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
             labels = (logits.detach() + noise).argmax(1)
             (F.cross_entropy(logits, labels, reduction="sum") / size).backward()
-            position = position + piece
+            position = position + count
         self.team.sum_(self._grads())
-        self.optimizer.update_hessian(size)
+        optimizer = self._hessian_optimizer()
+        assert optimizer
+        optimizer.update_hessian(size)
 
     # --- evaluation -----------------------------------------------------------------------------
 

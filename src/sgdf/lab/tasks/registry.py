@@ -1,10 +1,8 @@
-"""Tasks by name: what each trains, by which protocol, and the metrics it is compared by."""
+"""A task: what is trained, by which protocol, and the metrics that its runs are compared by."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from sgdf.support.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -70,18 +68,3 @@ class Task:
         'classify'
         """
         return self.trainer.removeprefix("sgdf.lab.tasks.").partition(".")[0]
-
-
-TASKS: dict[str, Task] = {}
-
-
-def register(*tasks: Task) -> None:
-    for task in tasks:
-        if TASKS.setdefault(task.name, task) != task:
-            raise ValueError(f"there are two tasks with the name {task.name}")
-
-
-def find(name: str) -> Task:
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return TASKS[name]

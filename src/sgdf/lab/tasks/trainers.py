@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sgdf.lab.tasks.registry import find
+from sgdf.lab import tasks
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError
@@ -38,6 +38,6 @@ def check(config: "Config", data_dir: Path | None) -> None:
 
 def module_of(config: "Config") -> ModuleType:
     try:
-        return importlib.import_module(find(config.task).trainer)
+        return importlib.import_module(tasks.find(config.task).trainer)
     except ModuleNotFoundError as error:
         raise UserError(f'{config.task} needs {error.name}: pip install "sgdf[vision]"') from None

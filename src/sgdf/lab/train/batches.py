@@ -30,10 +30,10 @@ def batch_sizes(examples: int, batch: int) -> list[int]:
     return [batch] * (examples // batch) + ([rest] if rest else [])
 
 
-def piece_sizes(size: int, pieces: int) -> list[int]:
-    """Split a batch for gradient accumulation; sizes differ by one at most."""
-    least, rest = divmod(size, pieces)
-    return [part for part in (least + (i < rest) for i in range(pieces)) if part]
+def micro_batch_sizes(size: int, count: int) -> list[int]:
+    """Split a batch into `count` micro-batches, or fewer; sizes differ by one at most."""
+    least, rest = divmod(size, count)
+    return [part for part in (least + (i < rest) for i in range(count)) if part]
 
 
 def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from sgdf.lab import optimizers
 from sgdf.lab.train import schedules
-from sgdf.lab.train.batches import Batches, batch_sizes, piece_sizes, seed_for
+from sgdf.lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.checkpoints import load_optimizer
 from sgdf.lab.train.cuda_graphs import CudaGraphs
 from sgdf.lab.train.distributed import ALONE, Team, gathered, scattered
@@ -27,18 +27,13 @@ if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time 
 
 
 @runtime_checkable
-class UsesHessian(Protocol):
-    """An optimizer that wants a Hessian estimate every `hessian_every` steps (0: never)."""
+class HessianOptimizer(Protocol):
+    """An optimizer that needs a Hessian estimate every `hessian_every` steps (0: never)."""
 
     hessian_every: int
 
     def update_hessian(self, batch_size: int) -> None:
         """Take the gradients of a loss with labels that were drawn from the model's output."""
-
-
-def hessian_every(optimizer: Optimizer) -> int | None:
-    """Steps between the Hessian estimates that the optimizer wants; None: it takes none."""
-    return optimizer.hessian_every if isinstance(optimizer, UsesHessian) else None
 
 
 class Trainer:
@@ -88,7 +83,7 @@ class Trainer:
         self.lrs = torch.zeros(len(self.sizes), device=device)
         self.sums = EpochSums(device)
         # Compiling the smaller last batch as well would take as long again, for one step an epoch.
-        self.compiled_size = piece_sizes(team.share(config.batch)[1], config.accumulate)[0]
+        self.compiled_size = micro_batch_sizes(team.share(config.batch)[1], config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
         if self.on_gpu and compile and not team.shards:
             # One function for all models and precisions of a table, each compiled for itself.
@@ -107,9 +102,13 @@ class Trainer:
 
     def _extra_every(self) -> int:
         """`_extra_step` follows every so many steps of the run; 0: none."""
-        if hessian_every(self.optimizer) is not None:
+        if self._hessian_optimizer():
             raise UserError(f"{self.config.optimizer} needs a task with classes")
         return 0
+
+    def _hessian_optimizer(self) -> HessianOptimizer | None:
+        """The optimizer, if it needs Hessian estimates."""
+        return self.optimizer if isinstance(self.optimizer, HessianOptimizer) else None
 
     def _extra_step(self, size: int) -> None:
         """The second part of a step whose batch had `size` examples."""
@@ -221,20 +220,20 @@ class Trainer:
         self._update(size, extra)
 
     def _gradients(self, size: int) -> list[Tensor]:
-        """Forward and backward of this process's share of the next `size` examples, in pieces."""
+        """Forward and backward of this process's share of `size` examples, by micro-batch."""
         self.optimizer.zero_grad(set_to_none=True)
         start, share = self.team.share(size)
         self._skip(start)
-        pieces = piece_sizes(share, self.config.accumulate)
-        for piece in pieces:
-            compute = self.compiled_loss if piece == self.compiled_size else self._loss
-            loss, correct = compute(self.batches.position, piece)
+        micro_batches = micro_batch_sizes(share, self.config.accumulate)
+        for count in micro_batches:
+            compute = self.compiled_loss if count == self.compiled_size else self._loss
+            loss, correct = compute(self.batches.position, count)
             self._backward(loss / size)
             self.sums.add(loss.detach(), correct)
             if self.team.shards:
                 self.latest = self.batches.position.clone()
-            self._skip(piece)
-        self._join_remaining_pieces(len(pieces), size)
+            self._skip(count)
+        self._join_remaining_micro_batches(len(micro_batches), size)
         self._skip(size - start - share)
         return self._grads()
 
@@ -242,15 +241,15 @@ class Trainer:
         # FSDP averages gradients over processes; their sum is needed.
         (loss * self.team.size if self.team.shards else loss).backward()
 
-    def _join_remaining_pieces(self, pieces: int, size: int) -> None:
-        """Take part in the collectives of pieces that other processes have and this one lacks.
+    def _join_remaining_micro_batches(self, done: int, size: int) -> None:
+        """Take part in micro-batches that other processes have and this one lacks.
 
-        Processes that share the weights exchange them in every piece. This one repeats an example
-        with a loss of zero.
+        Processes that share the weights gather them in each. This one repeats an example with a
+        loss of zero.
         """
         if self.team.shards:
-            most = len(piece_sizes(-(-size // self.team.size), self.config.accumulate))
-            for _ in range(most - pieces):
+            most = len(micro_batch_sizes(-(-size // self.team.size), self.config.accumulate))
+            for _ in range(most - done):
                 loss, _ = self._loss(self.latest, 1)
                 (loss * 0).backward()
 

@@ -1,8 +1,8 @@
 """Object detection: Faster-RCNN on PASCAL VOC."""
 
-from sgdf.lab.tasks.registry import Metric, Task, register
+from sgdf.lab.tasks.registry import Metric, Task
 
-register(
+TASKS = (
     Task(
         "voc",
         "fasterrcnn",
@@ -19,5 +19,5 @@ register(
             "weights": "pretrained",  # or random, or a file
             "lists": "official",  # of images; or any
         },
-    )
+    ),
 )

@@ -183,7 +183,7 @@ class Detector(Trainer):
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """The model samples its proposals at random, by seed, epoch and the first image alone.
 
-        With one image in each piece of a batch, any number of processes draws the same.
+        With micro-batches of one image, any number of processes draws the same.
         """
         images, targets = self.batches.take(position, size)
         torch.manual_seed(seed_for("proposals", self.config.seed, self.done) + int(position))

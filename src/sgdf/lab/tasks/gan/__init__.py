@@ -1,8 +1,8 @@
 """Image generation: WGAN-GP, measured by FID."""
 
-from sgdf.lab.tasks.registry import Metric, Task, register
+from sgdf.lab.tasks.registry import Metric, Task
 
-register(
+TASKS = (
     Task(
         "wgan-gp",
         "dcgan",
@@ -19,5 +19,5 @@ register(
             "fid_every": 0,  # epochs; after the last it is always measured
             "critic_norm": "batch",  # or layer
         },
-    )
+    ),
 )

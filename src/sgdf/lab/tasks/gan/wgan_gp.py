@@ -22,7 +22,7 @@ from sgdf.lab.models.dcgan import DCGAN, MODELS, Z
 from sgdf.lab.tasks.classify import load_dataset
 from sgdf.lab.tasks.gan import features
 from sgdf.lab.tasks.gan.fid import Distance, parts
-from sgdf.lab.train.batches import piece_sizes, seed_for
+from sgdf.lab.train.batches import micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.lab.train.pipelines.resident import ResidentBatches
@@ -41,7 +41,7 @@ def check(config: "Config", data_dir: Path | None) -> None:
     for name, least in (("fid_samples", 2), ("fid_every", 0)):
         value = config.option(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{name} is a whole number from {least} on, not {value!r}")
+            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
     if config.validation:
         raise UserError(f"{config.task} holds out no images: leave validation out")
     features.check(config.option("features"))
@@ -222,13 +222,13 @@ class Gan(Trainer):
             p.grad = torch.zeros_like(p)
         start, share = self.team.share(size)
         position = self.batches.position - size + start
-        for piece in piece_sizes(share, self.config.accumulate):
+        for count in micro_batch_sizes(share, self.config.accumulate):
             with self._autocast():
-                images = self.model.generator(self.batches.take_z(position, piece))
+                images = self.model.generator(self.batches.take_z(position, count))
             loss = -self._scores(images).sum()
             (loss / size).backward(inputs=self.generator_params)
             self.totals["generator_loss"] += loss.detach()
-            position = position + piece
+            position = position + count
         return [p.grad for p in self.generator_params if p.grad is not None]
 
     # --- the results of an epoch ------------------------------------------------------------------

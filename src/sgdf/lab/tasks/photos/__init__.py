@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sgdf.lab.tasks.registry import ACCURACY, Metric, Task, register
+from sgdf.lab.tasks.registry import ACCURACY, Metric, Task
 
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
 TRAINER = f"{__name__}.classifier"
@@ -33,7 +33,7 @@ def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
     )
 
 
-register(
+TASKS = (
     Task(
         "imagenet",
         "resnet18",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision import transforms
 
+from sgdf.lab import tasks
 from sgdf.lab.data import folders
 from sgdf.lab.data.folders import FileDataset
 from sgdf.lab.models import vision
 from sgdf.lab.tasks import classify
 from sgdf.lab.tasks.classify import Classifier, EvaluationImages
-from sgdf.lab.tasks.registry import find
 from sgdf.lab.train.batches import Batches, seed_for
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
@@ -35,11 +35,11 @@ Data = tuple[int, Batches, dict[str, EvaluationImages]]
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or weights are missing; `build_trainer` lists the files."""
-    name = find(config.task).dataset
+    name = tasks.find(config.task).dataset
     for option in ("size", "classes"):
         value, least = config.options.get(option, 1), int(option == "size")
         if type(value) is not int or value < least:
-            raise UserError(f"{option} is a whole number from {least} on, not {value!r}")
+            raise UserError(f"{option} is an integer of at least {least}, not {value!r}")
     if name not in folders.LAYOUTS:
         classify.load_dataset(config.task, data_dir, config.data == "synthetic")
     elif config.data == "synthetic":
@@ -58,7 +58,7 @@ def build_trainer(
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
-    are_files = find(config.task).dataset in folders.LAYOUTS
+    are_files = tasks.find(config.task).dataset in folders.LAYOUTS
     load = decoded_data if are_files else resident_data
     classes, batches, evaluation = load(config, data_dir, device, team)
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +80,7 @@ class FileClassifier(Classifier):
 
 def weights_of(config: "Config") -> Path | None:
     """The file of weights that a run starts from; None: random weights, as on ImageNet."""
-    if "weights" not in find(config.task).options:
+    if "weights" not in tasks.find(config.task).options:
         return None
     return vision.weights_file(config.model, config.option("weights"))
 
@@ -105,7 +105,7 @@ def resident_data(
 
 def decoded_data(config: "Config", data_dir: Path | None, device: torch.device, team: Team) -> Data:
     """Images that are decoded from their files while the device works."""
-    dataset = load_files(find(config.task).dataset, data_dir, config.option("classes"))
+    dataset = load_files(tasks.find(config.task).dataset, data_dir, config.option("classes"))
     training, evaluation = dataset.train, {"test": dataset.test}
     if config.validation:
         classify.check_validation(config, len(training))
@@ -134,7 +134,7 @@ def image_transforms(config: "Config") -> tuple[Transform, Transform]:
     """
     size = config.option("size")
     flip = transforms.RandomHorizontalFlip()
-    if "weights" in find(config.task).options:
+    if "weights" in tasks.find(config.task).options:
         resize = transforms.Resize((size, size))
         return transforms.Compose([resize, flip]), resize
     centre = transforms.Compose(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sgdf.lab.data.folders import Files
-from sgdf.lab.train.batches import batch_sizes, piece_sizes, seed_for
+from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import Team
 from sgdf.lab.train.pipelines.resident import LARGE_EVALUATION_BATCH, normalised
 from sgdf.support.errors import UserError
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 FEW_IMAGES = 500  # are decoded before processes to do it would have started
 MOST_WORKERS = 16
 Transform = Callable[[Image.Image], Image.Image]  # to an image of the size that all have
-Piece = tuple[int, NDArray[np.int64]]  # an epoch, and the indices of images to decode for it
+MicroBatch = tuple[int, NDArray[np.int64]]  # an epoch, and the indices of images to decode for it
 
 
-class PieceDecoder(Dataset[tuple[Tensor, Tensor] | UserError]):
-    """Decodes a piece of a batch at a time: pixels as bytes, and labels."""
+class MicroBatchDecoder(Dataset[tuple[Tensor, Tensor] | UserError]):
+    """Decodes one micro-batch at a time: pixels as bytes, and labels."""
 
     def __init__(self, files: Files, transform: Transform, seed: int) -> None:
         self.files, self.transform, self.seed = files, transform, seed
 
-    def __getitem__(self, piece: Piece) -> tuple[Tensor, Tensor] | UserError:
+    def __getitem__(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor] | UserError:
         """Errors are returned: raised in another process one would arrive with a traceback."""
-        epoch, images = piece
+        epoch, images = micro_batch
         try:
             pixels = [self.image(epoch, int(index)) for index in images]
         except UserError as error:
@@ -94,11 +94,13 @@ class DecodedBatches:
     ) -> None:
         self.files, self.normalisation = files, normalisation
         self.config, self.team = config, team
-        self.decoder = PieceDecoder(files, transform, config.seed)
+        self.decoder = MicroBatchDecoder(files, transform, config.seed)
         self.position = torch.zeros((), dtype=torch.int64)  # on the host, which has to know it
         self.ahead: tuple[int, DecodingQueue] | None = None  # the next epoch, and its queue
         self.queue: DecodingQueue | None = None
-        self.recent: list[tuple[int, Tensor, Tensor]] = []  # of this batch: position and piece
+        self.recent: list[
+            tuple[int, Tensor, Tensor]
+        ] = []  # of this batch: position, pixels, labels
 
     def __len__(self) -> int:
         return len(self.files)
@@ -117,17 +119,17 @@ class DecodedBatches:
                 queue.close()
         self.queue = self.ahead = None
 
-    def plan(self, epoch: int) -> list[Piece]:
-        """The epoch's pieces of this process, in the order in which the loop takes them."""
+    def plan(self, epoch: int) -> list[MicroBatch]:
+        """This process's micro-batches of an epoch, in the order in which the loop takes them."""
         random = np.random.default_rng(seed_for("data", self.config.seed, epoch))
         order = random.permutation(len(self))
         plan, first = [], 0
         for size in batch_sizes(len(self), self.config.batch):
             start, share = self.team.share(size)
             at = first + start
-            for piece in piece_sizes(share, self.config.accumulate):
-                plan.append((epoch, order[at : at + piece]))
-                at += piece
+            for count in micro_batch_sizes(share, self.config.accumulate):
+                plan.append((epoch, order[at : at + count]))
+                at += count
             first += size
         return plan
 
@@ -145,7 +147,7 @@ class DecodedBatches:
 
     @torch.compiler.disable
     def take_bytes(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The next piece; or images of the current batch again, if `position` lies within it."""
+        """The next micro-batch, or images of this batch again if `position` lies within it."""
         first = int(position)
         if self.recent and first <= self.recent[-1][0]:
             return self.take_again(first, size)
@@ -168,7 +170,7 @@ class DecodedImages:
     """Images for evaluation: in the order of their files, with nothing random."""
 
     def __init__(self, files: Files, transform: Transform, normalisation: Normalisation) -> None:
-        self.decoder, self.normalisation = PieceDecoder(files, transform, 0), normalisation
+        self.decoder, self.normalisation = MicroBatchDecoder(files, transform, 0), normalisation
 
     def __len__(self) -> int:
         return len(self.decoder.files)
@@ -177,7 +179,7 @@ class DecodedImages:
         """The `count` images from `first` on, normalised, and their labels, in batches."""
         indices = np.arange(first, first + count)
         cuts = range(LARGE_EVALUATION_BATCH, count, LARGE_EVALUATION_BATCH)
-        plan = [(0, piece) for piece in np.split(indices, cuts) if len(piece)]
+        plan = [(0, part) for part in np.split(indices, cuts) if len(part)]
         queue = DecodingQueue(self.decoder, plan, self.normalisation.device)
         try:
             for _ in plan:
@@ -191,13 +193,15 @@ class DecodedImages:
 
 
 class DecodingQueue:
-    """The pieces of a plan in order, decoded ahead by other processes.
+    """The micro-batches of a plan in order, decoded ahead by other processes.
 
     `close` stops them. Left to the garbage collector, which may take their queue away first, each
     would keep it waiting for five seconds.
     """
 
-    def __init__(self, decoder: PieceDecoder, plan: list[Piece], device: torch.device) -> None:
+    def __init__(
+        self, decoder: MicroBatchDecoder, plan: list[MicroBatch], device: torch.device
+    ) -> None:
         self.device = device
         self.source: Iterator[Any] | None = iter(decoding_loader(decoder, plan, device))
 
@@ -205,12 +209,12 @@ class DecodingQueue:
         self.source = None
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """The next piece, decoded, and on its way to the device."""
-        piece = self.receive()
-        if isinstance(piece, UserError):
+        """The next micro-batch, decoded, and on its way to the device."""
+        received = self.receive()
+        if isinstance(received, UserError):
             self.close()
-            raise piece
-        pixels, labels = (part.to(self.device, non_blocking=True) for part in piece)
+            raise received
+        pixels, labels = (part.to(self.device, non_blocking=True) for part in received)
         return pixels, labels
 
     def receive(self) -> Any:
@@ -228,12 +232,12 @@ class DecodingQueue:
 
 
 def decoding_loader(
-    decoder: PieceDecoder, plan: list[Piece], device: torch.device
+    decoder: MicroBatchDecoder, plan: list[MicroBatch], device: torch.device
 ) -> DataLoader[Any]:
     workers = min(workers_for(sum(len(images) for _, images in plan)), len(plan))
     return DataLoader(
         decoder,
-        batch_size=None,  # a piece is a batch already
+        batch_size=None,  # an item is a batch already
         sampler=plan,  # type: ignore[arg-type]  # a list will do
         num_workers=workers,
         worker_init_fn=start_worker if workers else None,
@@ -247,7 +251,7 @@ def workers_for(images: int) -> int:
     setting = os.environ.get("SGDF_WORKERS")
     if setting is not None:
         if not setting.isdigit():
-            raise UserError(f"SGDF_WORKERS is a whole number from 0 on, not {setting!r}")
+            raise UserError(f"SGDF_WORKERS is an integer of at least 0, not {setting!r}")
         return int(setting)
     if images < FEW_IMAGES:
         return 0
