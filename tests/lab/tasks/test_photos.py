@@ -40,7 +40,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Two that wait for each other are slow where other work goes on."""
+    """Two threads that wait for each other are slow on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -91,7 +91,7 @@ def test_a_run_from_files(sgdf, tmp_path, task):
 
 
 def test_a_run_from_small_images(sgdf, tmp_path):
-    """CIFAR's stay as they are, and are enlarged where they are taken."""
+    """CIFAR's stay small and are enlarged when they are taken."""
     words = ["--data", "synthetic", "--set", "size=32", "--epochs", 1, "--device", "cpu"]
     code, said = sgdf("train", "finetune-cifar100", *TINY, *words, "--set", "validation=500")
     assert code == 0, said
@@ -179,8 +179,8 @@ def server(data):
     patch.undo()
 
 
-def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
-    """The processes that decode outlive it for seconds, and must not hold its folder."""
+def test_a_killed_run_resumes_and_ends_the_same(server, data, tmp_path):
+    """The decoding processes outlive it for seconds and must not hold its lock."""
     argv = (*PETS, "--epochs", "4", "--data-dir", str(data))
     straight = server.start(argv, tmp_path / "straight")
     out = tmp_path / "killed"
@@ -331,7 +331,7 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
     assert code == 1
 
 
-# --- what else can be wrong ---------------------------------------------------------------------
+# --- other mistakes ----------------------------------------------------------------------------
 
 
 def test_mistakes(sgdf, tmp_path):
@@ -357,20 +357,20 @@ def test_mistakes(sgdf, tmp_path):
 def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "2")
     root = layouts.pets(tmp_path / "data" / "pets").parent
-    path = root / "pets/images/Bengal_10.jpg"  # to judge by
+    path = root / "pets/images/Bengal_10.jpg"  # a test image
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     words = [*PETS, "--epochs", 2, "--data-dir", root]
     code, said = sgdf(*words)
     assert code == 1
     assert f"{path} is not a complete image (image file is truncated" in said
-    assert not multiprocessing.active_children(), "nothing works on"
+    assert not multiprocessing.active_children(), "no process is left"
     path.write_bytes(whole)
     code, said = sgdf(*words)
-    assert code == 0, "put right, the same command goes on"
+    assert code == 0, "repaired, the same command resumes"
 
 
-def test_a_run_without_torchvision_says_what_it_needs(sgdf, monkeypatch):
+def test_without_torchvision_the_error_names_it(sgdf, monkeypatch):
     monkeypatch.delitem(sys.modules, "sgdf.lab.tasks.photos.classifier")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     code, said = sgdf(*PETS)
@@ -378,7 +378,7 @@ def test_a_run_without_torchvision_says_what_it_needs(sgdf, monkeypatch):
     assert 'finetune-pets needs torchvision: pip install "sgdf[vision]"' in said
 
 
-# --- beside the paper's -------------------------------------------------------------------------
+# --- published numbers -------------------------------------------------------------------------
 
 
 def published(task, **said):
@@ -386,7 +386,7 @@ def published(task, **said):
     return value and value.mean
 
 
-def test_published_numbers_stand_beside_the_published_settings_alone():
+def test_published_numbers_are_shown_for_the_published_settings_only():
     assert published("imagenet") == 70.55
     assert published("imagenet", epochs=90) is None
     assert published("imagenet", model="resnet50") == 76.65
