@@ -98,7 +98,7 @@ class DecodedBatches:
         self.position = torch.zeros((), dtype=torch.int64)  # on the host, which has to know it
         self.ahead: tuple[int, DecodingQueue] | None = None  # the next epoch, and its queue
         self.queue: DecodingQueue | None = None
-        self.recent: list[tuple[int, Tensor, Tensor]] = []  # of this batch, with positions
+        self.recent: list[tuple[int, Tensor, Tensor]] = []  # of this batch, by position
 
     def __len__(self) -> int:
         return len(self.files)
