@@ -21,7 +21,7 @@ from rich.table import Table
 from sgdf.lab import data
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident
+from sgdf.lab.tasks.classify import resident_classifier
 from sgdf.lab.train.loop import Trainer, take_turns
 from sgdf.support import provenance
 from sgdf.support.files import write_json
@@ -88,7 +88,7 @@ def trainer(model: str, precision: str, dataset: Dataset, device: torch.device, 
     config = configs.make(
         "cifar10", model=model, optimizer=OPTIMIZER, seed=seed, precision=precision
     )
-    return resident(config, dataset, device)
+    return resident_classifier(config, dataset, device)
 
 
 def alone(model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int) -> dict:

@@ -1,4 +1,4 @@
-"""WGAN-GP on a GPU: captured steps are those that are not, and FID is the CPU's."""
+"""WGAN-GP on a GPU: captured steps equal eager ones, and FID equals the CPU's."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from sgdf.lab.models.dcgan import MODELS
 from sgdf.lab.runs import config as configs
 from sgdf.lab.tasks.gan import wgan_gp
 from sgdf.lab.tasks.gan.fid import Distance
-from sgdf.lab.train import loop as module
+from sgdf.lab.train import cuda_graphs
 from sgdf.lab.train.distributed import ALONE
 from sgdf.lab.train.loop import take_turns
 
@@ -32,7 +32,7 @@ def dataset() -> Dataset:
 
 
 def make(
-    dataset: Dataset, optimizer: str, name: str = "cuda", seed: int = 0, **said
+    dataset: Dataset, optimizer: str, name: str = "cuda", seed: int = 0, **settings
 ) -> wgan_gp.Gan:
     device = torch.device(name)
     config = configs.make(
@@ -41,23 +41,23 @@ def make(
         optimizer=optimizer,
         seed=seed,
         epochs=EPOCHS,
-        precision=said.pop("precision", "fp32"),
-        overrides={"fid_samples": 300, "fid_every": 2, **said},
+        precision=settings.pop("precision", "fp32"),
+        overrides={"fid_samples": 300, "fid_every": 2, **settings},
     )
     torch.manual_seed(seed)
     model = MODELS[config.model]("layer").to(device)
     images = wgan_gp.as_bytes(wgan_gp.resized(dataset.train.images.to(device), model.size))
     distance = Distance(Features().to(device), "features", iter([images]), ALONE)
-    batches = wgan_gp.Pairs(dataset, device, seed=seed, size=model.size)
+    batches = wgan_gp.GanBatches(dataset, device, seed=seed, size=model.size)
     return wgan_gp.Gan(config, model, batches, distance, device)
 
 
 def epochs(trainer: wgan_gp.Gan, count: int = EPOCHS) -> list[dict]:
-    found = []
+    results = []
     for _ in range(count):
         take_turns([trainer.epoch()])
-        found.append(trainer.metrics())
-    return found
+        results.append(trainer.metrics())
+    return results
 
 
 def same(first: list[dict], second: list[dict], rel: float) -> None:
@@ -69,7 +69,7 @@ def same(first: list[dict], second: list[dict], rel: float) -> None:
 
 @pytest.mark.parametrize("name", [*paper.TABLES["wgan-gp"].rows])
 def test_captured_steps_are_the_same(dataset, name, repeatable, monkeypatch):
-    """35 steps, seven of the generator; of a whole batch, three of each are not captured."""
+    """35 steps, seven of the generator; the first three of each with a full batch are eager."""
     captured = make(dataset, name)
     first = epochs(captured)
     keys = set(captured.graphs.captured)
@@ -77,7 +77,7 @@ def test_captured_steps_are_the_same(dataset, name, repeatable, monkeypatch):
         assert {(64, False), (64, True)} <= keys
     else:
         assert {(64,), ("generator", 64)} <= keys
-    monkeypatch.setattr(module, "WARM_UP", 10**9)
+    monkeypatch.setattr(cuda_graphs, "WARM_UP", 10**9)
     plain = make(dataset, name)
     same(first, epochs(plain), rel=2e-3)
     assert not plain.graphs.captured
@@ -88,14 +88,14 @@ def test_the_first_epochs_are_the_cpus(dataset):
 
 
 @pytest.mark.parametrize("name", ["sgdf", "yogi"])
-def test_a_loaded_trainer_goes_on(dataset, name, repeatable):
+def test_resuming_from_a_checkpoint(dataset, name, repeatable):
     straight = make(dataset, name)
-    whole = epochs(straight)
+    expected = epochs(straight)
     begun = make(dataset, name)
     epochs(begun, 3)
     loaded = make(dataset, name)
     loaded.load_state_dict(begun.state_dict())
-    same(epochs(loaded, 2), whole[3:], rel=2e-3)
+    same(epochs(loaded, 2), expected[3:], rel=2e-3)
 
 
 def test_two_at_once_are_two_alone(dataset):
@@ -109,6 +109,6 @@ def test_two_at_once_are_two_alone(dataset):
 
 
 def test_bf16_learns_too(dataset):
-    found = epochs(make(dataset, "adam", precision="bf16"), 2)
+    rounded = epochs(make(dataset, "adam", precision="bf16"), 2)
     plain = epochs(make(dataset, "adam"), 2)
-    same(found, plain, rel=0.2)
+    same(rounded, plain, rel=0.2)

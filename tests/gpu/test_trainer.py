@@ -1,4 +1,4 @@
-"""The trainer on a GPU: captured, compiled, several at once, and always the CPU's numbers."""
+"""The trainer on a GPU: captured, compiled, several at once, with the numbers of the CPU."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ import torch
 from sgdf.lab import data, optimizers
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident
-from sgdf.lab.train import loop as module
+from sgdf.lab.tasks.classify import resident_classifier
+from sgdf.lab.train import cuda_graphs
 from sgdf.lab.train.loop import Trainer, take_turns
 
 pytestmark = [
@@ -47,7 +47,7 @@ def make(
         epochs=6,
         overrides={"batch": 64, **overrides},
     )
-    return resident(config, dataset, torch.device(device), compile=compile)
+    return resident_classifier(config, dataset, torch.device(device), compile=compile)
 
 
 def epochs(trainer: Trainer, count: int) -> list[dict]:
@@ -70,13 +70,13 @@ def same(first: list[dict], second: list[dict], rel: float = 2e-3) -> None:
 
 @pytest.mark.parametrize("name", optimizers.NAMES)
 def test_the_numbers_are_the_cpus(dataset, name):
-    """Four epochs are captured for the most part: whole batches after three steps."""
+    """Most steps of four epochs are captured: those of full batches after three."""
     # Sophia draws labels on the device; its numbers differ from the CPU's from step 10 on.
     count = 1 if name == "sophia-g" else 4
     same(
         epochs(make(dataset, optimizer=name), count),
         epochs(make(dataset, "cpu", optimizer=name), count),
-        # RMSprop's first steps go by the sign of a gradient however small, rounding and all.
+        # RMSprop's first steps follow the sign of a gradient however small, so rounding counts.
         rel=1e-2 if name == "rmsprop" else 2e-3,
     )
 
@@ -84,8 +84,8 @@ def test_the_numbers_are_the_cpus(dataset, name):
 def test_captured_equals_not_captured(dataset, monkeypatch):
     captured = make(dataset, norms=True, clip=0.5, accumulate=2, schedule="cosine")
     results = epochs(captured, 6)
-    assert len(captured.graphs.captured) == 3  # whole batches, the last one, the test
-    monkeypatch.setattr(module, "WARM_UP", 10**9)
+    assert len(captured.graphs.captured) == 3  # full batches, the last one, the test
+    monkeypatch.setattr(cuda_graphs, "WARM_UP", 10**9)
     eager = make(dataset, norms=True, clip=0.5, accumulate=2, schedule="cosine")
     same(results, epochs(eager, 6))
     assert not eager.graphs.captured
@@ -99,7 +99,7 @@ def test_compiled_is_near(dataset, precision):
 
 
 @pytest.mark.parametrize("model", ["vgg11", "resnet18"])
-def test_trainers_side_by_side_do_not_disturb_each_other(dataset, model, repeatable):
+def test_trainers_that_take_turns_do_not_disturb_each_other(dataset, model, repeatable):
     """With dropout and batch norm: each has random numbers and buffers of its own."""
     settings = {"model": model, "lr": 0.02}
     alone = [epochs(make(dataset, seed=seed, **settings), 4) for seed in (0, 1)]
@@ -126,7 +126,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed(dataset):
 
 
 @pytest.mark.parametrize("name", ["sgdf", "adam", "adabelief", "sophia-g"])
-def test_a_checkpoint_goes_on(dataset, name, tmp_path):
+def test_resuming_from_a_checkpoint(dataset, name, tmp_path):
     straight = epochs(make(dataset, optimizer=name), 6)
     broken = make(dataset, optimizer=name)
     epochs(broken, 4)
@@ -156,7 +156,7 @@ def test_the_host_never_waits_inside_an_epoch(dataset):
     epochs(trainer, 4)
     torch.cuda.synchronize()
     steps = trainer.epoch()
-    next(steps)  # the epoch's plan goes to the device, from memory that cannot be copied behind
+    next(steps)  # copies the epoch's plan from memory that is not pinned, which waits
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in steps:

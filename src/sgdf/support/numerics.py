@@ -20,8 +20,11 @@ def joint_norm(tensors: Iterable[Tensor]) -> Tensor:
     values = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
     if not values:
         return torch.zeros((), dtype=torch.float64)
-    norms = torch._foreach_norm(values, 2, dtype=torch.float64)
-    norm: Any = torch.stack(list(norms)).norm()
+    if any(hasattr(v, "full_tensor") for v in values):  # DTensor's _foreach_norm takes no dtype
+        norms = [torch.linalg.vector_norm(v, dtype=torch.float64) for v in values]
+    else:
+        norms = list(torch._foreach_norm(values, 2, dtype=torch.float64))
+    norm: Any = torch.stack(norms).norm()
     whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole
 

@@ -1,5 +1,5 @@
-"""Detection: average precision on cases worked out by hand, weights, and the command a user types,
-on a small data set in the official form."""
+"""Detection: average precision on cases worked out by hand, weights, and the command line on a
+small dataset in the official layout."""
 
 import json
 import os
@@ -85,7 +85,7 @@ A, B, C = [0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0], [50.0, 50.0, 60.0, 60
 NOTHING = detections([], [], [])
 
 
-def test_all_found_is_a_hundred_and_none_is_nothing():
+def test_perfect_and_missing_detections():
     pictures = [example([A, B], [1, 2]), example([C], [1])]
     perfect = [detections([B, A], [2, 1], [0.3, 0.9]), detections([C], [1], [0.2])]
     assert average_precision.voc2007(perfect, pictures) == 100
@@ -111,7 +111,7 @@ def test_scores_are_compared_between_images():
 
 
 def test_an_object_is_found_once():
-    """The second is wrong, although it lies better; and it does not go to another object."""
+    """The second detection is wrong, although it fits better, and counts for no other object."""
     near = [0.0, 0.0, 10.0, 9.0]
     pictures = [example([A, B], [1, 1])]
     found = [detections([near, A, B], [1, 1, 1], [0.9, 0.8, 0.7])]
@@ -119,7 +119,7 @@ def test_an_object_is_found_once():
     assert average_precision.voc2007(found, pictures) == pytest.approx(expected)
 
 
-def test_half_an_overlap_is_enough():
+def test_an_iou_of_one_half_is_enough():
     half, less = [0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9]
     for box, expected in ((half, 100), (less, 0)):
         found = [detections([box], [1], [0.9])]
@@ -138,7 +138,7 @@ def test_difficult_objects_are_neither_right_nor_wrong():
     assert average_precision.coco(wrong, pictures)["ap50"] == pytest.approx(50)
 
 
-def test_a_class_counts_if_it_is_there():
+def test_classes_that_do_not_occur_do_not_count():
     """Class 1 is found, class 2 is not, class 3 is seen where it is not, 4 is difficult."""
     pictures = [example([A, B, C], [1, 2, 4], [False, False, True])]
     found = [detections([A, C, C], [1, 3, 4], [0.9, 0.9, 0.9])]
@@ -147,7 +147,7 @@ def test_a_class_counts_if_it_is_there():
 
 
 @pytest.mark.parametrize("found", [NOTHING, detections([A], [1], [0.9])])
-def test_where_no_object_counts_nothing_is_found(found):
+def test_without_objects_precision_is_zero(found):
     for picture in (example([], []), example([A], [1], [True])):
         assert average_precision.voc2007([found], [picture]) == 0
         assert average_precision.coco([found], [picture]) == {"ap50": 0, "ap": 0}
@@ -178,17 +178,17 @@ def test_boxes_are_mirrored_with_their_image(data):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_processes_share_the_images_of_one(data, size):
-    """Whatever the number of processes, an image has the same place and the same flip."""
+    """With any number of processes, an image has the same position and the same flip."""
     config = tiny_config(batch=4)
     examples = voc.load(data, official=False).train
     seen = {}
     for rank in range(size):
-        stream = detector.Stream(examples, CPU, config=config, team=Team(rank, size))
+        stream = detector.DetectionBatches(examples, CPU, config=config, team=Team(rank, size))
         stream.begin(3)
         for place in stream.places():
             (image,), (target,) = stream.take(torch.tensor(place), 1)
             seen[place] = image.sum().item(), target["boxes"].tolist()
-    alone = detector.Stream(examples, CPU, config=config, team=Team())
+    alone = detector.DetectionBatches(examples, CPU, config=config, team=Team())
     alone.begin(3)
     images, targets = alone.take(alone.position, len(examples))
     assert [seen[i] for i in range(len(examples))] == [
@@ -197,10 +197,10 @@ def test_processes_share_the_images_of_one(data, size):
     ]
 
 
-def test_the_order_is_another_in_every_epoch_and_for_every_seed(data):
+def test_the_order_differs_between_epochs_and_seeds(data):
     def order(seed: int, epoch: int) -> list[float]:
         config = tiny_config(seed=seed)
-        stream = detector.Stream(
+        stream = detector.DetectionBatches(
             voc.load(data, official=False).train, CPU, config=config, team=Team()
         )
         stream.begin(epoch)
@@ -220,8 +220,8 @@ def tiny_config(seed: int = 0, **overrides) -> configs.Config:
 
 
 def test_the_loss_is_torchvisions_four_as_a_mean_per_image(data):
-    """And every step draws proposals of its own."""
-    trainer = detector.build(tiny_config(batch=3), CPU, data_dir=data)
+    """And every step samples proposals of its own."""
+    trainer = detector.build_trainer(tiny_config(batch=3), CPU, data_dir=data)
     trainer.model.train()
     trainer.batches.begin(0)
     mine = [trainer._loss(torch.tensor(place), 3)[0] for place in (0, 3)]
@@ -249,7 +249,7 @@ def coco_like(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def test_weights_of_another_number_of_classes_get_new_last_layers(tmp_path):
+def test_weights_for_other_classes_get_new_last_layers(tmp_path):
     state = coco_like(tmp_path / "coco.pth")
     model = detectors.build("fasterrcnn-tiny", classes=20, file=tmp_path / "coco.pth")
     assert model.roi_heads.box_predictor.cls_score.out_features == 21
@@ -263,7 +263,7 @@ def test_weights_of_another_number_of_classes_get_new_last_layers(tmp_path):
 def test_batch_norms_with_weights_are_frozen(data, tmp_path):
     coco_like(tmp_path / "coco.pth")
     config = tiny_config(weights=str(tmp_path / "coco.pth"))
-    trainer = detector.build(config, CPU, data_dir=data)
+    trainer = detector.build_trainer(config, CPU, data_dir=data)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     for _ in trainer.epoch():
         pass
@@ -374,16 +374,16 @@ def test_weights_run_no_code(data, tmp_path, capsys):
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(words, said, data, tmp_path, capsys):
+def test_what_is_not_supported_is_one_sentence(words, said, data, tmp_path, capsys):
     argv = ["train", "voc", *ANY, "--data-dir", str(data), "--out", str(tmp_path)]
     assert main([*argv, *words]) == 1
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
-    assert not list(tmp_path.glob("voc-*")), "it is said before the run begins"
+    assert not list(tmp_path.glob("voc-*")), "before the run begins"
 
 
-def test_the_file_goes_where_the_sentence_says(data, tmp_path, capsys, monkeypatch):
+def test_weights_are_found_where_the_error_says(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(detectors.MODELS, "fasterrcnn", detectors.fasterrcnn_tiny)
     argv = ["train", "voc", *ANY, "--epochs", "1", "--data-dir", str(data)]
     argv += ["--out", str(tmp_path / "runs")]
@@ -439,7 +439,7 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path, capsys):
     assert f"{path} cannot be read: " in capsys.readouterr().err
 
 
-def test_a_missing_annotation_is_said_before_there_is_a_run(tmp_path, capsys):
+def test_a_missing_annotation_is_reported_before_the_run(tmp_path, capsys):
     devkit = made_voc.make(tmp_path / "data", train=3, test=1)
     path = devkit / "VOC2007" / "Annotations" / "000501.xml"
     path.unlink()
@@ -448,14 +448,14 @@ def test_a_missing_annotation_is_said_before_there_is_a_run(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_loss_that_is_no_number_is_a_result(data, tmp_path, capsys):
+def test_a_diverged_run_is_a_result(data, tmp_path, capsys):
     words = ("--optimizer", "sgd", "--set", "lr=1e30", "--epochs", "3")
     assert main(train(data, tmp_path / "runs", *words)) == 0
     assert "diverged in epoch" in capsys.readouterr().out
     assert metrics(tmp_path / "runs")[-1]["diverged"]
 
 
-def test_the_stand_in_can_be_learnt(tmp_path, monkeypatch):
+def test_the_synthetic_data_can_be_learnt(tmp_path, monkeypatch):
     monkeypatch.setattr(voc_synthetic, "CLASSES", ("red", "cyan"))
     monkeypatch.setattr(voc_synthetic, "TEST", 12)
     detector.load_dataset.cache_clear()
@@ -468,8 +468,8 @@ def test_the_stand_in_can_be_learnt(tmp_path, monkeypatch):
     assert abs(lines[-1]["test_voc_ap"] - lines[-1]["test_ap50"]) < 10
 
 
-def test_found_objects_are_drawn(data):
-    """Their frames and names change the picture, the unsure ones do not; however small they are."""
+def test_detections_are_drawn(data):
+    """However small their boxes; but not those with low scores."""
     given = voc.load(data, official=False).test[0]
     plain = drawing.draw([(given, NOTHING)])
     unsure = detections([A], [1], [0.4])
@@ -508,7 +508,7 @@ TORCHRUN = [
 
 
 def test_two_processes_take_the_steps_of_one(tmp_path):
-    """With an image in each piece, they also draw the same proposals."""
+    """With micro-batches of one image, they also draw the same proposals."""
     coco_like(tmp_path / "coco.pth")
     made_voc.make(tmp_path / "data", train=5, test=3)
     words = ["--epochs", "2", "--set", f"weights={tmp_path}/coco.pth", "--set", "accumulate=2",
@@ -517,7 +517,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     process = start([sys.executable, *TORCHRUN, "-m", "sgdf", *two])
     assert main(train(tmp_path / "data", tmp_path / "one", *words)) == 0
     said = finish(process)
-    assert said.count("best mAP at IoU 0.5") == 1, "one of them speaks"
+    assert said.count("best mAP at IoU 0.5") == 1, "only one of them prints"
     pairs = list(zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True))
     for ours, alone in pairs:
         assert ours.keys() == alone.keys()
@@ -530,7 +530,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-5)
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(data, tmp_path):
+def test_a_killed_run_resumes_and_ends_the_same(data, tmp_path):
     words = ("--epochs", "8")
     process = start([sys.executable, "-m", "sgdf", *train(data, tmp_path / "killed", *words)])
     wait_for_epochs(process, tmp_path / "killed", 2)
@@ -543,7 +543,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(data, tmp_path):
         (killed,), (straight,) = ((tmp_path / o).glob(f"*/{name}") for o in ("killed", "straight"))
         assert killed.read_bytes() == straight.read_bytes(), name
     (path,) = (tmp_path / "killed").glob("*/env.json")
-    assert json.loads(path.read_text())["from_epoch"] >= 1, "it went on from a checkpoint"
+    assert json.loads(path.read_text())["from_epoch"] >= 1, "it resumed from a checkpoint"
 
 
 def wait_for_epochs(process: subprocess.Popen[str], out: Path, count: int) -> None:
@@ -557,7 +557,7 @@ def wait_for_epochs(process: subprocess.Popen[str], out: Path, count: int) -> No
     raise AssertionError("no epochs in time")
 
 
-# --- beside the paper ---------------------------------------------------------------------------
+# --- published numbers --------------------------------------------------------------------------
 
 
 def test_the_preset_has_the_published_table():
@@ -574,13 +574,13 @@ def test_the_preset_has_the_published_table():
 @pytest.mark.parametrize(
     "words", [{"weights": "random"}, {"lists": "any"}, {"batch": 4}, {"accumulate": 2}]
 )
-def test_the_published_number_is_of_the_published_settings(words):
+def test_the_published_number_is_shown_for_the_published_settings_only(words):
     assert configs.published(configs.make("voc")).mean == 83.81
     assert configs.published(configs.make("voc", overrides=words)) is None
 
 
-def test_reproduce_shows_the_published_beside(data, tmp_path, capsys, monkeypatch):
-    """Through the whole command, with the tiny network in the place of the large one."""
+def test_reproduce_shows_the_published_numbers(data, tmp_path, capsys, monkeypatch):
+    """The complete command, with the tiny network in place of the large one."""
     coco_like(tmp_path / "coco.pth")
     monkeypatch.setitem(detectors.MODELS, "fasterrcnn", detectors.fasterrcnn_tiny)
     monkeypatch.setattr(detectors, "weights_file", lambda *_: tmp_path / "coco.pth")

@@ -79,16 +79,16 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def build(**overrides: Any) -> wgan_gp.Gan:
     optimizer = overrides.pop("optimizer", "adam")
-    said = {"batch": 8, "features": FEATURES.partition("=")[2], "fid_samples": 40, **overrides}
+    settings = {"batch": 8, "features": FEATURES.partition("=")[2], "fid_samples": 40, **overrides}
     config = configs.make(
-        "wgan-gp", model="dcgan-tiny", optimizer=optimizer, epochs=3, overrides=said
+        "wgan-gp", model="dcgan-tiny", optimizer=optimizer, epochs=3, overrides=settings
     )
-    made = trainers.build(config, torch.device("cpu"))
-    assert isinstance(made, wgan_gp.Gan)
-    return made
+    trainer = trainers.build(config, torch.device("cpu"))
+    assert isinstance(trainer, wgan_gp.Gan)
+    return trainer
 
 
-# --- what is computed -----------------------------------------------------------------------------
+# --- the computation -----------------------------------------------------------------------------
 
 
 def test_fid_is_the_distance_of_two_gaussians():
@@ -113,19 +113,19 @@ def test_fid_is_the_distance_of_two_gaussians():
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e200])
-def test_features_that_are_not_finite_have_no_distance(number):
-    """Nor squares that are not; the eigenvalues of such crash the process."""
+def test_features_that_are_not_finite_are_refused(number):
+    """Also if only their squares are not: the eigenvalues would crash the process."""
     good = torch.rand(20, 3, dtype=torch.float64)
     bad = torch.full_like(good, number)
-    with pytest.raises(UserError, match=r"features=given .* not finite for real images"):
+    with pytest.raises(UserError, match=r"features=given .* not finite, .* for real images"):
         Distance(nn.Identity(), "given", iter([good, bad]), ALONE)
     distance = Distance(nn.Identity(), "given", iter([good]), ALONE)
-    with pytest.raises(UserError, match=r"features=given .* not finite for generated images"):
+    with pytest.raises(UserError, match=r"features=given .* not finite, .* for generated images"):
         distance.to(iter([good, bad]))
     assert distance.to(iter([good])) == pytest.approx(0, abs=1e-9)
 
 
-def test_the_penalty_is_on_the_slope_of_every_image():
+def test_the_penalty_is_on_the_gradient_of_every_image():
     trainer = build()
     weight = torch.randn(3 * 16 * 16, generator=torch.Generator().manual_seed(0))
     trainer.model.critic.forward = lambda images: images.flatten(1).square() @ weight / 2
@@ -138,9 +138,9 @@ def test_the_penalty_is_on_the_slope_of_every_image():
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_steps_are_those_of_a_plain_loop(accumulate):
+def test_steps_equal_a_plain_loop(accumulate):
     """Fifteen steps over three epochs, the generator's after the 5th, the 10th and so on."""
-    # Batch norm is over a piece of a batch: pieces need the critic and generator without it.
+    # Batch norm is over a micro-batch: several of them need networks without it.
     norm = "batch" if accumulate == 1 else "layer"
     trainer, plain = build(accumulate=accumulate, critic_norm=norm), build(critic_norm=norm)
     for made in (trainer, plain) if accumulate > 1 else ():
@@ -148,7 +148,7 @@ def test_steps_are_those_of_a_plain_loop(accumulate):
             if isinstance(layer, nn.BatchNorm2d):
                 made.model.generator.layers[i] = nn.Identity()
         made.generator_params = list(made.model.generator.parameters())
-        made.generator_optimizer = made._optimizer_of(made.generator_params)
+        made.optimizers["generator_optimizer"] = made._build_optimizer(made.generator_params)
     generator, critic = plain.model.generator, plain.model.critic
     settings = {"lr": 2e-4, "betas": (0.5, 0.999)}
     for_critic = torch.optim.Adam(critic.parameters(), **settings)
@@ -193,7 +193,7 @@ def test_steps_are_those_of_a_plain_loop(accumulate):
     )  # fmt: skip
 
 
-def test_noise_is_drawn_anew_every_epoch_and_the_same_for_every_optimizer():
+def test_noise_differs_between_epochs_and_not_between_optimizers():
     first, second = build().batches, build(optimizer="sgdf").batches
     seen = []
     for epoch in range(2):
@@ -268,7 +268,7 @@ def test_a_picture_is_a_grid_in_reading_order():
         assert picture.getpixel((5, 5)) == (255, 0, 0)
 
 
-def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path):
+def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     words = ["--epochs", "16", "--optimizer", "adam", "--set", "fid_every=3"]
     straight = train(tmp_path / "straight", *words)
     out = tmp_path / "killed"
@@ -338,7 +338,7 @@ def fid_with(network: str) -> float:
     return trainer.distance.to(trainer._samples())
 
 
-def test_a_network_in_a_file_is_the_network(tmp_path):
+def test_a_network_from_a_file_gives_the_same_fid(tmp_path):
     network, image = gan_driver.Features(), torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
     expected = fid_with("lab.tasks.gan_driver:Features")
     torch.jit.trace(network, image).save(str(tmp_path / "traced.pt"))
@@ -364,7 +364,7 @@ def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
 
 
 @pytest.mark.parametrize("model", ["cnn", "vgg11", "resnet18", "mlp"])
-def test_a_run_gives_what_the_last_layer_of_its_network_sees(tmp_path, model):
+def test_a_runs_features_are_the_inputs_of_its_last_layer(tmp_path, model):
     folder = run_folder(tmp_path, model=model)
     facts = FACTS["cifar10"]
     network = models.build(model, classes=10, shape=facts.shape).eval()
@@ -402,7 +402,7 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
     assert lines(folder_in(tmp_path / "out"))[0]["fid"] > 0
 
 
-# --- what a user may do wrong ---------------------------------------------------------------------
+# --- mistakes of a user -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,15 +416,15 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
             "features=lab.tasks.gan_driver:Feature cannot be loaded",
         ),
         ("features=no.such:thing", "No module named 'no'"),
-        ("features=lab.tasks.gan_driver:no_network", "gave a int, not a torch.nn.Module"),
+        ("features=lab.tasks.gan_driver:no_network", "is a int, not a torch.nn.Module"),
         ("features=lab.tasks.gan_driver:OneNumber", "gives () for 50 images"),
         ("features=lab.tasks.gan_driver:Fails", "cannot take bytes of (50, 3, 16, 16): not today"),
         (
             "features=lab.tasks.gan_driver:NotFinite",
-            "gives numbers that are not finite for real",
+            "gives features that are not finite, or too large to square, for real images",
         ),
-        ("fid_samples=1", "fid_samples is a whole number from 2 on, not 1"),
-        ("fid_every=-1", "fid_every is a whole number from 0 on, not -1"),
+        ("fid_samples=1", "fid_samples is an integer of at least 2, not 1"),
+        ("fid_every=-1", "fid_every is an integer of at least 0, not -1"),
         ("fid_sample=3", "fid_sample"),
         ("critic_norm=bach", "did you mean batch?"),
         ("critic_norm=['batch']", "there is no critic_norm \"['batch']\""),
@@ -442,7 +442,7 @@ def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> Non
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
-    assert not out.exists(), "it is said before the run begins"
+    assert not out.exists(), "before the run begins"
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> Non
         (["--data-dir", "nowhere"], "sgdf data fetch cifar10 --data-dir nowhere"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(words, sentence, tmp_path, capsys):
+def test_what_is_not_supported_is_one_sentence(words, sentence, tmp_path, capsys):
     refused(words, sentence, tmp_path, capsys)
 
 
@@ -498,16 +498,16 @@ def test_a_run_without_colours_cannot_give_features(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pt2"])
-def test_weights_alone_are_no_network(name, tmp_path, capsys):
+def test_weights_without_code_are_refused(name, tmp_path, capsys):
     path = tmp_path / name
     torch.save({"weight": torch.zeros(3)}, path)
     refused(["--set", f"features={path}"], f"{path} is not a network", tmp_path, capsys)
 
 
-# --- beside the paper's numbers -------------------------------------------------------------------
+# --- published numbers ---------------------------------------------------------------------------
 
 
-def test_the_published_fid_stands_beside_the_published_experiment_alone():
+def test_the_published_fid_is_shown_for_the_published_experiment_only():
     config = configs.make("wgan-gp", optimizer="adam")
     value = configs.published(config)
     assert (value.mean, value.std) == (78.6, 4.8)
@@ -521,8 +521,8 @@ def test_the_published_fid_stands_beside_the_published_experiment_alone():
     assert configs.published(configs.make("wgan-gp", model="dcgan-tiny")) is None
 
 
-def test_options_stand_in_the_tasks_order():
-    """Whatever Python's seed of hashes is: tables and pages name them in this order."""
+def test_options_keep_the_tasks_order():
+    """For any hash seed of Python: tables and pages list them in this order."""
     said = {"critic_norm": "layer", "fid_every": 2, "features": "x", "fid_samples": 3}
     config = configs.make("wgan-gp", overrides=said)
     assert list(config.options) == ["features", "fid_samples", "fid_every", "critic_norm"]
@@ -541,7 +541,7 @@ def test_reproduce_with_other_features(tmp_path, capsys):
         assert picture.size == (512, 512)
 
 
-def test_a_run_by_the_published_settings_has_the_published_number_beside_it(tmp_path, capsys):
+def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, capsys):
     config = configs.make("wgan-gp", optimizer="sgdf")
     folder = tmp_path / config.name
     folder.mkdir()

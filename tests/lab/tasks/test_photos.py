@@ -21,7 +21,8 @@ from sgdf.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf.lab.models import vision as models
-from sgdf.lab.tasks import photos
+from sgdf.lab.tasks.photos import IMAGENET_MODELS, VIT_MODELS
+from sgdf.lab.tasks.photos import classifier as photos
 
 CPU = torch.device("cpu")
 SMALL = ["--device", "cpu", "--set", "classes=3", "--set", "size=64", "--set", "batch=9"]
@@ -39,7 +40,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Two that wait for each other are slow where other work goes on."""
+    """Two threads that wait for each other are slow on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -90,7 +91,7 @@ def test_a_run_from_files(sgdf, tmp_path, task):
 
 
 def test_a_run_from_small_images(sgdf, tmp_path):
-    """CIFAR's stay as they are, and are enlarged where they are taken."""
+    """CIFAR's stay small and are enlarged when they are taken."""
     words = ["--data", "synthetic", "--set", "size=32", "--epochs", 1, "--device", "cpu"]
     code, said = sgdf("train", "finetune-cifar100", *TINY, *words, "--set", "validation=500")
     assert code == 0, said
@@ -102,8 +103,8 @@ def test_a_run_from_small_images(sgdf, tmp_path):
 def test_small_images_are_enlarged_and_flipped():
     config = configs.make("finetune-cifar10", model="vit-tiny", data="synthetic",
                           overrides={"weights": "random", "size": 96})  # fmt: skip
-    classes, batches, judged = photos.resident(config, None, CPU, None)
-    assert (classes, len(batches), len(judged["test"])) == (10, 2048, 512)
+    classes, batches, evaluation = photos.resident_data(config, None, CPU, None)
+    assert (classes, len(batches), len(evaluation["test"])) == (10, 2048, 512)
     batches.begin(0)
     images, labels = batches.take(batches.position, 20)
     assert images.shape == (20, 3, 96, 96)
@@ -142,17 +143,17 @@ def test_top5():
     model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(8, 8))
     torch.nn.init.eye_(model[1].weight)
     torch.nn.init.zeros_(model[1].bias)
-    made = photos.Classifier(config, model, Training(), {"test": Answers()}, CPU)
-    judged = made._judge()
+    trainer = photos.Classifier(config, model, Training(), {"test": Answers()}, CPU)
+    measured = trainer._evaluate()
     before = (answers > answers[:, 2:3]).sum(1)  # answers that are before the right one
     assert before.tolist() == [5, 6, 7, 0, 1, 2, 3, 4]
-    assert judged["test_accuracy"][0] == 100
-    assert judged["test_top5_accuracy"][0] == 500
+    assert measured["test_accuracy"][0] == 100
+    assert measured["test_top5_accuracy"][0] == 500
 
 
 def test_the_names_of_the_networks():
-    assert tuple(models.CONVOLUTIONAL) == tasks.IMAGENET_MODELS
-    assert tuple(models.TRANSFORMERS) == tasks.VIT_MODELS
+    assert tuple(models.CONVOLUTIONAL) == IMAGENET_MODELS
+    assert tuple(models.TRANSFORMERS) == VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):
             model = models.build(name, classes=7, size=224)
@@ -178,8 +179,8 @@ def server(data):
     patch.undo()
 
 
-def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
-    """The processes that decode outlive it for seconds, and must not hold its folder."""
+def test_a_killed_run_resumes_and_ends_the_same(server, data, tmp_path):
+    """The decoding processes outlive it for seconds and must not hold its lock."""
     argv = (*PETS, "--epochs", "4", "--data-dir", str(data))
     straight = server.start(argv, tmp_path / "straight")
     out = tmp_path / "killed"
@@ -200,7 +201,7 @@ def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
     ("shard", "held_out"), [([], 5), (["--shard"], 10)], ids=["batches", "weights"]
 )
 def test_two_processes_take_the_steps_of_one(server, data, tmp_path, shard, held_out):
-    """A batch of 9 as 5 and 4, each in two pieces; the last one has 6 images, or one."""
+    """A batch of 9 as 5 and 4, each in two micro-batches; the last one has 6 images, or one."""
     words = [*PETS, "--epochs", "2", "--data-dir", str(data), "--set", f"validation={held_out}"]
     two = start([*TORCHRUN, "-m", "sgdf", *words, *shard, "--out", "two"], tmp_path)
     assert server.run(tuple(words), tmp_path / "one").code == 0
@@ -330,7 +331,7 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
     assert code == 1
 
 
-# --- what else can be wrong ---------------------------------------------------------------------
+# --- other mistakes ----------------------------------------------------------------------------
 
 
 def test_mistakes(sgdf, tmp_path):
@@ -345,8 +346,8 @@ def test_mistakes(sgdf, tmp_path):
     says(r"pets has 3 classes, and pets here 4: --set classes=3", *tiny, "--set", "classes=4")
     says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
     says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
-    says(r"size is a whole number from 1 on, not 'big'", *tiny, "--set", "size=big")
-    says(r"classes is a whole number from 0 on, not -1", *tiny, "--set", "classes=-1")
+    says(r"size is an integer of at least 1, not 'big'", *tiny, "--set", "size=big")
+    says(r"classes is an integer of at least 0, not -1", *tiny, "--set", "classes=-1")
     says(r"no synthetic stand-in for pets", *tiny, "--data", "synthetic")
     says(r"no model 'vgg11'; there are vit-b32, vit-l32, vit-tiny", *tiny[:1], "--model", "vgg11")
     says(r"no model 'vit-b32'; there are densenet121", "imagenet", "--model", "vit-b32")
@@ -356,28 +357,28 @@ def test_mistakes(sgdf, tmp_path):
 def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "2")
     root = layouts.pets(tmp_path / "data" / "pets").parent
-    path = root / "pets/images/Bengal_10.jpg"  # to judge by
+    path = root / "pets/images/Bengal_10.jpg"  # a test image
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     words = [*PETS, "--epochs", 2, "--data-dir", root]
     code, said = sgdf(*words)
     assert code == 1
-    assert f"{path} is not a whole image (image file is truncated" in said
-    assert not multiprocessing.active_children(), "nothing works on"
+    assert f"{path} is not a complete image (image file is truncated" in said
+    assert not multiprocessing.active_children(), "no process is left"
     path.write_bytes(whole)
     code, said = sgdf(*words)
-    assert code == 0, "put right, the same command goes on"
+    assert code == 0, "repaired, the same command resumes"
 
 
-def test_a_run_without_torchvision_says_what_it_needs(sgdf, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sgdf.lab.tasks.photos")
+def test_without_torchvision_the_error_names_it(sgdf, monkeypatch):
+    monkeypatch.delitem(sys.modules, "sgdf.lab.tasks.photos.classifier")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     code, said = sgdf(*PETS)
     assert code == 1
     assert 'finetune-pets needs torchvision: pip install "sgdf[vision]"' in said
 
 
-# --- beside the paper's -------------------------------------------------------------------------
+# --- published numbers -------------------------------------------------------------------------
 
 
 def published(task, **said):
@@ -385,7 +386,7 @@ def published(task, **said):
     return value and value.mean
 
 
-def test_published_numbers_stand_beside_the_published_settings_alone():
+def test_published_numbers_are_shown_for_the_published_settings_only():
     assert published("imagenet") == 70.55
     assert published("imagenet", epochs=90) is None
     assert published("imagenet", model="resnet50") == 76.65

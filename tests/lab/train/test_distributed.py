@@ -1,4 +1,4 @@
-"""Several processes on one run, on the CPU: the steps, the results and the restarts of one."""
+"""Several processes on one run, on the CPU: same steps, results and restarts as one process."""
 
 import json
 import os
@@ -38,9 +38,9 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    return said
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    return output
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -54,8 +54,8 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
              "--set", "norms=true", "--set", "validation=101"]  # fmt: skip
     two = start([*TORCHRUN, *TRAIN, *words, "--out", "two"], tmp_path)
     finish(start([sys.executable, *TRAIN, *words, "--out", "one"], tmp_path))
-    said = finish(two)
-    assert said.count("best test accuracy") == 1, "one of them speaks"
+    output = finish(two)
+    assert output.count("best test accuracy") == 1, "only one of them prints"
     for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
         assert ours.keys() == alone.keys()
         for name, value in alone.items():
@@ -63,7 +63,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
 
 
 def test_processes_that_share_the_weights_take_the_steps_of_one(tmp_path):
-    """FSDP2; the last of 47 batches is one image, which one of the two processes goes without."""
+    """FSDP2; the last of 47 batches is one image, so one of the two processes has none."""
     words = ["--epochs", "2", "--set", "batch=31", "--set", "clip=2.0", "--set", "norms=true",
              "--set", "accumulate=2", "--set", "validation=10"]  # fmt: skip
     two = start([*TORCHRUN, *TRAIN, *words, "--shard", "--out", "two"], tmp_path)
@@ -75,7 +75,7 @@ def test_processes_that_share_the_weights_take_the_steps_of_one(tmp_path):
             assert ours[name] == pytest.approx(value, rel=1e-3), name
 
 
-def test_a_checkpoint_of_shards_goes_on_with_one_process_and_with_shards(tmp_path):
+def test_a_checkpoint_of_shards_resumes_with_one_process_and_with_shards(tmp_path):
     words = ["--epochs", "12", "--out"]
     for out in ("to one", "to shards"):
         process = start([*TORCHRUN, *TRAIN, "--shard", *words, out], tmp_path)
@@ -96,8 +96,8 @@ def test_shards_need_several_processes(capsys):
     assert "torchrun" in capsys.readouterr().err
 
 
-def test_sweeps_do_not_go_with_torchrun(tmp_path, capsys, monkeypatch):
-    """Every process would run all of it, and wait for the folders that the others hold."""
+def test_sweeps_refuse_torchrun(tmp_path, capsys, monkeypatch):
+    """Every process would run all of it, and wait for the locks that the others hold."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for words in (["demo"], ["reproduce", "vit-b32"], ["sweep", "--preset", "lr-grid", "--task",
@@ -107,7 +107,7 @@ def test_sweeps_do_not_go_with_torchrun(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path):
+def test_a_killed_process_is_restarted_and_the_run_ends_the_same(tmp_path):
     words = ["--epochs", "12", "--optimizer", "sgdf"]
     straight = start([*TORCHRUN, *TRAIN, *words, "--out", "straight"], tmp_path)
     finish(straight)
@@ -121,10 +121,10 @@ def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path):
     (path,) = (tmp_path / "killed").glob("*/env.json")
     environment = json.loads(path.read_text())
     assert len(environment["earlier"]) == 1
-    assert environment["from_epoch"] >= 1, "it went on from a checkpoint"
+    assert environment["from_epoch"] >= 1, "it resumed from a checkpoint"
 
 
-def test_a_run_of_two_goes_on_with_one(tmp_path):
+def test_a_run_of_two_resumes_with_one(tmp_path):
     words = ["--epochs", "12", "--out", "runs"]
     process = start([*TORCHRUN, *TRAIN, *words], tmp_path)
     wait_for_epochs(tmp_path / "runs", 2)
@@ -149,10 +149,10 @@ def wait_for_epochs(out: Path, count: int) -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The children of torchrun, which the system lists by its threads."""
-    found = []
+    children = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return sorted(found)
+        children += map(int, (task / "children").read_text().split())
+    return sorted(children)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -164,8 +164,8 @@ def test_shares_are_even_and_leave_nothing_out(size, count):
     assert max(many for _, many in shares) - min(many for _, many in shares) <= 1
 
 
-def test_a_process_stops_when_another_was_asked_to(tmp_path):
-    """One of several nodes may be told alone."""
+def test_a_process_stops_when_another_got_the_signal(tmp_path):
+    """It may reach one of several nodes only."""
 
     class Asked(Team):
         def any(self, flag: bool) -> bool:
@@ -187,10 +187,10 @@ def test_too_few_examples_for_the_processes():
         Trainer(config, model, range(2), device, team=Team(0, 3, shards=True))
 
 
-def test_alone_nothing_is_asked_of_others():
+def test_one_process_communicates_with_none():
     tensor = torch.tensor([1.0, 2.0])
     ALONE.sum_([tensor])
-    ALONE.follow_([tensor])
+    ALONE.broadcast_([tensor])
     assert tensor.tolist() == [1.0, 2.0]
     assert ALONE.first_says("x") == "x"
     assert ALONE.any(True)

@@ -1,5 +1,6 @@
-"""The trainer against a plain loop, and its parts against what the protocol says."""
+"""The trainer against a plain loop, and its parts against the protocol."""
 
+import copy
 import math
 
 import pytest
@@ -9,10 +10,16 @@ from torch.nn import functional as F
 from sgdf.lab import data, optimizers
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident
+from sgdf.lab.tasks.classify import Classifier, resident_classifier
 from sgdf.lab.train import schedules
-from sgdf.lab.train.loop import Trainer, batch_sizes, piece_sizes, take_turns
-from sgdf.lab.train.pipelines.resident import PADDING, Epochs, Images, hold_out, seed_for
+from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
+from sgdf.lab.train.loop import Trainer, take_turns
+from sgdf.lab.train.pipelines.resident import (
+    PADDING,
+    ResidentBatches,
+    ResidentImages,
+    hold_out,
+)
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -43,7 +50,7 @@ def trainer_for(dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, **ove
     config = configs.make(
         "cifar10", model="cnn", optimizer=optimizer, epochs=epochs, overrides=overrides
     )
-    return resident(config, dataset, CPU)
+    return resident_classifier(config, dataset, CPU)
 
 
 def run_epoch(trainer: Trainer) -> dict:
@@ -52,7 +59,7 @@ def run_epoch(trainer: Trainer) -> dict:
     return trainer.metrics()
 
 
-# --- the whole against a plain loop ---------------------------------------------------------------
+# --- training against a plain loop ---------------------------------------------------------------
 
 
 def plain_batch(dataset: Dataset, order, ys, xs, flips):
@@ -97,12 +104,12 @@ def test_equals_a_plain_loop(cifar):
         torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-5)
 
 
-def test_pieces_of_a_batch_add_up(cifar):
-    whole, pieces = trainer_for(cifar), trainer_for(cifar, accumulate=5)
+def test_micro_batches_add_up(cifar):
+    plain, accumulating = trainer_for(cifar), trainer_for(cifar, accumulate=5)
     for _ in range(2):
-        first, second = run_epoch(whole), run_epoch(pieces)
+        first, second = run_epoch(plain), run_epoch(accumulating)
         assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)
-    for a, b in zip(whole.model.parameters(), pieces.model.parameters(), strict=True):
+    for a, b in zip(plain.model.parameters(), accumulating.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
@@ -116,23 +123,47 @@ def test_clipping_bounds_the_gradient(cifar):
     assert clipped["direction_norm"] == pytest.approx(0.01, rel=1e-2)
 
 
-def test_trainers_side_by_side_draw_numbers_of_their_own(cifar):
-    """For dropout, also without graphs: as those whose images are decoded train on a GPU."""
+def test_recorded_norms_of_a_large_model_are_right(cifar):
+    """Of 12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
+    config = configs.make("cifar10", model="cnn", optimizer="sgd", epochs=1,
+                          overrides={"lr": 0.1, "batch": 8, "norms": True})  # fmt: skip
+    few = small(cifar, 8, 8)
+    batches = ResidentBatches(few.train, few, CPU, seed=0, augmented=False)
+    layers = torch.nn.Linear(3072, 4000), torch.nn.Tanh(), torch.nn.Linear(4000, 10)
+    model = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    before = [p.detach().double() for p in model.parameters()]
+    trainer = Classifier(config, model, batches, {}, CPU)
+    metrics = run_epoch(trainer)  # one step
+
+    def norm(tensors) -> float:
+        return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
+
+    grads = [p.grad for p in model.parameters()]
+    change = [a - b.detach() for a, b in zip(before, model.parameters(), strict=True)]
+    assert metrics["gradient_norm"] == pytest.approx(norm(grads), rel=1e-12)
+    # The change itself is a difference of float32 numbers.
+    assert metrics["direction_norm"] == pytest.approx(norm(change) / 0.1, rel=1e-6)
+    float32 = torch.stack(torch._foreach_norm(grads)).norm().item()
+    assert abs(float32 / norm(grads) - 1) > 1e-5, "or this test tests nothing"
+
+
+def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
+    """For dropout, without graphs: as on a GPU with images that are decoded."""
 
     def make(seed: int) -> Trainer:
         config = configs.make("cifar10", seed=seed, overrides={"lr": 0.02, "batch": 10})
-        return resident(config, small(cifar, 20, 10), CPU)
+        return resident_classifier(config, small(cifar, 20, 10), CPU)
 
     before = torch.get_rng_state()
     alone = [run_epoch(make(seed)) for seed in (0, 1)]
     trainers = [make(seed) for seed in (0, 1)]
     take_turns([trainer.epoch() for trainer in trainers])
     assert [trainer.metrics() for trainer in trainers] == alone
-    assert torch.equal(torch.get_rng_state(), before), "nor does anyone else notice"
+    assert torch.equal(torch.get_rng_state(), before), "torch's own are left alone"
 
 
 @pytest.mark.parametrize("name", optimizers.NAMES)
-def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
+def test_every_optimizer_trains_and_resumes_bit_for_bit(cifar, name, tmp_path):
     straight = trainer_for(cifar, name, epochs=3)
     for _ in range(3):
         expected = run_epoch(straight)
@@ -150,7 +181,7 @@ def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
         assert torch.equal(a, b)
 
 
-def test_sophia_gets_its_curvature_every_tenth_step(cifar):
+def test_sophia_gets_a_hessian_estimate_every_tenth_step(cifar):
     trainer = trainer_for(cifar, "sophia-g", epochs=5)
     counted = []
     update = trainer.optimizer.update_hessian
@@ -160,8 +191,8 @@ def test_sophia_gets_its_curvature_every_tenth_step(cifar):
     assert counted == [22, 22]  # steps 10 and 20 are last batches
 
 
-def test_sophias_draw_comes_in_pieces_too(cifar):
-    """Which are there to save memory; and they are those of the batch that was just learned."""
+def test_sophias_estimate_is_accumulated(cifar):
+    """Over the micro-batches of the same step's batch."""
     trainer = trainer_for(cifar, "sophia-g", hessian_every=5, accumulate=4)  # after the last of 5
     taken = []
     take = trainer.batches.take
@@ -173,7 +204,77 @@ def test_sophias_draw_comes_in_pieces_too(cifar):
     assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
 
 
-def test_same_seed_same_start_whatever_the_optimizer(cifar):
+class OwnSophia(torch.optim.SGD):
+    """A user's optimizer that wants Hessian estimates; not one of the lab's classes."""
+
+    hessian_every = 2
+    sizes: tuple[int, ...] = ()
+
+    def update_hessian(self, batch_size: int) -> None:
+        self.sizes += (batch_size,)
+
+
+def test_any_optimizer_can_ask_for_hessian_estimates(cifar, monkeypatch):
+    monkeypatch.setattr(optimizers, "build", lambda name, params, *_, **__: OwnSophia(params, 0.1))
+    trainer = trainer_for(cifar)
+    run_epoch(trainer)
+    assert trainer.optimizer.sizes == (32, 32)
+    with pytest.raises(UserError, match="sgd needs a task with classes"):
+        Trainer(trainer.config, trainer.model, trainer.batches, CPU)
+
+
+class TwoOptimizers(Classifier):
+    """As WGAN-GP uses the hooks: a second list of parameters, trained every third step."""
+
+    def _trained_parameters(self):
+        *first, last = self.model.parameters()
+        return {"optimizer": first, "last_optimizer": [last]}
+
+    def _extra_every(self):
+        return 3
+
+    def _extra_step(self, size):
+        optimizer = self.optimizers["last_optimizer"]
+        optimizer.zero_grad()
+        loss, _ = self._loss(self.batches.position - size, size)
+        loss.backward(inputs=optimizer.param_groups[0]["params"])
+        optimizer.step()
+
+
+def test_a_task_may_train_with_several_optimizers(cifar, monkeypatch):
+    """One is built for each list of parameters and no other; all are saved and restored."""
+    built = []
+    build = optimizers.build
+
+    def counted(name, params, settings, *, device):
+        built.append(len(params))
+        return build(name, params, settings, device=device)
+
+    monkeypatch.setattr(optimizers, "build", counted)
+    config = configs.make("cifar10", model="cnn", optimizer="adam", epochs=2,
+                          overrides={"batch": 32})  # fmt: skip
+
+    def make():
+        plain = trainer_for(cifar)
+        built.clear()
+        return TwoOptimizers(config, plain.model, plain.batches, {}, CPU)
+
+    trainer = make()
+    params = len(list(trainer.model.parameters()))
+    assert built == [params - 1, 1]
+    run_epoch(trainer)  # 5 steps
+    state = trainer.state_dict()
+    assert list(state) == ["epoch", "model", "optimizer", "last_optimizer"]
+    assert {float(s["step"]) for s in state["optimizer"]["state"].values()} == {5}
+    assert {float(s["step"]) for s in state["last_optimizer"]["state"].values()} == {1}
+    resumed = make()
+    resumed.load_state_dict(copy.deepcopy(state))
+    assert run_epoch(resumed) == run_epoch(trainer)
+    (moments,) = resumed.optimizers["last_optimizer"].state.values()
+    assert float(moments["step"]) == 3, "steps are counted through the run: 3, 6 and 9"
+
+
+def test_same_seed_same_start_for_every_optimizer(cifar):
     first, second = trainer_for(cifar, "sgd"), trainer_for(cifar, "adam")
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -182,7 +283,7 @@ def test_same_seed_same_start_whatever_the_optimizer(cifar):
     assert torch.equal(first.batches.plan, second.batches.plan)
 
 
-def test_a_trainer_leaves_other_random_numbers_alone_when_made(cifar):
+def test_building_a_trainer_leaves_torchs_random_numbers_alone(cifar):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -211,14 +312,14 @@ def test_the_last_batch_is_kept():
     assert batch_sizes(5, 128) == [5]
 
 
-def test_pieces():
-    assert piece_sizes(128, 1) == [128]
-    assert piece_sizes(10, 4) == [3, 3, 2, 2]
-    assert piece_sizes(2, 4) == [1, 1]
+def test_micro_batch_sizes():
+    assert micro_batch_sizes(128, 1) == [128]
+    assert micro_batch_sizes(10, 4) == [3, 3, 2, 2]
+    assert micro_batch_sizes(2, 4) == [1, 1]
 
 
 def test_every_image_once_an_epoch_and_another_order_in_each(cifar):
-    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=True)
+    epochs = ResidentBatches(cifar.train, cifar, CPU, seed=0, augmented=True)
     plans = []
     for epoch in (0, 1, 0):
         epochs.begin(epoch)
@@ -226,19 +327,19 @@ def test_every_image_once_an_epoch_and_another_order_in_each(cifar):
         assert sorted(epochs.plan[0].tolist()) == list(range(150))
     assert torch.equal(plans[0], plans[2])
     assert not torch.equal(plans[0], plans[1])
-    other = Epochs(cifar.train, cifar, CPU, seed=1, augmented=True)
+    other = ResidentBatches(cifar.train, cifar, CPU, seed=1, augmented=True)
     other.begin(0)
     assert not torch.equal(plans[0], other.plan)
     assert plans[0][1:3].unique().tolist() == list(range(9))  # all offsets of a padding of 4
     assert 0.3 < plans[0][3].float().mean() < 0.7
 
 
-def test_without_augmentation_pixels_come_as_they_are(cifar):
-    epochs = Epochs(cifar.train, cifar, CPU, seed=0, augmented=False)
+def test_without_augmentation_pixels_are_unchanged(cifar):
+    epochs = ResidentBatches(cifar.train, cifar, CPU, seed=0, augmented=False)
     epochs.begin(0)
     images, labels = epochs.take(torch.tensor(10), 7)
     index = epochs.plan[0, 10:17].long()
-    assert torch.equal(images, Images(cifar.train, cifar, CPU).normalised(
+    assert torch.equal(images, ResidentImages(cifar.train, cifar, CPU).normalised(
         cifar.train.images[index].permute(0, 2, 3, 1)))  # fmt: skip
     assert torch.equal(labels, cifar.train.labels[index])
     assert images.is_contiguous(memory_format=torch.channels_last)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sgdf.lab.data import Dataset
     from sgdf.lab.runs.config import Config
-    from sgdf.lab.train.pipelines.resident import Epochs
+    from sgdf.lab.train.pipelines.resident import ResidentBatches
 
 
 def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Config]":
@@ -58,7 +58,7 @@ def initial_model(config: "Config", dataset: "Dataset", device: "torch.device") 
     """The network of a run with these settings, before its first step."""
     import torch
 
-    from sgdf.lab.train.pipelines.resident import seed_for
+    from sgdf.lab.train.batches import seed_for
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
@@ -73,13 +73,16 @@ class FirstSteps:
         import torch
 
         from sgdf.lab import tasks
-        from sgdf.lab.train.pipelines.resident import Epochs, seed_for
+        from sgdf.lab.train.batches import seed_for
+        from sgdf.lab.train.pipelines.resident import ResidentBatches
 
         torch.manual_seed(seed_for("dropout", config.seed))
         self.model = initial_model(config, dataset, device)
         self.optimizer = optimizer_for(config, self.model.named_parameters(), device)
         augmented = tasks.find(config.task).augmented
-        epochs = Epochs(dataset.train, dataset, device, seed=config.seed, augmented=augmented)
+        epochs = ResidentBatches(
+            dataset.train, dataset, device, seed=config.seed, augmented=augmented
+        )
         self.batches = endless_batches(epochs, config.batch)
         self.loss = math.nan
 
@@ -94,11 +97,11 @@ class FirstSteps:
         self.loss = loss.item()
 
 
-def endless_batches(epochs: "Epochs", size: int) -> "Iterator[tuple[Tensor, Tensor]]":
+def endless_batches(epochs: "ResidentBatches", size: int) -> "Iterator[tuple[Tensor, Tensor]]":
     """Epoch after epoch; the same for every optimizer."""
     import torch
 
-    from sgdf.lab.train.loop import batch_sizes
+    from sgdf.lab.train.batches import batch_sizes
 
     epoch = 0
     while True:

@@ -173,9 +173,9 @@ def choose_images(
     """Always the same `count` images of a split, or all, in batches or in one."""
     import torch
 
-    from sgdf.lab.train.pipelines.resident import Images
+    from sgdf.lab.train.pipelines.resident import ResidentImages
 
-    images = Images(split, dataset, device)
+    images = ResidentImages(split, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen = order[:count].sort().values.to(device)
     parts = torch.split(chosen, batch or len(chosen))

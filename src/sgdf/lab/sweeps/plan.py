@@ -203,7 +203,7 @@ def preset(name: str, said: Mapping[str, Any]) -> Sweep:
         raise UserError(f"the preset {name} needs a task: --task, of {', '.join(tasks.TASKS)}")
     task = tasks.find(said["task"])
     title, cells = PRESETS[name]
-    if task.kind not in ("classify", "vision"):
+    if task.kind not in ("classify", "photos"):
         raise UserError(f"the preset {name} is for tasks with classes, which {task.name} is not")
     known = sets.FACTS.get(task.dataset) or folders.layout(task.dataset)
     images = synthetic.TRAIN if said.get("data") == "synthetic" else known.train

@@ -1,9 +1,9 @@
-"""Images sorted into classes: the paper's CIFAR tables, and all that is trained like them."""
+"""Small images sorted into classes: the paper's CIFAR tables, and all that is trained like them."""
 
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +11,31 @@ from torch.nn import functional as F
 
 from sgdf.lab import data, models, tasks
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.runs.config import Config
-from sgdf.lab.train.distributed import ALONE, Team, whole_weights
-from sgdf.lab.train.loop import Batches, Trainer, piece_sizes
-from sgdf.lab.train.pipelines.resident import Epochs, Images, hold_out, seed_for
+from sgdf.lab.tasks.registry import Task
+from sgdf.lab.train.batches import Batches, micro_batch_sizes, seed_for
+from sgdf.lab.train.distributed import ALONE, Team, unsharded
+from sgdf.lab.train.loop import Trainer
+from sgdf.lab.train.pipelines.resident import ResidentBatches, ResidentImages, hold_out
 from sgdf.support.errors import UserError
 
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
 
-def check(config: Config, data_dir: Path | None) -> None:
-    """Whether the data is there; what is wrong is said in one sentence."""
+TASKS = (
+    Task("digits", "mlp", epochs=20, batch=32),
+    Task("fashion-mnist", "cnn", epochs=20, batch=128),
+    Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
+    Task("cifar100", "vgg11", epochs=200, batch=128, augmented=True),
+)
+
+
+def check(config: "Config", data_dir: Path | None) -> None:
+    """Raise a `UserError` if the data is missing."""
     load_dataset(config.task, data_dir, config.data == "synthetic")
 
 
-def build(
-    config: Config,
+def build_trainer(
+    config: "Config",
     device: torch.device,
     *,
     data_dir: Path | None = None,
@@ -32,7 +43,7 @@ def build(
     team: Team = ALONE,
 ) -> Trainer:
     dataset = load_dataset(config.task, data_dir, config.data == "synthetic")
-    return resident(config, dataset, device, compile=compile, team=team)
+    return resident_classifier(config, dataset, device, compile=compile, team=team)
 
 
 @functools.lru_cache(maxsize=1)  # runs together, and one after another, mostly share it
@@ -40,75 +51,75 @@ def load_dataset(task: str, data_dir: Path | None, synthetic: bool) -> Dataset:
     return data.load(tasks.find(task).dataset, data_dir, synthetic=synthetic)
 
 
-def resident(
-    config: Config,
+def resident_classifier(
+    config: "Config",
     dataset: Dataset,
     device: torch.device,
     *,
     compile: bool = True,
     team: Team = ALONE,
 ) -> "Classifier":
-    """The trainer of a data set that is small enough to stay on the device."""
+    """The trainer for a dataset that is small enough to stay on the device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
         model = models.build(config.model, classes=dataset.classes, shape=shape)
-    training, judged = splits(config, dataset)
+    training, evaluation = splits(config, dataset)
     augmented = tasks.find(config.task).augmented
-    batches = Epochs(training, dataset, device, seed=config.seed, augmented=augmented)
+    batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
         model.to(device).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         batches,
-        {name: Images(split, dataset, device) for name, split in judged.items()},
+        {name: ResidentImages(split, dataset, device) for name, split in evaluation.items()},
         device,
         compile=compile,
         team=team,
     )
 
 
-def splits(config: Config, dataset: Dataset) -> tuple[Split, dict[str, Split]]:
-    """What is trained on, and what it is judged by."""
-    training, judged = dataset.train, {"test": dataset.test}
+def splits(config: "Config", dataset: Dataset) -> tuple[Split, dict[str, Split]]:
+    """The images to train on, and those to evaluate on by name: test, and validation if any."""
+    training, evaluation = dataset.train, {"test": dataset.test}
     if config.validation:
         check_validation(config, len(training.labels))
-        training, judged["validation"] = hold_out(training, config.validation)
-    return training, judged
+        training, evaluation["validation"] = hold_out(training, config.validation)
+    return training, evaluation
 
 
-def check_validation(config: Config, images: int) -> None:
+def check_validation(config: "Config", images: int) -> None:
     if config.validation >= images:
         raise UserError(f"validation takes all {images} training images")
 
 
-class Judged(Protocol):
-    """Images to judge by."""
+class EvaluationImages(Protocol):
+    """Images to evaluate on, resident or decoded."""
 
     def __len__(self) -> int: ...
 
     def batches(self, first: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The `count` images from `first` on, and their labels, in pieces."""
+        """The `count` images from `first` on, normalised, and their labels, in batches."""
 
 
 class Classifier(Trainer):
-    """Learns classes by cross entropy, and is judged by how many answers are right."""
+    """Learns classes by cross entropy; evaluated by the number of right answers."""
 
-    counts_answers = True
+    counts_correct = True
 
     def __init__(
         self,
-        config: Config,
+        config: "Config",
         model: nn.Module,
         batches: Batches,
-        judged: Mapping[str, Judged],
+        evaluation: Mapping[str, EvaluationImages],
         device: torch.device,
         *,
         compile: bool = True,
         team: Team = ALONE,
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
-        self.judged = judged
+        self.evaluation = evaluation
         keys = {metric.key for metric in tasks.find(config.task).metrics}
         self.counts_top5 = "test_top5_accuracy" in keys
 
@@ -119,43 +130,53 @@ class Classifier(Trainer):
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         return loss, (logits.argmax(1) == labels).sum()
 
-    def _do_more(self, size: int) -> None:
-        """Sophia's estimate: the gradient for labels drawn from the model's own answers."""
+    # --- a Hessian estimate, for Sophia ---------------------------------------------------------
+
+    def _extra_every(self) -> int:
+        optimizer = self._hessian_optimizer()
+        return optimizer.hessian_every if optimizer else 0
+
+    def _extra_step(self, size: int) -> None:
+        """Give the optimizer the gradient for labels drawn from the model's own output."""
         if self.team.shards:
-            raise UserError(f"{self.config.optimizer} does not go with --shard")
+            raise UserError(f"{self.config.optimizer} does not support --shard")
         self.optimizer.zero_grad(set_to_none=True)
-        start, mine = self.team.share(size)
+        start, share = self.team.share(size)
         position = self.batches.position - size + start
-        for piece in piece_sizes(mine, self.config.accumulate):
-            images, _ = self.batches.take(position, piece)
+        for count in micro_batch_sizes(share, self.config.accumulate):
+            images, _ = self.batches.take(position, count)
             with self._autocast():
                 logits = self.model(images)
             logits = logits.float()
-            # The largest of logits plus Gumbel noise is a draw from their softmax.
+            # The largest of logits plus Gumbel noise is a sample of their softmax.
             noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
-            drawn = (logits.detach() + noise).argmax(1)
-            (F.cross_entropy(logits, drawn, reduction="sum") / size).backward()
-            position = position + piece
+            labels = (logits.detach() + noise).argmax(1)
+            (F.cross_entropy(logits, labels, reduction="sum") / size).backward()
+            position = position + count
         self.team.sum_(self._grads())
-        self.optimizer.update_hessian(size)  # type: ignore[attr-defined]
+        optimizer = self._hessian_optimizer()
+        assert optimizer
+        optimizer.update_hessian(size)
 
-    def _judge(self) -> dict[str, tuple[Tensor, float]]:
-        found = {}
+    # --- evaluation -----------------------------------------------------------------------------
+
+    def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
+        measured = {}
         self.model.eval()
-        with whole_weights(self.model):
-            for name, images in self.judged.items():
-                judge = functools.partial(self._judge_all, images)
-                loss, correct, top5 = self.graphs.run(name, judge) if self.graphs else judge()
-                found[f"{name}_loss"] = loss, float(len(images))
-                found[f"{name}_accuracy"] = 100 * correct, float(len(images))
+        with unsharded(self.model):
+            for name, images in self.evaluation.items():
+                work = functools.partial(self._evaluate_on, images)
+                loss, correct, top5 = self.graphs.run(name, work) if self.graphs else work()
+                measured[f"{name}_loss"] = loss, float(len(images))
+                measured[f"{name}_accuracy"] = 100 * correct, float(len(images))
                 if self.counts_top5:
-                    found[f"{name}_top5_accuracy"] = 100 * top5, float(len(images))
+                    measured[f"{name}_top5_accuracy"] = 100 * top5, float(len(images))
         self.model.train()
-        return found
+        return measured
 
     @torch.no_grad()
-    def _judge_all(self, images: Judged) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum of the losses, number of right answers, and of those among the first five."""
+    def _evaluate_on(self, images: EvaluationImages) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum of losses, right answers, and answers that are among the five most likely."""
         loss = torch.zeros((), device=self.device)
         correct, top5 = torch.zeros((2,), dtype=torch.int64, device=self.device)
         for pixels, labels in images.batches(*self.team.share(len(images))):

@@ -1,51 +1,43 @@
-"""The trainer for a run: every kind of task has a module of its own, imported when it is asked for.
-
-Such a module has `build` and `check` as below, without the choice.
-"""
+"""The trainer of a run, from the module that its task names; imported when a run begins."""
 
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
 from sgdf.lab import tasks
-from sgdf.lab.runs.config import Config
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError
 
-MODULES = {
-    "classify": "classify",
-    "vision": "photos",
-    "detect": "detect.detector",
-    "gan": "gan.wgan_gp",
-}
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
 
 
 def build(
-    config: Config,
+    config: "Config",
     device: torch.device,
     *,
     data_dir: Path | None = None,
     compile: bool = True,
     team: Team = ALONE,
 ) -> Trainer:
-    """The run's model, data and optimizer; what is wrong with any of them is said here."""
-    made: Trainer = module_of(config).build(
+    """The run's model, data and optimizer; a `UserError` says what is wrong with any of them."""
+    trainer: Trainer = module_of(config).build_trainer(
         config, device, data_dir=data_dir, compile=compile, team=team
     )
-    return made
+    return trainer
 
 
-def check(config: Config, data_dir: Path | None) -> None:
-    """Whether the data is there, as far as can be told quickly."""
+def check(config: "Config", data_dir: Path | None) -> None:
+    """Raise a `UserError` if data or weights are missing, as far as can be told quickly."""
     module_of(config).check(config, data_dir)
 
 
-def module_of(config: Config) -> ModuleType:
-    kind = MODULES[tasks.find(config.task).kind]
+def module_of(config: "Config") -> ModuleType:
     try:
-        return importlib.import_module(f"sgdf.lab.tasks.{kind}")
+        return importlib.import_module(tasks.find(config.task).trainer)
     except ModuleNotFoundError as error:
         raise UserError(f'{config.task} needs {error.name}: pip install "sgdf[vision]"') from None

@@ -1,1 +1,1 @@
-"""The training loop, its schedules and data pipelines, on one device or several."""
+"""The training loop with its schedules and data pipelines, on one device or several."""

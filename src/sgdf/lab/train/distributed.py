@@ -1,11 +1,11 @@
 """Several processes on one run: `torchrun --nproc-per-node N -m sgdf train ...`.
 
-Every process sees its share of each batch, and the gradients are summed, so that N processes take
-the steps that one would take with the whole batch. Batch norm alone is different: its statistics
-are of a process's share, as usual, and those of the first process are kept.
+Every process computes its share of each batch and the gradients are summed, so N processes take
+the steps of one process. Batch norm alone differs: its statistics are those of a process's share,
+as usual, and a checkpoint has those of the first process.
 
-With `--shard` every process also keeps no more than its share of the weights and of the
-optimizer's state (FSDP2). Checkpoints are the same as those of one process.
+With `--shard` every process also stores only its share of the weights and of the optimizer's
+state (FSDP2). Checkpoints are the same as those of one process.
 """
 
 import contextlib
@@ -24,58 +24,58 @@ from sgdf.support.errors import UserError
 
 @dataclass(frozen=True)
 class Team:
-    """The processes of a run, and which of them this is."""
+    """The processes of a run, and the rank of this one among them."""
 
     rank: int = 0
     size: int = 1
-    shards: bool = False  # the weights, and not the batches alone
+    shards: bool = False  # share the weights too, not only the batches
 
     def share(self, count: int) -> tuple[int, int]:
-        """Where this process's part of `count` things begins, and how many they are."""
-        whole, rest = divmod(count, self.size)
-        return self.rank * whole + min(self.rank, rest), whole + (self.rank < rest)
+        """This process's part of `count` things: the first, and how many."""
+        least, rest = divmod(count, self.size)
+        return self.rank * least + min(self.rank, rest), least + (self.rank < rest)
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Add up over the processes, in place; all at once for every dtype."""
+        """Sum over the processes, in place, in one message for each dtype."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        for same in by_dtype.values():
-            flat = _flatten_dense_tensors(same)
+        for group in by_dtype.values():
+            flat = _flatten_dense_tensors(group)
             dist.all_reduce(flat)
-            for tensor, total in zip(same, _unflatten_dense_tensors(flat, same), strict=True):
+            for tensor, total in zip(group, _unflatten_dense_tensors(flat, group), strict=True):
                 tensor.copy_(total)
 
-    def spread(self, model: nn.Module, device: torch.device) -> None:
-        """Leave every process its part of the weights, if that is wanted; they meet in blocks."""
+    def shard(self, model: nn.Module, device: torch.device) -> None:
+        """With `shards`, keep this process's part of the weights; they are gathered by block."""
         if not self.shards:
             return
-        # Not in every build of torch; below, what is sharded is known by what it can do.
+        # Not in every build of torch, so sharded tensors are recognised below by their methods.
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2's wish
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # for FSDP2
         mesh = init_device_mesh(device.type, (self.size,))
         for block in (*blocks(model), model):
             fully_shard(block, mesh=mesh)
 
-    def follow_(self, tensors: Iterable[Tensor]) -> None:
-        """Take the first process's values, in place."""
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite with the first process's values."""
         for tensor in tensors if self.size > 1 else ():
             dist.broadcast(tensor, 0)
 
     def first_says(self, value: Any) -> Any:
-        """What the first process has, in all of them."""
+        """The first process's value, in all of them."""
         if self.size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, 0)
         return box[0]
 
-    def all_say(self, value: Any) -> list[Any]:
-        """What every process has, in all of them."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """The values of all processes by rank, in all of them."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -83,15 +83,15 @@ class Team:
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in any process; all of them have to ask."""
-        return any(self.all_say(flag))
+        """Whether it is true in any process; all of them have to call this."""
+        return any(self.all_gather(flag))
 
 
 ALONE = Team()
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """What a network is a sequence of: the parts whose weights are needed at the same time."""
+    """The parts that a network runs in sequence: their weights are needed at the same time."""
     for part in model.children():
         if isinstance(part, nn.Sequential | nn.ModuleList):
             yield from (block for block in part if any(True for _ in block.parameters()))
@@ -100,8 +100,8 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextlib.contextmanager
-def whole_weights(model: nn.Module) -> Iterator[None]:
-    """Have all weights in every process, for work in which they do not keep step."""
+def unsharded(model: nn.Module) -> Iterator[None]:
+    """Gather all weights in every process, for work in which processes do not keep step."""
     parts: list[Any] = [part for part in model.modules() if hasattr(part, "unshard")]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -115,19 +115,19 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
 
 
 def gathered(value: Any) -> Any:
-    """A state dict with its shards put together, on the CPU; all processes have to ask for it."""
+    """A state dict with its shards put together on the CPU; all processes have to call this."""
     if isinstance(value, dict):
         return {key: gathered(part) for key, part in value.items()}
     return value.full_tensor().cpu() if is_sharded(value) else value
 
 
-def scattered(whole: Any, like: Any) -> Any:
-    """This process's part of a tensor, where it keeps a part of one of that shape."""
-    if not is_sharded(like) or not isinstance(whole, Tensor) or whole.shape != like.shape:
-        return whole
+def scattered(value: Any, like: Any) -> Any:
+    """This process's shard of a tensor, if `like` is a shard of one of that shape."""
+    if not is_sharded(like) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def is_sharded(value: Any) -> bool:
@@ -141,7 +141,7 @@ def is_team() -> bool:
 
 @contextlib.contextmanager
 def joined(device: torch.device, *, shard: bool = False) -> Iterator[tuple[Team, torch.device]]:
-    """Meet the other processes, if there are any; each has a GPU of its own."""
+    """Connect to the other processes, if there are any; each has a GPU of its own."""
     if shard and not is_team():
         raise UserError(
             "--shard spreads the weights over several processes: start with torchrun "
@@ -153,26 +153,26 @@ def joined(device: torch.device, *, shard: bool = False) -> Iterator[tuple[Team,
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    meet("nccl" if device.type == "cuda" else "gloo")
+    init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Team(dist.get_rank(), dist.get_world_size(), shard), device
     finally:
         dist.destroy_process_group()
 
 
-def meet(backend: str) -> None:
-    """As `init_process_group` does, but for a restart by torchrun.
+def init_process_group(backend: str) -> None:
+    """torch's, made to survive a restart by torchrun.
 
-    There gloo of torch 2.15 finds the addresses of the processes before, which are dead: every
-    attempt needs names of its own in the store that torchrun keeps.
+    After a restart gloo of torch 2.15 finds the addresses of the dead processes in torchrun's
+    store, so every attempt gets a prefix of its own there.
     """
-    values = os.environ
-    if values.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    env = os.environ
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         dist.init_process_group(backend)
         return
     from torch._C._distributed_c10d import PrefixStore, TCPStore  # not in every build of torch
 
-    store = TCPStore(values["MASTER_ADDR"], int(values["MASTER_PORT"]), is_master=False)
-    named = PrefixStore(f"sgdf-{values['TORCHELASTIC_RESTART_COUNT']}", store)
-    rank, size = int(values["RANK"]), int(values["WORLD_SIZE"])
-    dist.init_process_group(backend, store=named, rank=rank, world_size=size)
+    store = TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=False)
+    prefixed = PrefixStore(f"sgdf-{env['TORCHELASTIC_RESTART_COUNT']}", store)
+    rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size)

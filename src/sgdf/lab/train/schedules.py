@@ -1,4 +1,4 @@
-"""Learning rates over a run, as pure functions of the step: a resumed run needs no state."""
+"""Learning rates over a run, as pure functions of the step: resuming needs no state."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from sgdf.support.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a run stands: the steps before this one, and how many make an epoch and the run."""
+    """A step of a run, counted from 0, and the lengths of an epoch and of the run."""
 
     step: int
     steps_per_epoch: int
@@ -20,18 +20,18 @@ class Clock:
         return self.step // self.steps_per_epoch
 
     @property
-    def part(self) -> float:
-        """From 0 at the first step to 1 after the last."""
+    def fraction(self) -> float:
+        """The part of the run that is done: 0 at the first step, 1 after the last."""
         return self.step / (self.steps_per_epoch * self.epochs)
 
 
 Schedule = Callable[[Clock, Sequence[int], float], float]
 
-# Each gives the factor on the learning rate. The published one multiplies by drop when as many
-# epochs as a milestone are behind.
+# Each returns the factor on the learning rate. The published one, "step", multiplies it by `drop`
+# once as many epochs as a milestone have been trained.
 SCHEDULES: dict[str, Schedule] = {
     "step": lambda now, milestones, drop: drop ** sum(m <= now.epoch for m in milestones),
-    "cosine": lambda now, milestones, drop: (1 + math.cos(math.pi * now.part)) / 2,
+    "cosine": lambda now, milestones, drop: (1 + math.cos(math.pi * now.fraction)) / 2,
     "constant": lambda now, milestones, drop: 1.0,
     "inverse-sqrt": lambda now, milestones, drop: 1 / math.sqrt(now.step + 1),
 }

@@ -1,11 +1,11 @@
-"""Objects found in images: Faster-RCNN on PASCAL VOC, the paper's detection table."""
+"""The trainer for object detection: the paper's Faster-RCNN on PASCAL VOC."""
 
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,50 +14,52 @@ from torch import Tensor, nn
 from sgdf.lab.data import voc, voc_synthetic
 from sgdf.lab.data.voc import Example, Voc
 from sgdf.lab.models import detectors
-from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks.detect import average_precision, drawing
 from sgdf.lab.tasks.detect.average_precision import Detections
+from sgdf.lab.train.batches import batch_sizes, seed_for
 from sgdf.lab.train.distributed import ALONE, Team
-from sgdf.lab.train.loop import Trainer, batch_sizes
-from sgdf.lab.train.pipelines.resident import seed_for
+from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError, unknown
 
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
+
 READERS = 2  # threads that decode images while the model computes
-AHEAD = 8  # images that are ready before they are needed
+AHEAD = 8  # images that may be decoded before they are needed
 SHOWN = 6  # images in the picture
 
 
-def check(config: Config, data_dir: Path | None) -> None:
-    """Whether data and weights are there."""
-    official = wants_official(config)
+def check(config: "Config", data_dir: Path | None) -> None:
+    """Raise a `UserError` if data or weights are missing."""
+    official = needs_official_lists(config)
     if config.data == "real":
         voc.lists_in(data_dir, official=official)
     detectors.weights_file(config.model, config.option("weights"))
 
 
-def build(
-    config: Config,
+def build_trainer(
+    config: "Config",
     device: torch.device,
     *,
     data_dir: Path | None = None,
     compile: bool = True,
     team: Team = ALONE,
 ) -> "Detector":
-    """Not compiled, whatever is asked for: no two batches have the same shape."""
+    """`compile` has no effect: no two batches have the same shape."""
     file = detectors.weights_file(config.model, config.option("weights"))
-    dataset = load_dataset(data_dir, config.data == "synthetic", wants_official(config))
+    dataset = load_dataset(data_dir, config.data == "synthetic", needs_official_lists(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         model = detectors.build(config.model, classes=len(voc.CLASSES), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 
-def wants_official(config: Config) -> bool:
-    """Whether the lists of images have to be whole."""
-    said, kinds = config.option("lists"), ("official", "any")
-    if said not in kinds:
-        raise unknown("kind of lists", str(said), kinds)
-    return bool(said == "official")
+def needs_official_lists(config: "Config") -> bool:
+    """Whether the lists of images have to be complete."""
+    lists, kinds = config.option("lists"), ("official", "any")
+    if lists not in kinds:
+        raise unknown("kind of lists", str(lists), kinds)
+    return bool(lists == "official")
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
@@ -65,14 +67,14 @@ def load_dataset(data_dir: Path | None, synthetic: bool, official: bool) -> Voc:
     return voc_synthetic.make() if synthetic else voc.load(data_dir, official=official)
 
 
-# --- images, one after another --------------------------------------------------------------------
+# --- batches of images of any size ----------------------------------------------------------------
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def prepared(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """The results in the order of the items, some of them computed ahead by threads."""
+def map_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`map` whose results, in the same order, are computed ahead by threads."""
     with ThreadPoolExecutor(READERS) as pool:
         waiting: deque[Future[R]] = deque()
         try:
@@ -87,13 +89,13 @@ def prepared(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
                 future.cancel()
 
 
-class Stream:
-    """The training images of this process in the epoch's order, mirrored by the flip of a coin."""
+class DetectionBatches:
+    """This process's training images in the epoch's order, each mirrored with probability 1/2."""
 
     resident = False
 
     def __init__(
-        self, examples: Sequence[Example], device: torch.device, *, config: Config, team: Team
+        self, examples: Sequence[Example], device: torch.device, *, config: "Config", team: Team
     ) -> None:
         self.examples, self.device, self.config, self.team = examples, device, config, team
         self.position = torch.zeros((), dtype=torch.int64)
@@ -103,22 +105,22 @@ class Stream:
         return len(self.examples)
 
     def draw(self, epoch: int) -> None:
-        """An order takes no time to draw."""
+        """Nothing to prepare: an order takes no time to draw."""
 
     def begin(self, epoch: int) -> None:
         random = np.random.default_rng(seed_for("data", self.config.seed, epoch))
         order = random.permutation(len(self))
-        flips = random.integers(0, 2, len(self))  # a coin for every image
+        flips = random.integers(0, 2, len(self))
 
         def read(place: int) -> tuple[int, Tensor, Tensor, Tensor]:
             index = order[place]
             return (place, *training_view(self.examples[index], bool(flips[index])))
 
-        self.images = prepared(read, self.places())
+        self.images = map_ahead(read, self.places())
         self.position.zero_()
 
     def places(self) -> Iterator[int]:
-        """Of this process's shares of all batches, in the order of an epoch."""
+        """Positions in the epoch's order that are this process's share."""
         first = 0
         for size in batch_sizes(len(self), self.config.batch):
             start, count = self.team.share(size)
@@ -126,18 +128,18 @@ class Stream:
             first += size
 
     def take(self, position: Tensor, size: int) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-        """Images between 0 and 1, and their objects, as torchvision wants them."""
+        """Images between 0 and 1, and their objects, in torchvision's form."""
         images, targets = [], []
         for place in range(int(position), int(position) + size):
-            here, pixels, boxes, labels = next(self.images)
-            assert here == place, "images are taken in order"
+            ready, pixels, boxes, labels = next(self.images)
+            assert ready == place, "images are taken in order"
             images.append(pixels.to(self.device).float() / 255)
             targets.append({"boxes": boxes.to(self.device), "labels": labels.to(self.device)})
         return images, targets
 
 
 def training_view(example: Example, flip: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels, boxes and labels of the objects that are not difficult."""
+    """Pixels, and boxes and labels of the objects that are not difficult."""
     pixels, kept = example.pixels(), ~example.difficult
     boxes = example.boxes[kept]
     if flip:
@@ -151,11 +153,11 @@ def training_view(example: Example, flip: bool) -> tuple[Tensor, Tensor, Tensor]
 
 
 class Detector(Trainer):
-    """Learns to find objects, and is judged by mean average precision."""
+    """Learns to find objects; evaluated by mean average precision."""
 
     def __init__(
         self,
-        config: Config,
+        config: "Config",
         model: nn.Module,
         dataset: Voc,
         device: torch.device,
@@ -163,28 +165,25 @@ class Detector(Trainer):
         team: Team = ALONE,
     ) -> None:
         if team.shards:
-            raise UserError(f"{config.task} does not go with --shard: leave it out")
+            raise UserError(f"{config.task} does not support --shard: leave it out")
         if config.precision == "bf16":
             raise UserError("boxes need more digits than bf16 has: --precision tf32 or fp32")
-        training, self.judged = split(dataset, config.validation)
-        batches = Stream(training, device, config=config, team=team)
+        training, self.evaluation = split(dataset, config.validation)
+        batches = DetectionBatches(training, device, config=config, team=team)
         super().__init__(config, model, batches, device, compile=False, team=team)
-        if hasattr(self.optimizer, "hessian_every"):
-            raise UserError(f"{config.optimizer} needs a task with classes")
         if self.on_gpu:
-            torch.backends.cudnn.benchmark = False  # it pays for shapes that come again
+            torch.backends.cudnn.benchmark = False  # it pays only for shapes that repeat
         if dataset.left_out:
             self.notes = (
                 f"{config.task}: {dataset.left_out} training images are left out, since they "
                 "have no object that is not difficult",
             )
-        self.found: list[Detections] = []  # in the test images, after the last epoch
+        self.detections: list[Detections] = []  # in the test images, after the last epoch
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The model looks at some of its proposals, drawn at random.
+        """The model samples its proposals at random, by seed, epoch and the first image alone.
 
-        Which ones depends on seed, epoch and the first image alone: with an image in each piece
-        of a batch, any number of processes draws the same.
+        With micro-batches of one image, any number of processes draws the same.
         """
         images, targets = self.batches.take(position, size)
         torch.manual_seed(seed_for("proposals", self.config.seed, self.done) + int(position))
@@ -195,41 +194,41 @@ class Detector(Trainer):
     def metrics(self) -> dict[str, Any]:
         result = super().metrics()
         if not np.isfinite(result["train_loss"]):
-            return result  # diverged: there is nothing to find
-        for name, examples in self.judged.items():
-            found = self._detect(examples)
+            return result  # diverged: there is nothing to evaluate
+        for name, examples in self.evaluation.items():
+            detections = self._detect(examples)
             if name == "test":
-                self.found = found
-            scores = judge(found, examples) if self.team.rank == 0 else None
+                self.detections = detections
+            scores = evaluate(detections, examples) if self.team.rank == 0 else None
             values: dict[str, float] = self.team.first_says(scores)
             result |= {f"{name}_{key}": value for key, value in values.items()}
         return result
 
     @torch.no_grad()
     def _detect(self, examples: Sequence[Example]) -> list[Detections]:
-        """One image at a time, so that no result depends on what else is in a batch."""
+        """One image at a time, so that no result depends on the others of a batch."""
         first, count = self.team.share(len(examples))
         self.model.eval()
-        mine = []
-        for pixels in prepared(lambda e: e.pixels(), examples[first : first + count]):
+        share = []
+        for pixels in map_ahead(lambda e: e.pixels(), examples[first : first + count]):
             (found,) = self.model([pixels.to(self.device).float() / 255])
-            mine.append(Detections(*(found[k].cpu() for k in ("boxes", "labels", "scores"))))
+            share.append(Detections(*(found[k].cpu() for k in ("boxes", "labels", "scores"))))
         self.model.train()
-        return [found for part in self.team.all_say(mine) for found in part]
+        return [found for part in self.team.all_gather(share) for found in part]
 
     def pictures(self) -> dict[str, bytes]:
-        """A few test images, always the same, with what was found in them."""
+        """A few test images, always the same, with their detections."""
         if self.team.rank > 0:
             return {}
-        examples = self.judged["test"]
+        examples = self.evaluation["test"]
         count = min(SHOWN, len(examples))
         chosen = [i * len(examples) // count for i in range(count)]
-        pairs = [(examples[i], self.found[i]) for i in chosen]
+        pairs = [(examples[i], self.detections[i]) for i in chosen]
         return {"detections.png": drawing.draw(pairs)}
 
 
 def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str, Any]]:
-    """What to train on, and what to judge by: as many held out as asked for, always the same."""
+    """Images to train on and to evaluate on; the same ones are always held out for validation."""
     training = dataset.train
     if not validation:
         return training, {"test": dataset.test}
@@ -237,10 +236,10 @@ def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str
         raise UserError(f"validation takes all {len(training)} training images")
     order = np.random.default_rng(0).permutation(len(training))
     held, kept = sorted(order[:validation]), sorted(order[validation:])
-    judged = {"test": dataset.test, "validation": [training[i] for i in held]}
-    return [training[i] for i in kept], judged
+    evaluation = {"test": dataset.test, "validation": [training[i] for i in held]}
+    return [training[i] for i in kept], evaluation
 
 
-def judge(found: Sequence[Detections], examples: Sequence[Example]) -> dict[str, float]:
-    voc_ap = average_precision.voc2007(found, examples)
-    return {**average_precision.coco(found, examples), "voc_ap": voc_ap}
+def evaluate(detections: Sequence[Detections], examples: Sequence[Example]) -> dict[str, float]:
+    voc_ap = average_precision.voc2007(detections, examples)
+    return {**average_precision.coco(detections, examples), "voc_ap": voc_ap}

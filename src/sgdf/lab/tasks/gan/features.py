@@ -1,13 +1,11 @@
-"""Networks that turn images into features, whose distributions FID compares.
-
-A name is one of these:
+"""Networks whose features of images FID compares, by name:
 
     inception            the Inception network that FID is published with
     a run's folder       the network that this run trained, without its last layer
     a file               a network by `torch.export.save` (.pt2) or `torch.jit.save`
     package.module:name  a function that returns a network, or the network
 
-Every network gets bytes, N x 3 x H x W, and gives N x D numbers.
+Every network takes bytes, N x 3 x H x W, and returns N x D numbers.
 """
 
 import contextlib
@@ -29,13 +27,13 @@ from sgdf.lab.runs.disk import Damaged, read_checkpoint, read_config
 from sgdf.support.errors import UserError
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
-INCEPTION_DIGEST = "6726825d"  # how the sha256 of the file begins
+INCEPTION_DIGEST = "6726825d"  # first digits of the file's sha256
 INCEPTION_FROM = "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
 KINDS = "inception, a run's folder, a file of torch.export or TorchScript, or package.module:name"
 
 
 def check(name: str) -> None:
-    """Whether the network is there, as far as can be told quickly."""
+    """Raise a `UserError` if the network is missing, as far as can be told quickly."""
     if not isinstance(name, str) or not name:
         raise UserError(f"features is {KINDS}, not {name!r}")
     if name == "inception":
@@ -45,12 +43,12 @@ def check(name: str) -> None:
 
 
 def load(name: str, device: torch.device) -> nn.Module:
-    """The network, ready to be asked."""
+    """The network, on the device and in evaluation mode."""
     check(name)
     if name == "inception":
         network = inception()
     elif Path(name).is_dir():
-        network = of_run(Path(name))
+        network = from_run(Path(name))
     elif Path(name).exists():
         network = from_file(Path(name))
     else:
@@ -78,29 +76,29 @@ def inception() -> nn.Module:
     from torchmetrics.image.fid import NoTrainInceptionV3
 
     path = inception_path()
-    # The file is unpickled, so that it has to be this one.
+    # The file is unpickled, so it must be this one.
     if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(INCEPTION_DIGEST):
-        raise UserError(f"{path} is damaged: put {INCEPTION_FROM}{INCEPTION} in its place")
+        raise UserError(f"{path} is damaged: replace it by {INCEPTION_FROM}{INCEPTION}")
     network: nn.Module = NoTrainInceptionV3("inception-v3-compat", ["2048"], str(path))
     return network
 
 
-# --- a network that a run trained ---------------------------------------------------------------
+# --- a network from a run -------------------------------------------------------------------------
 
 
-def of_run(folder: Path) -> nn.Module:
-    """What the last layer of a trained network sees."""
+def from_run(folder: Path) -> nn.Module:
+    """The inputs of the last layer of a trained network."""
     config = read_config(folder)
     task = tasks.find(config.task)
     facts = FACTS.get(task.dataset)
     if task.kind != "classify" or facts is None or facts.shape[0] != 3:
         raise UserError(
-            f"features={folder} is a run of {config.task}: a run on images with colours and "
-            "classes is needed, such as one of cifar10"
+            f"features={folder} is a run of {config.task}: it has to be one on colour images with "
+            "classes, such as cifar10"
         )
     path = folder / "last.pt"
     if not path.exists():
-        raise UserError(f"features={folder} has no last.pt: the weights of the run are needed")
+        raise UserError(f"features={folder} has no last.pt, which has the weights of the run")
     network = models.build(config.model, classes=facts.classes, shape=facts.shape)
     try:
         network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
@@ -113,7 +111,7 @@ def of_run(folder: Path) -> nn.Module:
 
 
 class Penultimate(nn.Module):
-    """Bytes of any size, as the network was trained to see them, up to its last layer."""
+    """Resizes and normalises bytes as in the run's training; the network without its last layer."""
 
     mean: Tensor
     std: Tensor
@@ -147,14 +145,14 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 
 
 def from_file(path: Path) -> nn.Module:
-    """Exported programs and TorchScript bring their code with them; weights alone do not."""
+    """An exported program or TorchScript, which contain their code; weights alone do not."""
     try:
         with quiet():
             if path.suffix == ".pt2":
                 return torch.export.load(path).module()
             network: nn.Module = torch.jit.load(str(path), map_location="cpu")
             return network.eval()
-    except Exception as error:  # whatever a reader may say of bytes that are no network
+    except Exception as error:  # torch's readers may raise anything
         raise UserError(
             f"{path} is not a network by torch.export.save (.pt2) or torch.jit.save"
         ) from error
@@ -162,7 +160,7 @@ def from_file(path: Path) -> nn.Module:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's log of a failure, which has its sentence, and its advice on TorchScript."""
+    """Hide torch's log of a failure, which is reported anyway, and its advice on TorchScript."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -176,13 +174,13 @@ def quiet() -> Iterator[None]:
 def by_path(name: str) -> nn.Module:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        network = found if isinstance(found, nn.Module) else found()
-    except Exception as error:  # a user's code fails in any way
+        target = getattr(importlib.import_module(module), attribute)
+        network = target if isinstance(target, nn.Module) else target()
+    except Exception as error:  # a user's code may raise anything
         raise UserError(
             f"features={name} cannot be loaded ({type(error).__name__}: {error}): put its folder "
             "on PYTHONPATH"
         ) from error
     if not isinstance(network, nn.Module):
-        raise UserError(f"features={name} gave a {type(network).__name__}, not a torch.nn.Module")
+        raise UserError(f"features={name} is a {type(network).__name__}, not a torch.nn.Module")
     return network.eval()

@@ -10,17 +10,17 @@ from sgdf.lab.train.distributed import Team
 from sgdf.support.errors import UserError
 from sgdf.support.numerics import full_precision
 
-BATCH = 250  # images that the network sees at once
+BATCH = 250  # images that go through the network at once
 
 
 def parts(first: int, count: int) -> Iterator[slice]:
-    """The `count` images from `first` on, in pieces that the network can take."""
+    """The `count` images from `first` on, in batches for the network."""
     for start in range(first, first + count, BATCH):
         yield slice(start, min(start + BATCH, first + count))
 
 
-class Given(nn.Module):
-    """Stands where torchmetrics has a network: it is handed the features themselves."""
+class PassThrough(nn.Module):
+    """In place of torchmetrics' network: its inputs are features already."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class Given(nn.Module):
 
 
 class Distance:
-    """From one set of real images to many of generated ones; float64 but for the network.
+    """FID from one set of real images to sets of generated ones; float64 except in the network.
 
-    Every process of a team sees its share of the images, and all get the same distance.
+    Every process of a team computes the features of its share, and all get the same distance.
     """
 
     def __init__(self, network: nn.Module, name: str, real: Iterator[Tensor], team: Team) -> None:
@@ -41,7 +41,7 @@ class Distance:
         first = next(real)
         features = self._features(first)
         metric = FrechetInceptionDistance(
-            Given(features.shape[1]), reset_real_features=False, sync_on_compute=False
+            PassThrough(features.shape[1]), reset_real_features=False, sync_on_compute=False
         )
         self.metric = metric.to(first.device)
         self.metric.update(features, real=True)
@@ -63,10 +63,11 @@ class Distance:
         sums = [getattr(self.metric, f"{which}_{name}") for name in names]
         self.team.sum_(sums)
         if not all(bool(total.isfinite().all()) for total in sums):
-            # MKL's eigenvalues of NaN write where they must not: the process would crash.
+            # MKL's eigenvalue routine writes out of bounds for NaN and would crash the process.
             images = "real" if which == "real" else "generated"
             raise UserError(
-                f"features={self.name} gives numbers that are not finite for {images} images"
+                f"features={self.name} gives features that are not finite, or too large to square, "
+                f"for {images} images"
             )
 
     @torch.no_grad()
@@ -74,7 +75,7 @@ class Distance:
         try:
             with full_precision(images.device):
                 features = self.network(images)
-        except Exception as error:  # a user's network fails in any way
+        except Exception as error:  # a user's network may raise anything
             reason = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"features={self.name} cannot take bytes of {tuple(images.shape)}: {reason}"
@@ -82,7 +83,7 @@ class Distance:
         if not isinstance(features, Tensor) or features.shape[:-1] != images.shape[:1]:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features)
             raise UserError(
-                f"features={self.name} gives {shape} for {len(images)} images: a row of features "
-                "for each is needed"
+                f"features={self.name} gives {shape} for {len(images)} images: it has to give a "
+                "row of features for each"
             )
         return features.double()

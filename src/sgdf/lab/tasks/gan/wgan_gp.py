@@ -1,8 +1,8 @@
-"""WGAN-GP: a generator of images against a critic whose gradient is held near 1.
+"""WGAN-GP: a generator of images against a critic whose gradient norm is held near 1.
 
-The critic learns every step, the generator every fifth. Both have an optimizer of the same name
-and settings. What an epoch draws at random lies on the device before it begins, as with the other
-tasks, so that it is the same for every optimizer, on every device and in every process of a team.
+The critic takes every step, the generator every fifth. Both have an optimizer of the same name and
+settings. All random numbers of an epoch are drawn before it begins, as with the other tasks, so
+they are the same for every optimizer, on every device and in every process of a team.
 """
 
 import functools
@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,45 +19,46 @@ from torch.nn import functional as F
 
 from sgdf.lab.data import Dataset
 from sgdf.lab.models.dcgan import DCGAN, MODELS, Z
-from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks.classify import load_dataset
 from sgdf.lab.tasks.gan import features
 from sgdf.lab.tasks.gan.fid import Distance, parts
+from sgdf.lab.train.batches import micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import ALONE, Team
-from sgdf.lab.train.loop import Trainer, piece_sizes
-from sgdf.lab.train.pipelines.resident import Epochs, seed_for
+from sgdf.lab.train.loop import Trainer
+from sgdf.lab.train.pipelines.resident import ResidentBatches
 from sgdf.support.errors import UserError
+
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
 
 PENALTY = 10.0
 GENERATOR_EVERY = 5  # steps of the critic
-GRID = 8  # images in a row, and rows
+GRID = 8  # rows and columns of samples in a picture
 
 
-def check(config: Config, data_dir: Path | None) -> None:
-    """Whether data and feature network are there; what is wrong is said in one sentence."""
+def check(config: "Config", data_dir: Path | None) -> None:
+    """Raise a `UserError` if data or feature network are missing, or an option is wrong."""
     for name, least in (("fid_samples", 2), ("fid_every", 0)):
         value = config.option(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{name} is a whole number from {least} on, not {value!r}")
+            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
     if config.validation:
-        raise UserError(f"{config.task} holds out no images: leave validation away")
+        raise UserError(f"{config.task} holds out no images: leave validation out")
     features.check(config.option("features"))
     load_dataset(config.task, data_dir, config.data == "synthetic")
 
 
-def build(
-    config: Config,
+def build_trainer(
+    config: "Config",
     device: torch.device,
     *,
     data_dir: Path | None = None,
-    compile: bool = True,  # not done: the penalty is differentiated twice
+    compile: bool = True,  # has no effect: the penalty is differentiated twice
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
     if team.shards:
-        raise UserError(
-            f"{config.task} has networks too small to be shared out: leave --shard away"
-        )
+        raise UserError(f"{config.task} has networks too small to shard: leave --shard out")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         model = MODELS[config.model](config.option("critic_norm"))
@@ -65,7 +66,7 @@ def build(
         config.option("features"), config.task, data_dir, config.data, model.size, device, team
     )
     dataset = load_dataset(config.task, data_dir, config.data == "synthetic")
-    batches = Pairs(dataset, device, seed=config.seed, size=model.size)
+    batches = GanBatches(dataset, device, seed=config.seed, size=model.size)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Gan(config, model, batches, distance, device, team=team)
 
@@ -75,7 +76,7 @@ def distance_for(
     network: str, task: str, data_dir: Path | None, data: str, size: int,
     device: torch.device, team: Team,
 ) -> Distance:  # fmt: skip
-    """From the training images, as the critic sees them."""
+    """FID from the training images at the size that the critic sees."""
     images = load_dataset(task, data_dir, data == "synthetic").train.images
     real = (
         as_bytes(resized(images[part].to(device), size)) for part in parts(*team.share(len(images)))
@@ -84,7 +85,7 @@ def distance_for(
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:
-    """Bytes as numbers between -1 and 1, at the networks' size."""
+    """Bytes as numbers between -1 and 1, at the size of the networks."""
     return F.interpolate(pixels.float(), (size, size), mode="bilinear") / 127.5 - 1
 
 
@@ -93,14 +94,17 @@ def as_bytes(images: Tensor) -> Tensor:
 
 
 def normal(purpose: str, seed: int, count: int) -> Tensor:
-    """Numbers to make `count` images from; the same on all devices."""
+    """The generator's inputs for `count` images; the same on all devices."""
     random = np.random.default_rng(seed_for(purpose, seed))
     return torch.from_numpy(random.standard_normal((count, Z), dtype=np.float32))
 
 
-class Pairs(Epochs):
-    """Real images in this epoch's order, each with its noise: what one generated image is made
-    from, and the weight that the real one has in a mix of the two."""
+class GanBatches(ResidentBatches):
+    """Real images in the epoch's order, each with its noise.
+
+    The noise is the input for one generated image, and the weight of the real image in a mix of
+    the two.
+    """
 
     def __init__(self, dataset: Dataset, device: torch.device, *, seed: int, size: int) -> None:
         super().__init__(dataset.train, dataset, device, seed=seed, augmented=False)
@@ -130,16 +134,16 @@ class Pairs(Epochs):
 
 
 class Gan(Trainer):
-    """What the base calls the model's parameters and optimizer are the critic's."""
+    """The critic takes the steps of the loop; every fifth has one of the generator as its extra."""
 
     model: DCGAN
-    batches: Pairs
+    batches: GanBatches
 
     def __init__(
         self,
-        config: Config,
+        config: "Config",
         model: DCGAN,
-        batches: Pairs,
+        batches: GanBatches,
         distance: Distance,
         device: torch.device,
         *,
@@ -147,19 +151,17 @@ class Gan(Trainer):
     ) -> None:
         super().__init__(config, model, batches, device, compile=False, team=team)
         self.distance = distance
-        self.params = list(model.critic.parameters())
-        self.optimizer = self._optimizer_of(self.params)
         self.generator_params = list(model.generator.parameters())
-        self.generator_optimizer = self._optimizer_of(self.generator_params)
-        if hasattr(self.optimizer, "hessian_every"):
-            raise UserError(f"{config.optimizer} needs a task with classes")
         self.totals = {
             name: torch.zeros((), device=device, dtype=torch.float64)
             for name in ("wasserstein", "gradient_penalty", "generator_loss")
         }
 
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {"optimizer": self.optimizer, "generator_optimizer": self.generator_optimizer}
+    def _trained_parameters(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "optimizer": list(self.model.critic.parameters()),
+            "generator_optimizer": list(self.model.generator.parameters()),
+        }
 
     def epoch(self) -> Iterator[None]:
         with self._turn():
@@ -190,18 +192,19 @@ class Gan(Trainer):
         return scores.float()
 
     def _penalty(self, real: Tensor, fake: Tensor, weight: Tensor) -> Tensor:
-        """How far the critic's slope between real and generated images is from 1, squared."""
+        """Sum over images of (gradient norm - 1)^2, between real and generated images."""
         mixed = torch.lerp(fake, real, weight[:, None, None, None]).requires_grad_()
-        (slope,) = torch.autograd.grad(self._scores(mixed).sum(), mixed, create_graph=True)
-        return (slope.flatten(1).norm(dim=1) - 1).square().sum()
+        (gradient,) = torch.autograd.grad(self._scores(mixed).sum(), mixed, create_graph=True)
+        return (gradient.flatten(1).norm(dim=1) - 1).square().sum()
 
     # --- the generator ----------------------------------------------------------------------------
 
-    def _wants_more(self, step: int) -> bool:
-        return step % GENERATOR_EVERY == GENERATOR_EVERY - 1
+    def _extra_every(self) -> int:
+        super()._extra_every()
+        return GENERATOR_EVERY
 
-    def _do_more(self, size: int) -> None:
-        """A step of the generator, from the numbers that the critic's step was made with."""
+    def _extra_step(self, size: int) -> None:
+        """A step of the generator, from the noise of the critic's step."""
         if self.graphs is None or self.captures_step:
             grads = self._generator_gradients(size)
         else:
@@ -212,34 +215,34 @@ class Gan(Trainer):
         self.team.sum_(grads)
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.generator_params, self.config.clip)
-        self.generator_optimizer.step()
+        self.optimizers["generator_optimizer"].step()
 
     def _generator_gradients(self, size: int) -> list[Tensor]:
         for p in self.generator_params:
             p.grad = torch.zeros_like(p)
-        start, mine = self.team.share(size)
+        start, share = self.team.share(size)
         position = self.batches.position - size + start
-        for piece in piece_sizes(mine, self.config.accumulate):
+        for count in micro_batch_sizes(share, self.config.accumulate):
             with self._autocast():
-                images = self.model.generator(self.batches.take_z(position, piece))
+                images = self.model.generator(self.batches.take_z(position, count))
             loss = -self._scores(images).sum()
             (loss / size).backward(inputs=self.generator_params)
             self.totals["generator_loss"] += loss.detach()
-            position = position + piece
+            position = position + count
         return [p.grad for p in self.generator_params if p.grad is not None]
 
     # --- the results of an epoch ------------------------------------------------------------------
 
-    def _judge(self) -> dict[str, tuple[Tensor, float]]:
+    def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
         first = (self.done - 1) * len(self.sizes)
-        generated = sum(s for i, s in enumerate(self.sizes) if self._wants_more(first + i))
+        generated = sum(s for i, s in enumerate(self.sizes) if self._has_extra(first + i))
         counts = dict.fromkeys(self.totals, sum(self.sizes)) | {"generator_loss": generated}
         return {name: (self.totals[name], float(n)) for name, n in counts.items() if n}
 
     def metrics(self) -> dict[str, Any]:
-        """`None` is what was not measured: FID in most epochs, since it takes long."""
+        """What was not measured is None: FID in most epochs, since it takes long."""
         result = {**super().metrics()}
-        result.setdefault("generator_loss", None)  # an epoch may be too short for a step of it
+        result.setdefault("generator_loss", None)  # an epoch may have no step of it
         every = self.config.option("fid_every")
         due = self.done == self.config.epochs or (every and self.done % every == 0)
         result["fid"] = None
@@ -262,14 +265,14 @@ class Gan(Trainer):
         return images
 
     def pictures(self) -> dict[str, bytes]:
-        """Images made from the same numbers after every epoch."""
+        """Samples from the same noise after every epoch."""
         with self._turn():
             images = self._sample(normal("pictures", self.config.seed, GRID * GRID))
             return {f"epoch-{self.done:04d}.png": as_png(images)}
 
 
 def as_png(images: Tensor) -> bytes:
-    """GRID x GRID images as one picture."""
+    """GRID x GRID images in one picture."""
     from PIL import Image
 
     _, channels, height, width = images.shape

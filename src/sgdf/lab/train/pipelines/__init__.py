@@ -1,1 +1,1 @@
-"""Batches for the training loop, from memory or decoded from files."""
+"""Batches for the training loop: resident on the device, or decoded from files meanwhile."""

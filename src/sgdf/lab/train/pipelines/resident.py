@@ -1,7 +1,7 @@
-"""Batches from data that stays on the device as bytes, in an order that the seed decides.
+"""Images that stay on the device as bytes, in batches whose order the seed decides.
 
 Order, crops and flips of an epoch are drawn on the CPU from (seed, epoch) alone. They are the same
-for every optimizer, on every device and after any interruption, and a CUDA graph finds them in
+for every optimizer, on every device and after any interruption, and a CUDA graph reads them from
 tensors that are filled before the epoch begins.
 """
 
@@ -12,43 +12,35 @@ import torch
 from torch import Tensor
 
 from sgdf.lab.data import Dataset, Split
+from sgdf.lab.train.batches import seed_for
 
 PADDING = 4
 EVALUATION_BATCH = 1000
 LARGE_EVALUATION_BATCH = 200  # of images with ten times the side
 
 
-def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
-    """Independent seeds for the purposes that need one."""
-    words = [seed, epoch, *purpose.encode()]
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
 def hold_out(split: Split, count: int) -> tuple[Split, Split]:
-    """What is left to train on, and `count` images to choose by: always the same ones."""
-    kept, held = held_out(len(split.labels), count)
+    """The images to train on, and `count` held out for validation: always the same ones."""
+    kept, held = hold_out_indices(len(split.labels), count)
     return (
         Split(split.images[kept], split.labels[kept]),
         Split(split.images[held], split.labels[held]),
     )
 
 
-def held_out(images: int, count: int) -> tuple[Tensor, Tensor]:
-    """The numbers of those that are kept, and of those that are held out."""
+def hold_out_indices(images: int, count: int) -> tuple[Tensor, Tensor]:
+    """Indices of the images that are kept, and of those that are held out."""
     order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
     return order[count:].sort().values, order[:count].sort().values
 
 
 def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Channels last in memory, which is how convolutions are fastest."""
+    """Bytes N x H x W x C as numbers N x C x H x W, channels last in memory for convolutions."""
     return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
-class Images:
-    """Images on the device, as bytes, pixel by pixel; normalised when they are taken out.
-
-    They may also be `enlarged` then, to so many pixels a side.
-    """
+class ResidentImages:
+    """Images on the device as bytes; normalised, and resized to `enlarged` pixels, when taken."""
 
     def __init__(
         self,
@@ -80,23 +72,23 @@ class Images:
         return torch.nn.functional.interpolate(images, side, mode="bilinear")
 
     def batches(self, first: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The `count` images from `first` on, normalised, and their labels, in pieces."""
+        """The `count` images from `first` on, normalised, and their labels, in batches."""
         most = LARGE_EVALUATION_BATCH if self.enlarged else EVALUATION_BATCH
         for start in range(first, first + count, most):
             part = slice(start, min(start + most, first + count))
             yield self.normalised(self.pixels[part]), self.labels[part]
 
     def cropped(self, index: Tensor, y: Tensor, x: Tensor, flip: Tensor) -> Tensor:
-        """The images `index`, cut out at (y, x), mirrored where `flip`."""
+        """The images `index`, cropped at (y, x), mirrored where `flip`."""
         rows = y[:, None] + self.span
         columns = x[:, None] + torch.where(flip[:, None], self.size - 1 - self.span, self.span)
         return self.pixels[index[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-class Epochs:
-    """The training images in this epoch's order, cropped and flipped if `augmented`.
+class ResidentBatches:
+    """Training images in the epoch's order; `augmented` ones are cropped and flipped.
 
-    Without `padding` there is nothing to crop, and they are flipped alone.
+    Without `padding` there is nothing to crop, and they are only flipped.
     """
 
     resident = True
@@ -114,9 +106,9 @@ class Epochs:
     ) -> None:
         self.augmented = augmented
         self.padding = padding if augmented else 0
-        self.images = Images(split, dataset, device, self.padding, enlarged)
+        self.images = ResidentImages(split, dataset, device, self.padding, enlarged)
         self.seed = seed
-        # order, y, x, flip: a column an image
+        # Rows: order, y, x, flip. A column for each image.
         self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
         self.drawn: tuple[int, Tensor] | None = None
@@ -125,7 +117,7 @@ class Epochs:
         return len(self.images)
 
     def draw(self, epoch: int) -> None:
-        """Decide on an epoch's order and augmentation ahead of it, while a GPU has work to do."""
+        """Draw an epoch's order and augmentation ahead of time, while a GPU has work to do."""
         random = np.random.default_rng(seed_for("data", self.seed, epoch))
         n = len(self.images)
         plan = np.zeros((4, n), dtype=np.int32)
@@ -136,7 +128,7 @@ class Epochs:
         self.drawn = epoch, torch.from_numpy(plan)
 
     def begin(self, epoch: int) -> None:
-        """Have `take` follow the epoch's plan, from its first image on."""
+        """Load the epoch's plan and rewind to its first image."""
         if self.drawn is None or self.drawn[0] != epoch:
             self.draw(epoch)
         assert self.drawn is not None

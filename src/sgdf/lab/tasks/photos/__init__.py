@@ -1,0 +1,55 @@
+"""Photographs sorted into classes by torchvision's networks: ImageNet, and fine-tuning of ViT."""
+
+from typing import Any
+
+from sgdf.lab.tasks.registry import ACCURACY, Metric, Task
+
+TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
+TRAINER = f"{__name__}.classifier"
+
+# torchvision's; the tiny ones, of the same classes, are for a CPU.
+IMAGENET_MODELS = (
+    *("resnet18", "resnet34", "resnet50", "vgg11-bn", "vgg13-bn", "densenet121", "densenet161"),
+    "resnet-tiny",
+)
+VIT_MODELS = ("vit-b32", "vit-l32", "vit-tiny")
+
+
+def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
+    """ViT with a new head, by the paper's protocol; `options` depend on the dataset."""
+    return Task(
+        f"finetune-{data}",
+        "vit-b32",
+        epochs=10,
+        batch=512,
+        data=data,
+        trainer=TRAINER,
+        models=VIT_MODELS,
+        schedule="cosine",
+        clip=1.0,
+        accumulate=8,
+        metrics=metrics or (ACCURACY,),
+        options={"weights": "pretrained", "size": 384, **options},
+    )
+
+
+TASKS = (
+    Task(
+        "imagenet",
+        "resnet18",
+        epochs=90,
+        epochs_of={"resnet18": 100},
+        batch=256,
+        trainer=TRAINER,
+        models=IMAGENET_MODELS,
+        schedule="cosine",
+        metrics=(ACCURACY, TOP5),
+        options={"size": 224, "classes": 0},
+    ),
+    finetuning("cifar10"),
+    finetuning("cifar100"),
+    finetuning("pets", classes=0),
+    finetuning("flowers102", classes=0),
+    finetuning("food101", classes=0),
+    finetuning("imagenet", ACCURACY, TOP5, classes=0),
+)

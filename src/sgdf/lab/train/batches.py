@@ -1,0 +1,42 @@
+"""What the loop asks of a data pipeline, and how batches are cut and seeded."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+class Batches(Protocol):
+    """The training examples of a task, in an order that seed and epoch decide."""
+
+    position: Tensor  # of the next example in the epoch's order, on the device
+    resident: bool  # all data is on the device, so a step can be captured with its batch
+
+    def __len__(self) -> int: ...
+
+    def draw(self, epoch: int) -> None:
+        """Prepare an epoch while the device works on the one before."""
+
+    def begin(self, epoch: int) -> None:
+        """Rewind `position` to the first example of the epoch."""
+
+    def take(self, position: Tensor, size: int) -> tuple[Any, Any]:
+        """Inputs and targets of the `size` examples from `position` on."""
+
+
+def batch_sizes(examples: int, batch: int) -> list[int]:
+    """Full batches and the rest as a smaller last one: the published protocol drops nothing."""
+    rest = examples % batch
+    return [batch] * (examples // batch) + ([rest] if rest else [])
+
+
+def micro_batch_sizes(size: int, count: int) -> list[int]:
+    """Split a batch into `count` micro-batches, or fewer; sizes differ by one at most."""
+    least, rest = divmod(size, count)
+    return [part for part in (least + (i < rest) for i in range(count)) if part]
+
+
+def seed_for(purpose: str, seed: int, epoch: int = 0) -> int:
+    """Independent seeds: one for each purpose, seed and epoch."""
+    words = [seed, epoch, *purpose.encode()]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
