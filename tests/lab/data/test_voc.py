@@ -11,7 +11,8 @@ from PIL import Image
 from rich.console import Console
 
 from lab.data import made_voc
-from sgdf.lab.data import listing, voc
+from sgdf.cli.data import show_datasets
+from sgdf.lab.data import voc
 from sgdf.support.errors import UserError
 
 
@@ -122,12 +123,12 @@ def test_a_file_that_is_not_there_is_named(lost, data):
 
 
 def test_a_list_that_is_not_whole_is_named(data, root, monkeypatch):
-    with pytest.raises(UserError, match=r"trainval.txt lists 2 images, officially it is 5011"):
+    with pytest.raises(UserError, match=r"trainval.txt lists 2 images, not the official 5011"):
         voc.load(data)
     monkeypatch.setattr(voc, "OFFICIAL", dict(zip(voc.OFFICIAL, (2, 1, 1), strict=True)))
     assert len(voc.load(data).train) == 2
     (root / "ImageSets" / "Main" / "test.txt").write_text("000001\n000001\n")
-    with pytest.raises(UserError, match=r"VOC2007/.+/test.txt lists 2 images, officially it is 1"):
+    with pytest.raises(UserError, match=r"VOC2007/.+/test.txt lists 2 images, not the official 1"):
         voc.load(data)
 
 
@@ -187,7 +188,7 @@ def test_another_kind_of_xml_is_no_annotation(data, root):
 def test_a_list_cannot_lead_elsewhere(name, data, root):
     path = root / "ImageSets" / "Main" / "trainval.txt"
     path.write_text(f"000005\n{name}\n")
-    assert f"{path} lists {name!r}, which is no name" in complaint(data)
+    assert f"{path} lists {name!r}, which is not the name" in complaint(data)
 
 
 def test_a_list_that_is_no_text(data, root):
@@ -206,8 +207,8 @@ def test_no_images_at_all(data, root):
 
 def test_the_list_of_data_tells_of_voc(data, tmp_path):
     console = Console(record=True, width=300)
-    listing.run(data, console)
+    show_datasets(data, console)
     assert re.search(r"voc .* 16551 / 4952 .* 20 .* yes .* \S+VOCdevkit", console.export_text())
     console = Console(record=True, width=400)
-    listing.run(tmp_path / "none", console)
+    show_datasets(tmp_path / "none", console)
     assert re.search(r"voc .* no .* unpack .* in \S+/none/voc", console.export_text())

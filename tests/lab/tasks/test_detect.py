@@ -370,7 +370,7 @@ def test_weights_run_no_code(data, tmp_path, capsys):
         ([*TINY, "--set", "momentums=6"], "momentums"),
         ([*TINY, "--optimizer", "sophia-g"], "sophia-g needs a task with classes"),
         ([*TINY, "--precision", "bf16"], "boxes need more digits than bf16 has"),
-        ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, officially it is 5011"),
+        ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, not the official 5011"),
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
     ],
 )
@@ -598,5 +598,5 @@ def test_reproduce_shows_the_published_beside(data, tmp_path, capsys, monkeypatc
     monkeypatch.undo()
     assert main([*words, "--out", str(tmp_path / "part")]) == 1
     said = capsys.readouterr()
-    assert "officially it is 5011" in said.err, "once, and no run has begun"
+    assert "not the official 5011" in said.err, "once, and no run has begun"
     assert "failed" not in said.out

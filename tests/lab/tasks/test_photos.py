@@ -15,7 +15,7 @@ from lab.runs.test_runs import Server, folder_in, grief
 from lab.train.test_distributed import TORCHRUN, finish, start
 from sgdf.cli.main import main
 from sgdf.lab import tasks
-from sgdf.lab.data import folders
+from sgdf.lab.data import DATASETS
 from sgdf.lab.runs import config as configs
 from sgdf.support.errors import UserError
 
@@ -70,7 +70,7 @@ def metrics(out):
 # --- every task ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["imagenet", *(f"finetune-{name}" for name in folders.LAYOUTS)])
+@pytest.mark.parametrize("task", ["imagenet", *(f"finetune-{name}" for name in layouts.MAKE)])
 def test_a_run_from_files(sgdf, tmp_path, task):
     model = ["--model", "resnet-tiny", "--set", "lr=0.02"] if task == "imagenet" else TINY
     code, said = sgdf("train", task, *model, *SMALL, "--epochs", 3)
@@ -407,8 +407,8 @@ def test_published_numbers_stand_beside_the_published_settings_alone():
 def as_if_whole(monkeypatch, data, tmp_path):
     """The few images pass for the whole dataset, the tiny networks for the large ones."""
     for name in ("pets", "imagenet"):
-        known = dataclasses.replace(folders.LAYOUTS[name], classes=3, train=24, test=12)
-        monkeypatch.setitem(folders.LAYOUTS, name, known)
+        known = dataclasses.replace(DATASETS[name], classes=3, train=24, test=12)
+        monkeypatch.setitem(DATASETS, name, known)
     monkeypatch.setitem(models.TRANSFORMERS, "vit-b32", models.TRANSFORMERS["vit-tiny"])
     monkeypatch.setitem(models.CONVOLUTIONAL, "resnet18", models.CONVOLUTIONAL["resnet-tiny"])
     pretrained(tmp_path / "torch/hub/checkpoints/vit_b_32-d86f8d99.pth", size=224)

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torchvision import transforms
 
-from sgdf.lab import tasks
-from sgdf.lab.data import folders
-from sgdf.lab.data.folders import FileDataset
+from sgdf.lab import data, tasks
+from sgdf.lab.data import ImageFolderDataset
+from sgdf.lab.data.image_folders import FileDataset
 from sgdf.lab.models import vision as models
 from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks import classify
@@ -30,12 +30,13 @@ def check(config: Config, data_dir: Path | None) -> None:
         value, least = config.options.get(option, 1), int(option == "size")
         if type(value) is not int or value < least:
             raise UserError(f"{option} is a whole number from {least} on, not {value!r}")
-    if name not in folders.LAYOUTS:
+    spec = data.find(name)
+    if not isinstance(spec, ImageFolderDataset):
         classify.load_dataset(config.task, data_dir, config.data == "synthetic")
     elif config.data == "synthetic":
         raise UserError(f"there is no synthetic stand-in for {name}, whose images are files")
     else:
-        folders.find(name, data_dir)
+        spec.find(data_dir)
     weights_of(config)
 
 
@@ -48,7 +49,7 @@ def build(
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
-    are_files = tasks.find(config.task).dataset in folders.LAYOUTS
+    are_files = isinstance(data.find(tasks.find(config.task).dataset), ImageFolderDataset)
     found = streamed if are_files else resident
     classes, batches, judged = found(config, data_dir, device, team)
     with torch.random.fork_rng(devices=[]):
@@ -105,7 +106,9 @@ def streamed(config: Config, data_dir: Path | None, device: torch.device, team: 
 
 @functools.lru_cache(maxsize=1)  # a million files; runs one after another mostly share them
 def load_files(name: str, data_dir: Path | None, classes: int) -> FileDataset:
-    return folders.load(name, data_dir, classes)
+    spec = data.find(name)
+    assert isinstance(spec, ImageFolderDataset)
+    return spec.load(data_dir, classes)
 
 
 def changes(config: Config) -> tuple[Change, Change]:

@@ -62,7 +62,7 @@ def wants_official(config: Config) -> bool:
 
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
 def load_dataset(data_dir: Path | None, synthetic: bool, official: bool) -> Voc:
-    return voc_synthetic.make() if synthetic else voc.load(data_dir, official=official)
+    return voc_synthetic.make_voc() if synthetic else voc.load(data_dir, official=official)
 
 
 # --- images, one after another --------------------------------------------------------------------

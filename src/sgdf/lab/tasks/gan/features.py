@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf.lab import models, tasks
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab import data, models, tasks
+from sgdf.lab.data import ArrayDataset
 from sgdf.lab.runs.disk import Damaged, read_checkpoint, read_config
 from sgdf.support.errors import UserError
 
@@ -92,8 +92,8 @@ def of_run(folder: Path) -> nn.Module:
     """What the last layer of a trained network sees."""
     config = read_config(folder)
     task = tasks.find(config.task)
-    facts = FACTS.get(task.dataset)
-    if task.kind != "classify" or facts is None or facts.shape[0] != 3:
+    facts = data.find(task.dataset)
+    if task.kind != "classify" or not isinstance(facts, ArrayDataset) or facts.shape[0] != 3:
         raise UserError(
             f"features={folder} is a run of {config.task}: a run on images with colours and "
             "classes is needed, such as one of cifar10"

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sgdf.lab.data.folders import Files
+from sgdf.lab.data.image_folders import ImageFiles
 from sgdf.lab.runs.config import Config
 from sgdf.lab.train.distributed import Team
 from sgdf.lab.train.loop import batch_sizes, piece_sizes
@@ -34,7 +34,7 @@ Piece = tuple[int, NDArray[np.int64]]  # an epoch, and images to decode for it
 class Pictures(Dataset[tuple[Tensor, Tensor] | UserError]):
     """Whole pieces of batches, decoded: bytes and labels."""
 
-    def __init__(self, files: Files, change: Change, seed: int) -> None:
+    def __init__(self, files: ImageFiles, change: Change, seed: int) -> None:
         self.files, self.change, self.seed = files, change, seed
 
     def __getitem__(self, piece: Piece) -> tuple[Tensor, Tensor] | UserError:
@@ -70,7 +70,7 @@ class Stream:
     resident = False
 
     def __init__(
-        self, files: Files, change: Change, look: "Look", config: Config, team: Team
+        self, files: ImageFiles, change: Change, look: "Look", config: Config, team: Team
     ) -> None:
         self.files, self.look, self.config, self.team = files, look, config, team
         self.pictures = Pictures(files, change, config.seed)
@@ -144,7 +144,7 @@ class Stream:
 class Streamed:
     """Images to judge by: nothing is drawn for them."""
 
-    def __init__(self, files: Files, change: Change, look: "Look") -> None:
+    def __init__(self, files: ImageFiles, change: Change, look: "Look") -> None:
         self.pictures, self.look = Pictures(files, change, 0), look
 
     def __len__(self) -> int:
