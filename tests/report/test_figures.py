@@ -128,7 +128,7 @@ def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
-    looks = [figures.style(name) for name in optimizers.NAMES]
+    looks = [figures.style(name) for name in optimizers.OPTIMIZERS]
     assert len(set(looks)) == len(looks)
     assert figures.style("someones.Optimizer") == figures.style("someones.Optimizer")
 

@@ -163,7 +163,7 @@ class Training:
 
         self.model = weights(config, dataset, device).train()
         named: Any = self.model.named_parameters()
-        self.optimizer = optimizers.build(
+        self.optimizer = optimizers.build_optimizer(
             config.optimizer, named, dict(config.settings), device=device
         )
         augmented = tasks.find(config.task).augmented
@@ -360,7 +360,7 @@ def measure(
             model,
             F.cross_entropy,
             [data],
-            optimizer_factory=lambda params: optimizers.build(
+            optimizer_factory=lambda params: optimizers.build_optimizer(
                 config.optimizer, params, dict(config.settings), device=device
             ),
             steps=options.steps,

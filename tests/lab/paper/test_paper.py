@@ -28,7 +28,7 @@ def check(name, settings):
     weight = torch.nn.Parameter(torch.zeros(2))
     # The names are checked before an optional package is found missing.
     with contextlib.suppress(ModuleNotFoundError):
-        optimizers.build(name, [weight], settings, device=torch.device("cpu"))
+        optimizers.build_optimizer(name, [weight], settings, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_borrowed_settings_say_whose_they_are():
 
 
 def test_every_optimizer_has_settings_that_its_constructor_takes():
-    assert set(paper.OPTIMIZERS) == OPTIMIZERS == set(optimizers.NAMES)
+    assert set(paper.OPTIMIZERS) == OPTIMIZERS == set(optimizers.OPTIMIZERS)
     for task in TASKS:
         for name in OPTIMIZERS:
             check(name, paper.settings(task, name))

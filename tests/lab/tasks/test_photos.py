@@ -342,7 +342,7 @@ def test_mistakes(sgdf, tmp_path):
 
     tiny = ["finetune-pets", *TINY, "--device", "cpu"]
     says(r"pets has 3 classes, and pets has 37: --set classes=3 trains on these", *tiny)
-    says(r"pets has 3 classes, and pets here 4: --set classes=3", *tiny, "--set", "classes=4")
+    says(r"pets has 3 classes, and 4 were asked for: --set classes=3", *tiny, "--set", "classes=4")
     says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
     says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
     says(r"size is a whole number from 1 on, not 'big'", *tiny, "--set", "size=big")

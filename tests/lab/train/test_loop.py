@@ -131,7 +131,7 @@ def test_trainers_side_by_side_draw_numbers_of_their_own(cifar):
     assert torch.equal(torch.get_rng_state(), before), "nor does anyone else notice"
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_trains_and_goes_on_bit_for_bit(cifar, name, tmp_path):
     straight = trainer_for(cifar, name, epochs=3)
     for _ in range(3):

@@ -185,7 +185,8 @@ def make(
     by_rule = (math.ceil(0.75 * epochs),) if own["schedule"] == "step" else ()
     milestones = own.pop("milestones", by_rule)
     entry = optimizers.find(optimizer)
-    published = paper.settings(task, optimizer) if optimizer in paper.OPTIMIZERS else {}
+    in_paper = optimizer in paper.OPTIMIZERS
+    published = paper.settings(task, optimizer) if in_paper else entry.settings
     settings = {**published, **said}
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")

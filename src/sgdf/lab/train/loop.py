@@ -102,7 +102,9 @@ class Trainer:
 
     def _optimizer_of(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         settings = {**self.config.settings, "lr": self.lr}
-        return optimizers.build(self.config.optimizer, params, settings, device=self.device)
+        return optimizers.build_optimizer(
+            self.config.optimizer, params, settings, device=self.device
+        )
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """All of them, by their names in a checkpoint."""
