@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from sgdf.lab import paper, tasks
-from sgdf.lab.paper import Value
+from sgdf.lab.paper import PublishedValue
 from sgdf.lab.runs.config import Config, published
 from sgdf.lab.tasks import Metric
 from sgdf.report.records import (
@@ -78,7 +78,7 @@ class Row:
     final: Spread | None
     validation: Spread | None
     others: tuple[Spread | None, ...]  # further metrics of the task, after the last epoch
-    published: Value | None
+    published: PublishedValue | None
     difference: float | None  # best - published
     paired: Paired | None  # final, against the reference
     seconds_per_epoch: float | None
@@ -383,7 +383,7 @@ def measured(metric: Metric, value: Spread) -> str:
     return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
 
 
-def spread_words(value: Spread | Value | None) -> str:
+def spread_words(value: Spread | PublishedValue | None) -> str:
     if value is None:
         return NONE
     deviation = "" if value.std is None else f"{NO_BREAK}±{NO_BREAK}{value.std:.2f}"

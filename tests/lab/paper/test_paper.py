@@ -9,6 +9,7 @@ import torch
 
 import sgdf
 from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab.paper import presets
 from sgdf.lab.runs import config as configs
 from sgdf.lab.train.schedules import SCHEDULES
 from sgdf.support.errors import UserError
@@ -183,7 +184,7 @@ def test_presets_can_be_run(preset):
 
 
 def test_presets_hold_what_they_promise():
-    tables = {f"{task}-{model}" for task in paper.CIFAR for model in paper.MODELS}
+    tables = {f"{task}-{model}" for task in presets.CIFAR for model in presets.CIFAR_MODELS}
     assert paper.PRESETS.keys() >= tables | {"wiener-adam", "correction", "momentum-factors"}
     for name in tables:
         cells = paper.preset(name).cells
@@ -217,7 +218,7 @@ def test_presets_of_fine_tuning():
     for model, pets in (("vit-b32", 92.34), ("vit-l32", 91.98)):
         whole = paper.preset(model)
         assert len(whole.cells) == 12
-        parts = [paper.preset(f"{model}-{data}") for data in paper.FINETUNED]
+        parts = [paper.preset(f"{model}-{data}") for data in presets.FINETUNED]
         assert whole.cells == tuple(cell for part in parts for cell in part.cells)
         for preset in (whole, *parts):
             assert (preset.epochs, preset.seeds) == (10, (2025,))
