@@ -22,7 +22,7 @@ def trained(out, optimizer, **said):
     config = made.config(optimizer, data="synthetic", **said)
     folder = made.run(out, config, [50.0])
     torch.manual_seed(config.seed)
-    model = models.build(config.model, classes=10, shape=(1, 8, 8))
+    model = models.build_classifier(config.model, classes=10, shape=(1, 8, 8))
     whole = {"epoch": 1, "metrics": [], "times": [], "model": model.state_dict()}
     torch.save(whole, folder / "last.pt")
     return folder

@@ -272,7 +272,9 @@ def open_run(
     training = hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
     _, channels, height, width = training.images.shape
     with torch.random.fork_rng(devices=[]):
-        model = models.build(config.model, classes=dataset.classes, shape=(channels, height, width))
+        model = models.build_classifier(
+            config.model, classes=dataset.classes, shape=(channels, height, width)
+        )
     model.load_state_dict(checkpoint["model"])
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     there = Images(training, dataset, device)

@@ -134,7 +134,7 @@ def weights(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn
         torch.manual_seed(seed_for("weights", config.seed))
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
-        model = models.build(config.model, classes=dataset.classes, shape=shape)
+        model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
     return model.to(device)
 
 

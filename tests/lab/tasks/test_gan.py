@@ -356,7 +356,7 @@ def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.as_json()))
     facts = DATASETS[task]
-    network = models.build(model, classes=facts.classes, shape=facts.shape)
+    network = models.build_classifier(model, classes=facts.classes, shape=facts.shape)
     torch.save(
         {"epoch": 1, "metrics": [], "times": [], "model": network.state_dict()}, folder / "last.pt"
     )
@@ -367,7 +367,7 @@ def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
 def test_a_run_gives_what_the_last_layer_of_its_network_sees(tmp_path, model):
     folder = run_folder(tmp_path, model=model)
     facts = DATASETS["cifar10"]
-    network = models.build(model, classes=10, shape=facts.shape).eval()
+    network = models.build_classifier(model, classes=10, shape=facts.shape).eval()
     network.load_state_dict(torch.load(folder / "last.pt", weights_only=True)["model"])
     seen = []
     last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]

@@ -155,11 +155,11 @@ def test_the_names_of_the_networks():
     assert tuple(models.TRANSFORMERS) == tasks.VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):
-            model = models.build(name, classes=7, size=224)
+            model = models.build_vision_model(name, classes=7, size=224)
             assert model(torch.zeros(2, 3, 224, 224)).shape == (2, 7)
     for name, millions in (("vit-b32", 88), ("vit-l32", 306)):
         with torch.device("meta"):
-            model = models.build(name, classes=37, size=384)
+            model = models.build_vision_model(name, classes=37, size=384)
         assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
         assert model.encoder.pos_embedding.shape[1] == 12 * 12 + 1
         assert len(model.encoder.layers) in (12, 24)
@@ -237,7 +237,7 @@ def pretrained(path, size=64, old_names=False, **changes):
 def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
     path = tmp_path / "weights.pth"
     source = pretrained(path, old_names=old_names)
-    model = models.build("vit-tiny", classes=3, size=96, file=path)
+    model = models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     theirs = dict(source.named_parameters())
     for name, value in model.named_parameters():
         if name.startswith("heads."):
@@ -258,7 +258,7 @@ def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
 def test_weights_of_the_same_grid_keep_their_place_but_not_their_head(tmp_path):
     path = tmp_path / "weights.pth"
     source = pretrained(path)
-    model = models.build("vit-tiny", classes=1000, size=64, file=path)
+    model = models.build_vision_model("vit-tiny", classes=1000, size=64, file=path)
     assert torch.equal(model.encoder.pos_embedding, source.encoder.pos_embedding)
     assert not model.heads.head.weight.any()
 
@@ -274,7 +274,7 @@ def test_a_run_from_a_file_of_weights(sgdf, tmp_path):
     assert config["options"]["weights"] == f"{tmp_path}/weights.pth"
     checkpoint = folder_in(tmp_path / "runs") / "last.pt"
     code, said = sgdf(*words, "--set", f"weights={checkpoint}", "--seed", "1")
-    assert code == 0, f"a run's own checkpoint is a file of weights too: {said}"
+    assert code == 0, f"a run's own checkpoint is a weights file too: {said}"
 
 
 MISFITS = [
@@ -291,7 +291,7 @@ def test_weights_that_do_not_fit(tmp_path, changes, sentence):
     path = tmp_path / "weights.pth"
     pretrained(path, **changes)
     with pytest.raises(UserError, match=rf"{path} does not fit the model.+{sentence}") as raised:
-        models.build("vit-tiny", classes=3, size=96, file=path)
+        models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     assert "\n" not in str(raised.value)
 
 
@@ -307,15 +307,15 @@ def test_files_that_are_no_weights(tmp_path, capsys):
             path.write_bytes(content)
         else:
             torch.save(content, path)
-        with pytest.raises(UserError, match=rf"{path} is not a file of weights: "):
-            models.build("vit-tiny", classes=3, size=96, file=path)
+        with pytest.raises(UserError, match=rf"{path} is not a weights file: "):
+            models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     assert "ran" not in capsys.readouterr().out
 
 
 def test_weights_that_are_not_here(sgdf, tmp_path):
     url = "https://download.pytorch.org/models/vit_b_32-d86f8d99.pth"
     place = f"{tmp_path}/torch/hub/checkpoints/vit_b_32-d86f8d99.pth"
-    sentence = f"the pretrained weights of vit-b32 are not here: download {url} to {place}, or say"
+    sentence = f"the pretrained weights of vit-b32 are not here: download {url} to {place}, or use"
     code, said = sgdf("train", "finetune-pets", *SMALL)
     assert code == 1
     assert sentence in said
@@ -326,7 +326,7 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
     code, said = sgdf("train", "finetune-pets", "--model", "vit-tiny", *SMALL)
     assert "vit-tiny has no published weights: --set weights=random, or a file's path" in said
     code, said = sgdf("train", "finetune-pets", *SMALL, "--set", "weights=none.pth")
-    assert "there is no file of weights none.pth: --set weights takes pretrained, random" in said
+    assert "there is no weights file none.pth: --set weights takes pretrained, random" in said
     assert code == 1
 
 

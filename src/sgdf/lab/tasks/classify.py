@@ -53,7 +53,7 @@ def resident(
         torch.manual_seed(seed_for("weights", config.seed))
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
-        model = models.build(config.model, classes=dataset.classes, shape=shape)
+        model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
     training, judged = splits(config, dataset)
     augmented = tasks.find(config.task).augmented
     batches = Epochs(training, dataset, device, seed=config.seed, augmented=augmented)

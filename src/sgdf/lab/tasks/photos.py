@@ -55,7 +55,7 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         size, file = config.option("size"), weights_of(config)
-        model = models.build(config.model, classes=classes, size=size, file=file)
+        model = models.build_vision_model(config.model, classes=classes, size=size, file=file)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made = StreamClassifier if are_files else Classifier
     return made(config, model, batches, judged, device, compile=compile, team=team)

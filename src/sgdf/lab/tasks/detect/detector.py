@@ -48,7 +48,7 @@ def build(
     dataset = load_dataset(data_dir, config.data == "synthetic", wants_official(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = detectors.build(config.model, classes=len(voc.CLASSES), file=file)
+        model = detectors.build_detector(config.model, classes=len(voc.CLASSES), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 

@@ -101,7 +101,7 @@ def of_run(folder: Path) -> nn.Module:
     path = folder / "last.pt"
     if not path.exists():
         raise UserError(f"features={folder} has no last.pt: the weights of the run are needed")
-    network = models.build(config.model, classes=facts.classes, shape=facts.shape)
+    network = models.build_classifier(config.model, classes=facts.classes, shape=facts.shape)
     try:
         network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
     except Damaged as error:
