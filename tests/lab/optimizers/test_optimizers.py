@@ -159,7 +159,7 @@ def test_the_update_is_the_published_one(name):
 
 
 @pytest.mark.parametrize("name", ["adabelief", "adabound", "yogi", "padam", "fromage", "lion"])
-def test_defaults_are_those_of_the_check(name):
+def test_defaults_are_the_published_ones(name):
     """What a user gets without settings is the published algorithm, with the published numbers."""
     _, settings, _ = PUBLISHED[name]
     (group,) = optimizers.build_optimizer(
