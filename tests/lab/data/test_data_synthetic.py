@@ -44,14 +44,6 @@ def test_it_is_the_same_on_every_machine(name):
     assert (split_digest(stand_in.train)[:16], split_digest(stand_in.test)[:16]) == DIGESTS[name]
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", DIGESTS)
 def test_a_small_network_learns_it(name):
