@@ -15,6 +15,7 @@ from sgdf import FilterAdam, Momentum
 from sgdf.lab import optimizers
 from sgdf.lab.optimizers.eadam import EAdam
 from sgdf.lab.optimizers.sophia import SophiaG
+from sgdf.support import palette
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -359,14 +360,14 @@ def test_rows_say_what_needs_a_hessian(name):
 def test_no_two_optimizers_look_the_same():
     styles = [optimizers.style(name) for name in optimizers.OPTIMIZERS]
     assert len(set(styles)) == len(styles)
-    assert {dash for _, dash in styles} <= set(optimizers.DASHES)
+    assert {dash for _, dash in styles} <= set(palette.DASHES)
     assert optimizers.style("sgdf") == ("#D55E00", "solid")
 
 
 def test_an_unknown_optimizer_always_looks_the_same():
     colour, dash = optimizers.style("theirs.Mine")
     assert (colour, dash) == optimizers.style("theirs.Mine")
-    assert dash in optimizers.DASHES
+    assert dash in palette.DASHES
     assert len({optimizers.style(f"theirs.{n}") for n in range(100)}) > 10
 
 

@@ -2,7 +2,6 @@
 
 from sgdf.lab.optimizers.lookup import build_optimizer, find
 from sgdf.lab.optimizers.registry import (
-    DASHES,
     OPTIMIZERS,
     HessianOptimizer,
     OptimizerRow,
@@ -10,7 +9,6 @@ from sgdf.lab.optimizers.registry import (
 )
 
 __all__ = [
-    "DASHES",
     "OPTIMIZERS",
     "HessianOptimizer",
     "OptimizerRow",

@@ -1,6 +1,5 @@
 """The optimizers of the lab, one row each: how it is built, set, drawn and trained with."""
 
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +13,21 @@ from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.lab.optimizers import adapters
 from sgdf.lab.optimizers.eadam import EAdam
 from sgdf.lab.optimizers.sophia import SophiaG
-from sgdf.support import palette
 from sgdf.support.errors import unknown
-from sgdf.support.palette import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from sgdf.support.palette import (
+    BLACK,
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Look,
+    spare_look,
+)
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 CAPTURABLE = {"capturable": True}
 FUSED = {"fused": True}
 
@@ -32,7 +41,8 @@ class OptimizerRow:
         builder: a class or function; its arguments after the parameters are the settings.
         about: what it does, in a phrase.
         source: the package that its class comes from.
-        colour, dash: of its curves; related optimizers share one of the two, never both.
+        colour, dash: of its curves, the dash from `palette.DASHES`; related optimizers share one
+            of the two, never both.
         settings: defaults for training with it where the paper has none; needs `lr` at least.
         capturable: a CUDA graph can hold step(), with lr a tensor on the device.
         on_cuda: settings for a CUDA device.
@@ -255,9 +265,7 @@ _ROWS = (
 OPTIMIZERS = {row.name: row for row in _ROWS}
 
 
-def style(name: str) -> tuple[str, str]:
+def style(name: str) -> Look:
     """The colour and dash of an optimizer's curves; for an unknown name always the same ones."""
-    if row := OPTIMIZERS.get(name):
-        return row.colour, row.dash
-    digest = hashlib.sha256(name.encode(errors="replace")).digest()
-    return palette.colour(name), DASHES[digest[1] % len(DASHES)]
+    row = OPTIMIZERS.get(name)
+    return Look(row.colour, row.dash) if row else spare_look(name)
