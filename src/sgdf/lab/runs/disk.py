@@ -311,3 +311,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
+
+
+
+
+
+
+
+

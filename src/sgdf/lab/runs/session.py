@@ -311,6 +311,10 @@ def title(config: Config) -> str:
     return f"{config.task} {config.model} {config.optimizer} lr {config.lr:g} seed {config.seed}"
 
 
+
+
+
+
 def find_device(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -323,6 +327,8 @@ def find_device(name: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"there is no device {name} here: try --device cpu")
     return device
+
+
 
 
 def outcome(config: Config, result: dict[str, Any]) -> str:
