@@ -22,7 +22,7 @@ def trained(out, optimizer, **settings):
     config = made.config(optimizer, data="synthetic", **settings)
     folder = made.run(out, config, [50.0])
     torch.manual_seed(config.seed)
-    model = models.build(config.model, classes=10, shape=(1, 8, 8))
+    model = models.build_classifier(config.model, classes=10, shape=(1, 8, 8))
     checkpoint = {"epoch": 1, "metrics": [], "times": [], "model": model.state_dict()}
     torch.save(checkpoint, folder / "last.pt")
     return folder

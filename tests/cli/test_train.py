@@ -124,7 +124,7 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "schedule=[5]"], "there is no schedule [5]; there are constant"),
         (["digits", "--set", "norms=maybe"], "norms is true or false, not 'maybe'"),
         (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be had in 33 pieces"),
-        (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be made with"),
+        (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be built with"),
         (["digits", "--seed", "-1"], "seed is a whole number from 0 on"),
         (["digits", "--epochs", "0"], "0 is not a positive number"),
         (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),

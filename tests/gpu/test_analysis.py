@@ -101,7 +101,7 @@ def test_the_path_is_the_cpus():
 
 def test_a_row_of_a_resnet18_takes_as_long_as_its_losses():
     """A surface costs little more than the losses at its points."""
-    model = models.build("resnet18", classes=10, shape=(3, 32, 32)).cuda()
+    model = models.build_classifier("resnet18", classes=10, shape=(3, 32, 32)).cuda()
     model.to(memory_format=torch.channels_last)
     x, y = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
     data = list(zip(x.cuda().split(1000), y.cuda().split(1000), strict=True))
@@ -132,7 +132,7 @@ def test_a_spectrum_of_resnet18():
     pytest.importorskip("curvlinops")
     from sgdf.analysis.hessian import spectrum
 
-    model = models.build("resnet18", classes=10, shape=(3, 32, 32)).cuda()
+    model = models.build_classifier("resnet18", classes=10, shape=(3, 32, 32)).cuda()
     x, y = torch.randn(200, 3, 32, 32), torch.randint(0, 10, (200,))
     found = spectrum(
         model, F.cross_entropy, [(x, y)], k=5, trace_samples=4, density=False, progress=False

@@ -146,7 +146,7 @@ def test_overhead_of_a_real_step_is_below_a_twentieth():
     from sgdf.lab import models
 
     torch.manual_seed(0)
-    model = models.build("resnet18", classes=10, shape=(3, 32, 32)).cuda()
+    model = models.build_classifier("resnet18", classes=10, shape=(3, 32, 32)).cuda()
     x, y = torch.randn(128, 3, 32, 32).cuda(), torch.randint(10, (128,)).cuda()
     optimizer = SGDF(model.parameters(), lr=0.1)
 

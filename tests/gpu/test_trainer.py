@@ -68,7 +68,7 @@ def same(first: list[dict], second: list[dict], rel: float = 2e-3) -> None:
         assert a["lr"] == b["lr"]
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_the_numbers_are_the_cpus(dataset, name):
     """Most steps of four epochs are captured: those of full batches after three."""
     # Sophia draws labels on the device; its numbers differ from the CPU's from step 10 on.

@@ -26,7 +26,10 @@ def add_to(commands: Commands) -> None:
     others = (name for task in tasks.TASKS.values() for name in task.models)
     names = ", ".join(dict.fromkeys((*models.NAMES, *others)))
     add("--model", help=f"of {names}, as the task takes them (default: the task's)")
-    add("--optimizer", help=f"of {', '.join(optimizers.NAMES)}, or package.Class (default sgdf)")
+    add(
+        "--optimizer",
+        help=f"of {', '.join(optimizers.OPTIMIZERS)}, or package.Class (default sgdf)",
+    )
     add("--seed", type=int, nargs="+", help="several seeds train together (default 0)")
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import scipy.stats  # type: ignore[import-untyped]
 
-from sgdf.lab.paper import Value
+from sgdf.lab.paper import PublishedValue
 from sgdf.lab.runs.config import Config, published
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell, cells_by_task
@@ -61,7 +61,7 @@ class ComparisonRow:
     final: Spread | None
     validation: Spread | None
     other_metrics: tuple[Spread | None, ...]  # of the task, after the last epoch
-    published: Value | None
+    published: PublishedValue | None
     difference: float | None  # best - published
     paired: PairedDifference | None  # final, against the reference
     seconds_per_epoch: float | None

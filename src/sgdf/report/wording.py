@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sgdf.lab import paper
-from sgdf.lab.paper import Value
+from sgdf.lab.paper import PublishedValue
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
 from sgdf.report.labels import NO_BREAK, protocol_words, visible
@@ -102,7 +102,7 @@ def counted(value: Spread | None) -> str:
     return NOTHING if value is None else f"{spread(value)} ({value.n})"
 
 
-def spread(value: Spread | Value | None) -> str:
+def spread(value: Spread | PublishedValue | None) -> str:
     if value is None:
         return NOTHING
     deviation = "" if value.std is None else f"{NO_BREAK}±{NO_BREAK}{value.std:.2f}"

@@ -1,15 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
 from lab.data import published
-from sgdf.lab.data import places
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab import data
 
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
-    """Datasets of a hundred images, and none installed on the system: the folder for them."""
-    for name, facts in published.TINY.items():
-        monkeypatch.setitem(FACTS, name, facts)
-    monkeypatch.setattr(places, "DEBIAN_FOLDER", tmp_path / "none")
+    """Datasets of about a hundred images, none of them installed; the data folder for them."""
+    for name, spec in published.TINY.items():
+        installed = tuple(tmp_path / "installed" for _ in spec.folders)
+        monkeypatch.setitem(data.DATASETS, name, replace(spec, folders=installed))
     monkeypatch.delenv("SGDF_DATA", raising=False)
     return tmp_path / "data"

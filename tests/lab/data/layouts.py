@@ -13,7 +13,7 @@ SYNSETS = ("n01440764", "n01443537", "n01484850")
 
 
 def photograph(path: Path, label: int, seed: int) -> None:
-    """A JPEG of any size, whose colour tells its class, more or less."""
+    """A JPEG of random size, tinted by its class."""
     random = np.random.default_rng(seed)
     height, width = random.integers(40, 90, 2)
     pixels = random.integers(0, 160, (height, width, 3))
@@ -23,7 +23,7 @@ def photograph(path: Path, label: int, seed: int) -> None:
 
 
 def imagenet(root: Path, train: int = 8, test: int = 4, classes: Sequence[str] = SYNSETS) -> Path:
-    """`train` and `test` images a class, as in all of these."""
+    """`train` and `test` images per class, as in all of these."""
     for label, name in enumerate(classes):
         for i in range(train):
             photograph(root / "train" / name / f"{name}_{i}.JPEG", label, 100 * label + i)

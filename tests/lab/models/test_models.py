@@ -66,7 +66,7 @@ def test_sizes_are_the_published_ones(name, classes, expected):
     }[name]
     assert by_hand(classes) == expected
     with torch.device("meta"):
-        assert parameters(models.build(name, classes=classes, shape=CIFAR)) == expected
+        assert parameters(models.build_classifier(name, classes=classes, shape=CIFAR)) == expected
 
 
 @pytest.mark.parametrize("name", models.NAMES)
@@ -75,7 +75,7 @@ def test_every_model_trains_on_what_it_accepts(name, shape):
     if name == "vgg11" and shape[1] < 32:
         shape = (1, 64, 40)  # larger and not square
     torch.manual_seed(0)
-    model = models.build(name, classes=7, shape=shape)
+    model = models.build_classifier(name, classes=7, shape=shape)
     images = torch.randn(2, *shape)
     scores = model(images)
     assert scores.shape == (2, 7)
@@ -93,14 +93,14 @@ def test_every_model_trains_on_what_it_accepts(name, shape):
 
 @pytest.mark.parametrize("name", ["resnet18", "densenet121", "cnn"])
 def test_the_smallest_images_fit(name):
-    model = models.build(name, classes=3, shape=(1, 8, 8))
+    model = models.build_classifier(name, classes=3, shape=(1, 8, 8))
     assert model(torch.randn(2, 1, 8, 8)).shape == (2, 3)
 
 
 def test_the_global_seed_decides_the_weights():
     def weights(seed):
         torch.manual_seed(seed)
-        return models.build("vgg11", classes=10, shape=CIFAR).state_dict()
+        return models.build_classifier("vgg11", classes=10, shape=CIFAR).state_dict()
 
     first, again, other = weights(0), weights(0), weights(1)
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -113,7 +113,7 @@ def test_the_global_seed_decides_the_weights():
 )
 def test_vgg11_has_the_head_and_weights_of_its_dataset(classes, dropouts, std, biased):
     torch.manual_seed(0)
-    model = models.build("vgg11", classes=classes, shape=CIFAR)
+    model = models.build_classifier("vgg11", classes=classes, shape=CIFAR)
     assert [i for i, layer in enumerate(model.head) if isinstance(layer, nn.Dropout)] == dropouts
     convs = [layer for layer in model.features if isinstance(layer, nn.Conv2d)]
     assert [conv.out_channels for conv in convs] == [64, 128, 256, 256, 512, 512, 512, 512]
@@ -130,18 +130,18 @@ def test_vgg11_has_the_head_and_weights_of_its_dataset(classes, dropouts, std, b
 
 
 def test_vgg11_sees_one_pixel_of_512_features():
-    model = models.build("vgg11", classes=10, shape=CIFAR)
+    model = models.build_classifier("vgg11", classes=10, shape=CIFAR)
     assert model.features(torch.randn(1, *CIFAR)).shape == (1, 512, 1, 1)
 
 
 def test_resnet_halves_the_image_three_times():
-    model = models.build("resnet18", classes=10, shape=CIFAR)
+    model = models.build_classifier("resnet18", classes=10, shape=CIFAR)
     assert model.blocks(torch.randn(1, 64, 32, 32)).shape == (1, 512, 4, 4)
     assert not any(conv.bias is not None for conv in model.modules() if isinstance(conv, nn.Conv2d))
 
 
 def test_densenet_normalises_before_it_convolves():
-    model = models.build("densenet121", classes=10, shape=CIFAR)
+    model = models.build_classifier("densenet121", classes=10, shape=CIFAR)
     assert model.features(torch.randn(1, *CIFAR)).shape == (1, 1024, 4, 4)
     layer = model.features[1]
     nn.init.zeros_(layer.bn1.weight)  # a first norm that says nothing: nothing comes out
@@ -152,8 +152,8 @@ def test_densenet_normalises_before_it_convolves():
 
 
 def test_the_small_networks_are_small():
-    assert parameters(models.build("cnn", classes=10, shape=CIFAR)) == 56_970
-    digits = models.build("mlp", classes=10, shape=(1, 8, 8))
+    assert parameters(models.build_classifier("cnn", classes=10, shape=CIFAR)) == 56_970
+    digits = models.build_classifier("mlp", classes=10, shape=(1, 8, 8))
     assert parameters(digits) == 64 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10
 
 
@@ -167,4 +167,4 @@ def test_the_small_networks_are_small():
 )
 def test_mistakes_are_one_sentence(name, shape, message):
     with pytest.raises(UserError, match=message):
-        models.build(name, classes=10, shape=shape)
+        models.build_classifier(name, classes=10, shape=shape)

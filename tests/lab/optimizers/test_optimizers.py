@@ -1,6 +1,7 @@
 """Every optimizer by name: its published update, its checkpoints, and a user's own."""
 
 import io
+import json
 import math
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from sgdf import FilterAdam, Momentum
 from sgdf.lab import optimizers
 from sgdf.lab.optimizers.eadam import EAdam
 from sgdf.lab.optimizers.sophia import SophiaG
+from sgdf.support import palette
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -142,7 +144,7 @@ def test_the_update_is_the_published_one(name):
     if "decoupled" in more:
         given["weight_decay"] = more["decoupled"]
     params = [nn.Parameter(w.clone()) for w in weights]
-    optimizer = optimizers.build(name, params, given, device=CPU)
+    optimizer = optimizers.build_optimizer(name, params, given, device=CPU)
     memories = [SimpleNamespace() for _ in weights]
     for t, step_grads in enumerate(grads, 1):
         settings = {**settings, "lr": settings["lr"] * (0.1 if t == 4 else 1.0)}  # a schedule
@@ -158,10 +160,12 @@ def test_the_update_is_the_published_one(name):
 
 
 @pytest.mark.parametrize("name", ["adabelief", "adabound", "yogi", "padam", "fromage", "lion"])
-def test_defaults_are_those_of_the_check(name):
+def test_defaults_are_the_published_ones(name):
     """What a user gets without settings is the published algorithm, with the published numbers."""
     _, settings, _ = PUBLISHED[name]
-    (group,) = optimizers.build(name, [nn.Parameter(torch.ones(2))], {}, device=CPU).param_groups
+    (group,) = optimizers.build_optimizer(
+        name, [nn.Parameter(torch.ones(2))], {}, device=CPU
+    ).param_groups
     expected = {**settings, "gamma": 1e-3} if name == "adabound" else settings
     for key in expected.keys() - {"lr"}:
         assert group[key] == expected[key]
@@ -273,22 +277,24 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_learns(name):
     model = linear()
     settings = {"lr": 0.01, **SETTINGS.get(name, {})}
-    losses = train(model, optimizers.build(name, model.parameters(), settings, device=CPU), 30)
+    losses = train(
+        model, optimizers.build_optimizer(name, model.parameters(), settings, device=CPU), 30
+    )
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[-1] < 0.98 * losses[0]
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
-def test_every_optimizer_goes_on_from_its_checkpoint_bit_for_bit(name):
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_every_optimizer_resumes_from_its_checkpoint_bit_for_bit(name):
     settings = {"lr": 0.01, **SETTINGS.get(name, {})}
 
     def start():
         model = linear()
-        return model, optimizers.build(name, model.parameters(), settings, device=CPU)
+        return model, optimizers.build_optimizer(name, model.parameters(), settings, device=CPU)
 
     model, optimizer = start()
     train(model, optimizer, 3)
@@ -307,51 +313,77 @@ def test_every_optimizer_goes_on_from_its_checkpoint_bit_for_bit(name):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_the_learning_rate_may_be_a_tensor(name):
     number, tensor = linear(), linear()
-    train(number, optimizers.build(name, number.parameters(), {"lr": 0.01}, device=CPU), 3)
+    train(
+        number, optimizers.build_optimizer(name, number.parameters(), {"lr": 0.01}, device=CPU), 3
+    )
     settings = {"lr": torch.tensor(0.01)}
-    train(tensor, optimizers.build(name, tensor.parameters(), settings, device=CPU), 3)
+    train(tensor, optimizers.build_optimizer(name, tensor.parameters(), settings, device=CPU), 3)
     for ours, theirs in zip(number.parameters(), tensor.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
-def test_entries_describe_themselves(name):
-    entry = optimizers.find(name)
-    assert entry.name == name
-    assert entry.about
-    assert "lr" in entry.settings
-    assert not {"params", "args", "kwargs", "settings"} & set(entry.settings)
+def build(name, **settings):
+    return optimizers.build_optimizer(name, linear().parameters(), settings, device=CPU)
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_rows_describe_themselves(name):
+    row = optimizers.find(name)
+    assert row.name == name
+    assert row.about
+    assert row.source == type(build(name)).__module__.partition(".")[0]
+    assert "lr" in row.setting_names
+    assert not {"params", "args", "kwargs", "settings"} & set(row.setting_names)
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_on_cuda_the_step_is_made_capturable(name):
-    (group,) = optimizers.build(name, linear().parameters(), {}, device=CUDA).param_groups
-    entry = optimizers.find(name)
+    (group,) = optimizers.build_optimizer(name, linear().parameters(), {}, device=CUDA).param_groups
+    row = optimizers.find(name)
     for flag in ("capturable", "fused", "foreach"):
-        assert (group.get(flag) is True) == (flag in entry.on_cuda)
-    if "capturable" in entry.settings:
+        assert (group.get(flag) is True) == (flag in row.on_cuda)
+    if "capturable" in row.setting_names:
         assert group["capturable"]
 
 
-def test_what_the_names_stand_for():
-    def built(name, **settings):
-        return optimizers.build(name, linear().parameters(), settings, device=CPU)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_rows_say_what_needs_a_hessian(name):
+    """The training loop calls what the row announces, and nothing else."""
+    optimizer, row = build(name), optimizers.find(name)
+    for attribute in ("update_hessian", "hessian_every"):
+        assert hasattr(optimizer, attribute) == row.needs_hessian
 
-    sgd = built("sgd").param_groups[0]
+
+def test_no_two_optimizers_look_the_same():
+    styles = [optimizers.style(name) for name in optimizers.OPTIMIZERS]
+    assert len(set(styles)) == len(styles)
+    assert {dash for _, dash in styles} <= set(palette.DASHES)
+    assert optimizers.style("sgdf") == ("#D55E00", "solid")
+
+
+def test_an_unknown_optimizer_always_looks_the_same():
+    colour, dash = optimizers.style("theirs.Mine")
+    assert (colour, dash) == optimizers.style("theirs.Mine")
+    assert dash in palette.DASHES
+    assert len({optimizers.style(f"theirs.{n}") for n in range(100)}) > 10
+
+
+def test_what_the_names_stand_for():
+    sgd = build("sgd").param_groups[0]
     assert (sgd["lr"], sgd["momentum"]) == (0.1, 0.9)
-    assert built("sgd", momentum=0).param_groups[0]["momentum"] == 0
-    ema, cm = (built(name, beta=0.8) for name in ("sgd-ema", "sgd-cm"))
+    assert build("sgd", momentum=0).param_groups[0]["momentum"] == 0
+    ema, cm = (build(name, beta=0.8) for name in ("sgd-ema", "sgd-cm"))
     assert isinstance(ema, Momentum)
     assert ema.param_groups[0]["mu"] == pytest.approx(0.2)
     assert cm.param_groups[0]["mu"] == 1.0
-    assert built("filter-adamw").param_groups[0]["decoupled_weight_decay"]
-    assert type(built("filter-adam", gain_scale=1.0)) is FilterAdam
-    assert built("lion", betas=[0.5, 0.9]).param_groups[0]["betas"] == (0.5, 0.9)  # from JSON
-    assert not built("adabelief").param_groups[0]["weight_decouple"]
-    assert built("lion").param_groups[0]["weight_decouple"]
+    assert build("filter-adamw").param_groups[0]["decoupled_weight_decay"]
+    assert type(build("filter-adam", gain_scale=1.0)) is FilterAdam
+    assert build("lion", betas=[0.5, 0.9]).param_groups[0]["betas"] == (0.5, 0.9)  # from JSON
+    assert not build("adabelief").param_groups[0]["weight_decouple"]
+    assert build("lion").param_groups[0]["weight_decouple"]
 
 
 @pytest.mark.parametrize(
@@ -361,22 +393,72 @@ def test_what_the_names_stand_for():
         ("sgdf", {"gain_scal": 1}, "no setting of sgdf 'gain_scal': did you mean gain_scale"),
         ("filter-adam", {"gain_powr": 1}, "did you mean gain_power"),
         ("lion", {"cautious": True}, "no setting of lion 'cautious'; there are betas, lr, weight_"),
-        ("sgdf", {"lr": -1.0}, "^sgdf cannot be made with lr=-1.0: Invalid learning rate: -1.0$"),
-        ("lion", {"lr": -1.0}, "^lion cannot be made with lr=-1.0: learning rate must be"),
+        ("sgdf", {"lr": -1.0}, "^sgdf cannot be built with lr=-1.0: Invalid learning rate: -1.0$"),
+        ("lion", {"lr": -1.0}, "^lion cannot be built with lr=-1.0: learning rate must be"),
         ("msvag", {"weight_decay": -1.0}, "^msvag cannot .*: Invalid weight_decay value: -1.0$"),
-        ("adam", {"betas": 0.9}, "^adam cannot be made with betas=0.9: "),
-        ("adam", {"lr": "fast"}, "^adam cannot be made with lr=fast: "),
+        ("adam", {"betas": 0.9}, "^adam cannot be built with betas=0.9: "),
+        ("adam", {"lr": "fast"}, "^adam cannot be built with lr=fast: "),
     ],
 )
 def test_mistakes_are_one_sentence(name, settings, message):
     with pytest.raises(UserError, match=message):
-        optimizers.build(name, linear().parameters(), settings, device=CPU)
+        optimizers.build_optimizer(name, linear().parameters(), settings, device=CPU)
 
 
-def test_a_missing_extra_is_told_apart_from_a_mistake(monkeypatch):
+def test_a_missing_extra_is_not_a_mistake_of_the_user(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     with pytest.raises(ModuleNotFoundError, match="pytorch_optimizer"):
-        optimizers.build("lion", linear().parameters(), {}, device=CPU)
+        optimizers.build_optimizer("lion", linear().parameters(), {}, device=CPU)
+
+
+# --- a new one -----------------------------------------------------------------------------------
+
+
+def half_sgd(params, lr=0.1, weight_decay=0.0):
+    return torch.optim.SGD(params, lr / 2, weight_decay=weight_decay)
+
+
+@pytest.fixture
+def new_row(monkeypatch):
+    """A row added to the registry, as an edit of registry.py would."""
+    row = optimizers.OptimizerRow(
+        name="half-sgd",
+        builder=half_sgd,
+        about="SGD with half the learning rate",
+        source="torch",
+        colour="#123456",
+        dash="longdashdot",
+        settings={"lr": 0.2},
+    )
+    monkeypatch.setitem(optimizers.OPTIMIZERS, row.name, row)
+    return row
+
+
+def test_a_new_row_is_found_checked_and_coloured(new_row):
+    assert optimizers.find("half-sgd") is new_row
+    assert optimizers.style("half-sgd") == ("#123456", "longdashdot")
+    assert build("half-sgd", lr=0.3).param_groups[0]["lr"] == 0.15
+    with pytest.raises(UserError, match="no optimizer 'half-sdg': did you mean half-sgd"):
+        optimizers.find("half-sdg")
+    with pytest.raises(UserError, match="no setting of half-sgd 'weight_decy': did you mean"):
+        build("half-sgd", weight_decy=0.1)
+
+
+@pytest.mark.usefixtures("new_row")
+def test_a_new_row_is_in_the_help_and_trains(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("rich")
+    from sgdf.cli.main import main
+
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "sophia-g, half-sgd, or package.Class" in capsys.readouterr().out
+    common = ["--data", "synthetic", "--epochs", "2", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["train", "digits", "--optimizer", "half-sgd", *common]) == 0
+    (metrics,) = tmp_path.glob("digits-mlp-half-sgd-s0-*/metrics.jsonl")
+    first, last = map(json.loads, metrics.read_text().splitlines())
+    assert first["lr"] == 0.2
+    assert last["train_loss"] < first["train_loss"]
 
 
 # --- a user's own --------------------------------------------------------------------------------
@@ -424,15 +506,15 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("package")
 class TestUsersOwn:
     def build(self, name, device=CPU, **settings):
-        return optimizers.build(name, linear().parameters(), settings, device=device)
+        return optimizers.build_optimizer(name, linear().parameters(), settings, device=device)
 
     @pytest.mark.parametrize("name", ["mine", "theirs.Mine", "theirs:Mine"])
     def test_by_entry_point_and_by_path(self, name):
         optimizer = self.build(name, lr=0.3)
         assert type(optimizer).__name__ == "Mine"
         assert optimizer.param_groups[0]["lr"] == 0.3
-        entry = optimizers.find(name)
-        assert (entry.name, entry.about, entry.capturable) == (name, "Descends.", False)
+        row = optimizers.find(name)
+        assert (row.name, row.about, row.capturable) == (name, "Descends.", False)
         with pytest.raises(UserError, match=f"no setting of {name} 'momentom': .* momentum"):
             self.build(name, momentom=0.9)
 
@@ -447,14 +529,18 @@ class TestUsersOwn:
     def test_a_function_may_take_any_setting(self):
         assert self.build("open", lr=0.1, momentum=0.5).param_groups[0]["momentum"] == 0.5
 
+    def test_a_class_that_needs_a_hessian_is_recognised(self):
+        assert optimizers.find("sgdf.lab.optimizers.sophia.SophiaG").needs_hessian
+        assert not optimizers.find("mine").needs_hessian
+
     def test_typed_keywords_are_settings_of_a_path_too(self):
-        entry = optimizers.find("sgdf.FilterAdam")
-        assert not entry.is_open
-        assert entry.capturable
-        assert "gain_scale" in entry.settings
+        row = optimizers.find("sgdf.FilterAdam")
+        assert not row.any_setting
+        assert row.capturable
+        assert "gain_scale" in row.setting_names
 
     def test_our_name_wins_with_a_warning(self):
-        with pytest.warns(UserWarning, match="the optimizer 'adam' of theirs has a name that"):
+        with pytest.warns(UserWarning, match="the optimizer 'adam' of theirs has the name of"):
             assert type(self.build("adam")) is torch.optim.Adam
 
     @pytest.mark.parametrize(
@@ -470,7 +556,7 @@ class TestUsersOwn:
             (".Mine", r"'.Mine' cannot be loaded"),
             ("theirs.Mien", "no optimizer in theirs 'Mien': did you mean Mine"),
             ("theirs.number", "^theirs.number is neither an optimizer class nor a function"),
-            ("theirs.wrong", "^theirs.wrong made a generator, not a torch optimizer"),
+            ("theirs.wrong", "^theirs.wrong built a generator, not a torch optimizer"),
         ],
     )
     def test_mistakes_are_one_sentence(self, name, message):
@@ -483,11 +569,15 @@ class TestUsersOwn:
 
 @needs_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [n for n in optimizers.NAMES if optimizers.find(n).capturable])
+@pytest.mark.parametrize(
+    "name", [n for n in optimizers.OPTIMIZERS if optimizers.find(n).capturable]
+)
 def test_a_cuda_graph_holds_the_step(name):
     """Replays follow the learning rate in its tensor and end where the plain loop ends."""
     rates = [0.01, 0.01, 0.01, 0.01, 0.002, 0.002]
-    settings = {"weight_decay": 0.01} if "weight_decay" in optimizers.find(name).settings else {}
+    settings = (
+        {"weight_decay": 0.01} if "weight_decay" in optimizers.find(name).setting_names else {}
+    )
     grads = [torch.randn(6, 40, 30, device="cuda"), torch.randn(6, 30, device="cuda")]
 
     def start(lr, device):
@@ -495,7 +585,9 @@ def test_a_cuda_graph_holds_the_step(name):
         params = [nn.Parameter(torch.randn(g.shape[1:], device="cuda")) for g in grads]
         for p in params:
             p.grad = torch.zeros_like(p)
-        return params, optimizers.build(name, params, {**settings, "lr": lr}, device=device)
+        return params, optimizers.build_optimizer(
+            name, params, {**settings, "lr": lr}, device=device
+        )
 
     def feed(params, t):
         for p, g in zip(params, grads, strict=True):
@@ -528,11 +620,13 @@ def test_a_cuda_graph_holds_the_step(name):
 
 @needs_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_learns_and_resumes_on_a_gpu(name):
     def start():
         model = linear().cuda()
-        return model, optimizers.build(name, model.parameters(), {"lr": 0.01}, device=CUDA)
+        return model, optimizers.build_optimizer(
+            name, model.parameters(), {"lr": 0.01}, device=CUDA
+        )
 
     def run(model, optimizer, steps):
         x = torch.ones(4, 6, device="cuda")
@@ -560,5 +654,5 @@ def test_every_optimizer_learns_and_resumes_on_a_gpu(name):
 
 def test_the_documentation_lists_every_name_with_what_it_is():
     text = (Path(__file__).parents[3] / "docs" / "lab.md").read_text(encoding="utf-8")
-    for entry in optimizers.ENTRIES:
-        assert f"| `{entry.name}` | {entry.about} |" in text
+    for row in optimizers.OPTIMIZERS.values():
+        assert f"| `{row.name}` | {row.about} |" in text

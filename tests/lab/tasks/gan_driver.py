@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lab.data import published
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab.data import DATASETS
 from sgdf.lab.models import dcgan
 
 
@@ -66,7 +66,7 @@ def without_batch_norm() -> None:
 if __name__ == "__main__":
     from sgdf.cli.main import leave, main
 
-    FACTS["cifar10"] = published.TINY["cifar10"]
+    DATASETS["cifar10"] = published.TINY["cifar10"]
     words = sys.argv[1:]
     if words[0] == "without-batch-norm":
         without_batch_norm()

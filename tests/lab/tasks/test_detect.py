@@ -237,7 +237,7 @@ def test_the_loss_is_torchvisions_four_as_a_mean_per_image(data):
 
 
 def coco_like(path: Path) -> dict[str, torch.Tensor]:
-    """A file of weights as torchvision's: 91 classes, batch norms that are not the identity."""
+    """A weights file as torchvision's: 91 classes, batch norms that are not the identity."""
     torch.manual_seed(1)
     model = detectors.fasterrcnn_tiny(frozen=True)
     model.roi_heads.box_predictor = detectors.FastRCNNPredictor(64, 91)
@@ -251,7 +251,7 @@ def coco_like(path: Path) -> dict[str, torch.Tensor]:
 
 def test_weights_for_other_classes_get_new_last_layers(tmp_path):
     state = coco_like(tmp_path / "coco.pth")
-    model = detectors.build("fasterrcnn-tiny", classes=20, file=tmp_path / "coco.pth")
+    model = detectors.build_detector("fasterrcnn-tiny", classes=20, file=tmp_path / "coco.pth")
     assert model.roi_heads.box_predictor.cls_score.out_features == 21
     own = model.state_dict()
     kept = [key for key in state if not key.startswith("roi_heads.box_predictor")]
@@ -275,7 +275,7 @@ def test_batch_norms_with_weights_are_frozen(data, tmp_path):
 
 
 def test_random_weights_train_their_batch_norms():
-    model = detectors.build("fasterrcnn-tiny", classes=20, file=None)
+    model = detectors.build_detector("fasterrcnn-tiny", classes=20, file=None)
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
 
 
@@ -312,9 +312,9 @@ FIRST = "backbone.body.stage0.0.weight"
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: None, "there is no file of weights {path}"),
-        (lambda path: path.write_bytes(b"weights"), "{path} is not a file of weights: "),
-        (lambda path: torch.save([1, 2], path), "{path} is not a file of weights: it holds no"),
+        (lambda path: None, "there is no weights file {path}"),
+        (lambda path: path.write_bytes(b"weights"), "{path} is not a weights file: "),
+        (lambda path: torch.save([1, 2], path), "{path} is not a weights file: it holds no"),
         (
             lambda path: torch.save({"model": {FIRST: 1}}, path),
             "{path} does not fit the model: its " + FIRST + " is no tensor, not [8, 3, 7, 7]",
@@ -354,7 +354,7 @@ def test_weights_run_no_code(data, tmp_path, capsys):
     torch.save({"x": Malicious(tmp_path / "touched")}, tmp_path / "some.pth")
     argv = train(data, tmp_path / "runs", "--set", f"weights={tmp_path}/some.pth")
     assert main(argv) == 1
-    assert "some.pth is not a file of weights" in capsys.readouterr().err
+    assert "some.pth is not a weights file" in capsys.readouterr().err
     assert not (tmp_path / "touched").exists()
 
 
@@ -363,14 +363,14 @@ def test_weights_run_no_code(data, tmp_path, capsys):
     [
         (["--model", "fasterrcnn"], "download https://download.pytorch.org/models/fasterrcnn"),
         (["--model", "fasterrcnn-tiny"], "fasterrcnn-tiny has no published weights"),
-        (["--set", "weights=randon"], "there is no file of weights randon: --set weights takes"),
+        (["--set", "weights=randon"], "there is no weights file randon: --set weights takes"),
         (["--set", "weights=3"], "weights is pretrained, random or the path of a file, not 3"),
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
         ([*TINY, "--set", "momentums=6"], "momentums"),
         ([*TINY, "--optimizer", "sophia-g"], "sophia-g needs a task with classes"),
         ([*TINY, "--precision", "bf16"], "boxes need more digits than bf16 has"),
-        ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, officially it is 5011"),
+        ([*TINY, "--set", "lists=official"], "trainval.txt lists 4 images, not the official 5011"),
         ([*TINY, "--set", "lists=offical"], "did you mean official?"),
     ],
 )
@@ -388,7 +388,7 @@ def test_weights_are_found_where_the_error_says(data, tmp_path, capsys, monkeypa
     argv = ["train", "voc", *ANY, "--epochs", "1", "--data-dir", str(data)]
     argv += ["--out", str(tmp_path / "runs")]
     assert main(argv) == 1
-    where = re.search(r" to (\S+), or say", capsys.readouterr().err)
+    where = re.search(r" to (\S+), or use", capsys.readouterr().err)
     assert where
     Path(where[1]).parent.mkdir(parents=True, exist_ok=True)
     coco_like(Path(where[1]))
@@ -598,5 +598,5 @@ def test_reproduce_shows_the_published_numbers(data, tmp_path, capsys, monkeypat
     monkeypatch.undo()
     assert main([*words, "--out", str(tmp_path / "part")]) == 1
     said = capsys.readouterr()
-    assert "officially it is 5011" in said.err, "once, and no run has begun"
+    assert "not the official 5011" in said.err, "once, and no run has begun"
     assert "failed" not in said.out

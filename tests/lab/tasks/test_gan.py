@@ -22,7 +22,7 @@ from lab.data import published
 from lab.tasks import gan_driver
 from sgdf.cli.main import main
 from sgdf.lab import models
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab.data import DATASETS
 from sgdf.lab.models import dcgan
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs import disk
@@ -48,7 +48,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch: pytest.MonkeyPatch, cifar: Path) -> Iterator[None]:
     """One thread, as in the processes that the tests start."""
-    monkeypatch.setitem(FACTS, "cifar10", published.TINY["cifar10"])
+    monkeypatch.setitem(DATASETS, "cifar10", published.TINY["cifar10"])
     monkeypatch.setenv("SGDF_DATA", str(cifar))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -355,8 +355,8 @@ def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
     folder = out / config.name
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.as_json()))
-    facts = FACTS[task]
-    network = models.build(model, classes=facts.classes, shape=facts.shape)
+    facts = DATASETS[task]
+    network = models.build_classifier(model, classes=facts.classes, shape=facts.shape)
     torch.save(
         {"epoch": 1, "metrics": [], "times": [], "model": network.state_dict()}, folder / "last.pt"
     )
@@ -366,8 +366,8 @@ def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
 @pytest.mark.parametrize("model", ["cnn", "vgg11", "resnet18", "mlp"])
 def test_a_runs_features_are_the_inputs_of_its_last_layer(tmp_path, model):
     folder = run_folder(tmp_path, model=model)
-    facts = FACTS["cifar10"]
-    network = models.build(model, classes=10, shape=facts.shape).eval()
+    facts = DATASETS["cifar10"]
+    network = models.build_classifier(model, classes=10, shape=facts.shape).eval()
     network.load_state_dict(torch.load(folder / "last.pt", weights_only=True)["model"])
     seen = []
     last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]

@@ -15,7 +15,7 @@ from lab.runs.test_runs import Server, folder_in, grief
 from lab.train.test_distributed import TORCHRUN, finish, start
 from sgdf.cli.main import main
 from sgdf.lab import tasks
-from sgdf.lab.data import folders
+from sgdf.lab.data import DATASETS
 from sgdf.lab.runs import config as configs
 from sgdf.support.errors import UserError
 
@@ -71,7 +71,7 @@ def metrics(out):
 # --- every task ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["imagenet", *(f"finetune-{name}" for name in folders.LAYOUTS)])
+@pytest.mark.parametrize("task", ["imagenet", *(f"finetune-{name}" for name in layouts.MAKE)])
 def test_a_run_from_files(sgdf, tmp_path, task):
     model = ["--model", "resnet-tiny", "--set", "lr=0.02"] if task == "imagenet" else TINY
     code, said = sgdf("train", task, *model, *SMALL, "--epochs", 3)
@@ -156,11 +156,11 @@ def test_the_names_of_the_networks():
     assert tuple(models.TRANSFORMERS) == VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):
-            model = models.build(name, classes=7, size=224)
+            model = models.build_vision_model(name, classes=7, size=224)
             assert model(torch.zeros(2, 3, 224, 224)).shape == (2, 7)
     for name, millions in (("vit-b32", 88), ("vit-l32", 306)):
         with torch.device("meta"):
-            model = models.build(name, classes=37, size=384)
+            model = models.build_vision_model(name, classes=37, size=384)
         assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
         assert model.encoder.pos_embedding.shape[1] == 12 * 12 + 1
         assert len(model.encoder.layers) in (12, 24)
@@ -238,7 +238,7 @@ def pretrained(path, size=64, old_names=False, **changes):
 def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
     path = tmp_path / "weights.pth"
     source = pretrained(path, old_names=old_names)
-    model = models.build("vit-tiny", classes=3, size=96, file=path)
+    model = models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     theirs = dict(source.named_parameters())
     for name, value in model.named_parameters():
         if name.startswith("heads."):
@@ -259,7 +259,7 @@ def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
 def test_weights_of_the_same_grid_keep_their_place_but_not_their_head(tmp_path):
     path = tmp_path / "weights.pth"
     source = pretrained(path)
-    model = models.build("vit-tiny", classes=1000, size=64, file=path)
+    model = models.build_vision_model("vit-tiny", classes=1000, size=64, file=path)
     assert torch.equal(model.encoder.pos_embedding, source.encoder.pos_embedding)
     assert not model.heads.head.weight.any()
 
@@ -275,7 +275,7 @@ def test_a_run_from_a_file_of_weights(sgdf, tmp_path):
     assert config["options"]["weights"] == f"{tmp_path}/weights.pth"
     checkpoint = folder_in(tmp_path / "runs") / "last.pt"
     code, said = sgdf(*words, "--set", f"weights={checkpoint}", "--seed", "1")
-    assert code == 0, f"a run's own checkpoint is a file of weights too: {said}"
+    assert code == 0, f"a run's own checkpoint is a weights file too: {said}"
 
 
 MISFITS = [
@@ -292,7 +292,7 @@ def test_weights_that_do_not_fit(tmp_path, changes, sentence):
     path = tmp_path / "weights.pth"
     pretrained(path, **changes)
     with pytest.raises(UserError, match=rf"{path} does not fit the model.+{sentence}") as raised:
-        models.build("vit-tiny", classes=3, size=96, file=path)
+        models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     assert "\n" not in str(raised.value)
 
 
@@ -308,15 +308,15 @@ def test_files_that_are_no_weights(tmp_path, capsys):
             path.write_bytes(content)
         else:
             torch.save(content, path)
-        with pytest.raises(UserError, match=rf"{path} is not a file of weights: "):
-            models.build("vit-tiny", classes=3, size=96, file=path)
+        with pytest.raises(UserError, match=rf"{path} is not a weights file: "):
+            models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
     assert "ran" not in capsys.readouterr().out
 
 
 def test_weights_that_are_not_here(sgdf, tmp_path):
     url = "https://download.pytorch.org/models/vit_b_32-d86f8d99.pth"
     place = f"{tmp_path}/torch/hub/checkpoints/vit_b_32-d86f8d99.pth"
-    sentence = f"the pretrained weights of vit-b32 are not here: download {url} to {place}, or say"
+    sentence = f"the pretrained weights of vit-b32 are not here: download {url} to {place}, or use"
     code, said = sgdf("train", "finetune-pets", *SMALL)
     assert code == 1
     assert sentence in said
@@ -327,7 +327,7 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
     code, said = sgdf("train", "finetune-pets", "--model", "vit-tiny", *SMALL)
     assert "vit-tiny has no published weights: --set weights=random, or a file's path" in said
     code, said = sgdf("train", "finetune-pets", *SMALL, "--set", "weights=none.pth")
-    assert "there is no file of weights none.pth: --set weights takes pretrained, random" in said
+    assert "there is no weights file none.pth: --set weights takes pretrained, random" in said
     assert code == 1
 
 
@@ -343,7 +343,7 @@ def test_mistakes(sgdf, tmp_path):
 
     tiny = ["finetune-pets", *TINY, "--device", "cpu"]
     says(r"pets has 3 classes, and pets has 37: --set classes=3 trains on these", *tiny)
-    says(r"pets has 3 classes, and pets here 4: --set classes=3", *tiny, "--set", "classes=4")
+    says(r"pets has 3 classes, and 4 were asked for: --set classes=3", *tiny, "--set", "classes=4")
     says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
     says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
     says(r"size is an integer of at least 1, not 'big'", *tiny, "--set", "size=big")
@@ -408,8 +408,8 @@ def test_published_numbers_are_shown_for_the_published_settings_only():
 def as_if_whole(monkeypatch, data, tmp_path):
     """The few images pass for the whole dataset, the tiny networks for the large ones."""
     for name in ("pets", "imagenet"):
-        known = dataclasses.replace(folders.LAYOUTS[name], classes=3, train=24, test=12)
-        monkeypatch.setitem(folders.LAYOUTS, name, known)
+        known = dataclasses.replace(DATASETS[name], classes=3, train=24, test=12)
+        monkeypatch.setitem(DATASETS, name, known)
     monkeypatch.setitem(models.TRANSFORMERS, "vit-b32", models.TRANSFORMERS["vit-tiny"])
     monkeypatch.setitem(models.CONVOLUTIONAL, "resnet18", models.CONVOLUTIONAL["resnet-tiny"])
     pretrained(tmp_path / "torch/hub/checkpoints/vit_b_32-d86f8d99.pth", size=224)

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from lab.data import layouts
-from sgdf.lab.data import folders
+from sgdf.lab import data
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.session import stop_when_asked
 from sgdf.lab.train.batches import micro_batch_sizes
@@ -92,7 +92,7 @@ def test_an_epoch_depends_on_seed_and_epoch(root):
     assert np.array_equal(orders(), (first, second))
     config = make()
     other = decoded.DecodedBatches(
-        folders.load("imagenet", root, 3).train,
+        data.find("imagenet").load(root, 3).train,
         photos.image_transforms(config)[0],
         decoded.Normalisation(MEAN, STD, CPU),
         configs.make("imagenet", seed=1, overrides={"batch": 8}),
@@ -140,7 +140,7 @@ def test_decoding_leaves_the_random_numbers_alone(root, monkeypatch):
 def test_evaluation_takes_the_centre_of_images(root):
     """The centre 48 of 55 pixels, normalised; here all by Pillow itself."""
     _, _, evaluation = photos.decoded_data(make(), root, CPU, ALONE)
-    files = folders.load("imagenet", root, 3).test
+    files = data.find("imagenet").load(root, 3).test
     images, labels = next(iter(evaluation["test"].batches(2, 3)))
     assert labels.tolist() == files.labels[2:5].tolist()
     assert images.shape == (3, 3, 48, 48)
@@ -170,7 +170,7 @@ def test_every_image_is_evaluated_once(root, monkeypatch):
 
 def test_fine_tuning_sees_complete_images_flipped_or_not(tmp_path):
     layouts.pets(tmp_path / "pets")
-    files = folders.load("pets", tmp_path, 3).train
+    files = data.find("pets").load(tmp_path, 3).train
     with Image.open(files.path(0)) as image:
         whole = np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR))
     batches = batches_of(tmp_path, task="finetune-pets", size=64)

@@ -162,7 +162,7 @@ def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
     assert torch.equal(torch.get_rng_state(), before), "torch's own are left alone"
 
 
-@pytest.mark.parametrize("name", optimizers.NAMES)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_trains_and_resumes_bit_for_bit(cifar, name, tmp_path):
     straight = trainer_for(cifar, name, epochs=3)
     for _ in range(3):
@@ -244,13 +244,13 @@ class TwoOptimizers(Classifier):
 def test_a_task_may_train_with_several_optimizers(cifar, monkeypatch):
     """One is built for each list of parameters and no other; all are saved and restored."""
     built = []
-    build = optimizers.build
+    build = optimizers.build_optimizer
 
     def counted(name, params, settings, *, device):
         built.append(len(params))
         return build(name, params, settings, device=device)
 
-    monkeypatch.setattr(optimizers, "build", counted)
+    monkeypatch.setattr(optimizers, "build_optimizer", counted)
     config = configs.make("cifar10", model="cnn", optimizer="adam", epochs=2,
                           overrides={"batch": 32})  # fmt: skip
 

@@ -51,7 +51,9 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
 def optimizer_for(config: "Config", parameters: Any, device: "torch.device") -> "Optimizer":
     from sgdf.lab import optimizers
 
-    return optimizers.build(config.optimizer, parameters, dict(config.settings), device=device)
+    return optimizers.build_optimizer(
+        config.optimizer, parameters, dict(config.settings), device=device
+    )
 
 
 def initial_model(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn.Module":

@@ -164,7 +164,9 @@ def model_for(config: "Config", dataset: "Dataset") -> "nn.Module":
     from sgdf.lab import models
 
     _, channels, height, width = dataset.train.images.shape
-    return models.build(config.model, classes=dataset.classes, shape=(channels, height, width))
+    return models.build_classifier(
+        config.model, classes=dataset.classes, shape=(channels, height, width)
+    )
 
 
 def choose_images(

@@ -1,4 +1,4 @@
-"""Unpacking an archive without leaving the folder."""
+"""Unpack archives, which cannot write outside their folder."""
 
 import os
 import re
@@ -15,13 +15,13 @@ SCRATCH = ".fetch-"  # how the names of temporary folders begin
 def unpack(archive: Path, root: str, target: Path) -> None:
     """Unpack a .tar.gz beside the target and rename its folder `root` to the target.
 
-    So a target that is there is whole, whenever the unpacking was stopped.
+    The target is complete or does not exist, whenever the process is killed.
     """
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=target.parent) as temporary:
         try:
             with tarfile.open(archive, "r:gz") as entries:
                 for entry in entries:
-                    _refuse_to_leave(archive, entry)
+                    _check_entry(archive, entry)
                     entries.extract(entry, temporary, filter="data")
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise UserError(
@@ -32,8 +32,8 @@ def unpack(archive: Path, root: str, target: Path) -> None:
         os.replace(Path(temporary) / root, target)
 
 
-def _refuse_to_leave(archive: Path, entry: tarfile.TarInfo) -> None:
-    """Files and folders below the archive's own folder are admitted, nothing else."""
+def _check_entry(archive: Path, entry: tarfile.TarInfo) -> None:
+    """Admit files and folders below the archive's own folder, nothing else."""
     parts = re.split(r"[/\\]", entry.name)
     if parts[0] == "" or ":" in parts[0] or ".." in parts:
         raise UserError(f"{archive} is not safe: its entry {entry.name!r} leads out of the folder")

@@ -5,8 +5,8 @@
     VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt
     VOCdevkit/VOC2012/...                          (its test.txt was never published)
 
-Trained is on both years' trainval, judged on 2007's test. All annotations are read and checked
-when a run starts; of the images only the heads, until they are needed.
+Train on trainval of both years; evaluate on the 2007 test set. All annotations are read and checked
+when a run starts; of the images only the headers, until they are needed.
 """
 
 import contextlib
@@ -15,15 +15,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from sgdf.lab.data import places
+from sgdf.lab.data.location import data_folder
+from sgdf.lab.data.spec import DatasetSpec
 from sgdf.support.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from rich.console import Console
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -31,7 +36,7 @@ CLASSES = (
     *("train", "tvmonitor"),
 )
 LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}  # 0 is the background
-Part = tuple[str, str]  # a year and one of its lists
+ImageList = tuple[str, str]  # a year and one of its lists
 TRAINING = (("VOC2007", "trainval"), ("VOC2012", "trainval"))
 TEST = (("VOC2007", "test"),)
 OFFICIAL = {  # images in a list
@@ -49,14 +54,14 @@ ARCHIVES = (
 class Example:
     """An image and the objects in it.
 
-    A box is left, top, right, bottom in pixels from 0 on, with the right and bottom edges behind
-    the last pixel: the first pixel of an image alone is 0, 0, 1, 1.
+    A box is left, top, right, bottom in pixels from 0, with the right and bottom edges after the
+    last pixel: the first pixel of an image alone is 0, 0, 1, 1.
     """
 
     path: Path
     size: tuple[int, int]  # width, height
     boxes: Tensor  # n x 4, float32
-    labels: Tensor  # n, int64, from 1 on
+    labels: Tensor  # n, int64, from 1
     difficult: Tensor  # n, bool
 
     def pixels(self) -> Tensor:
@@ -68,19 +73,19 @@ class Example:
 
 @dataclass(frozen=True)
 class Voc:
-    """Images to train on, all with an object that counts, and images to judge by."""
+    """Training images, all with at least one object that is not difficult, and test images."""
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
-    left_out: int = 0  # training images that have none
+    left_out: int = 0  # training images without one
 
 
-# --- where it lies --------------------------------------------------------------------------------
+# --- where it is ----------------------------------------------------------------------------------
 
 
 def find(folder: str | Path | None) -> Path:
     """The VOCdevkit in the data folder, with all lists of images that are needed."""
-    folder = places.data_folder(folder)
+    folder = data_folder(folder)
     for devkit in (folder / "voc" / "VOCdevkit", folder / "VOCdevkit"):
         if devkit.is_dir():
             for year, part in (*TRAINING, *TEST):
@@ -90,14 +95,6 @@ def find(folder: str | Path | None) -> Path:
             return devkit
     home = folder / "voc"
     raise UserError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
-
-
-def state(folder: Path) -> tuple[str, str]:
-    """For `sgdf data list`: here or not, and where, or where it comes from."""
-    try:
-        return "yes", str(find(folder))
-    except UserError:
-        return "no", f"unpack the archives of host.robots.ox.ac.uk/pascal/VOC in {folder / 'voc'}"
 
 
 def list_file(devkit: Path, year: str, part: str) -> Path:
@@ -120,15 +117,15 @@ def load(folder: str | Path | None, *, official: bool = True) -> Voc:
     return Voc(kept, test, len(training) - len(kept))
 
 
-def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[Part, list[str]]:
-    """The names of the images, as many as there are `official`ly, or any."""
+def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[ImageList, list[str]]:
+    """The names of the images; with `official`, each list must have its official length."""
     devkit = find(folder)
     lists = {part: names_in(list_file(devkit, *part)) for part in (*TRAINING, *TEST)}
     for part, names in lists.items() if official else ():
         if len(names) != OFFICIAL[part]:
             raise UserError(
-                f"{list_file(devkit, *part)} lists {len(names)} images, officially it is "
-                f"{OFFICIAL[part]}: unpack it again, or say --set lists=any"
+                f"{list_file(devkit, *part)} lists {len(names)} images, not the official "
+                f"{OFFICIAL[part]}: unpack it again, or use --set lists=any"
             )
     return lists
 
@@ -140,25 +137,25 @@ def names_in(path: Path) -> list[str]:
         raise damaged(path, error) from None
     for name in names:
         if not re.fullmatch(r"\w+", name):
-            raise UserError(f"{path} lists {name!r}, which is no name of an image")
+            raise UserError(f"{path} lists {name!r}, which is not the name of an image")
     return names
 
 
-def read_examples(devkit: Path, lists: Mapping[Part, list[str]]) -> tuple[Example, ...]:
+def read_examples(devkit: Path, lists: Mapping[ImageList, list[str]]) -> tuple[Example, ...]:
     return tuple(
         read_example(devkit / year, name) for (year, _), names in lists.items() for name in names
     )
 
 
 def read_example(root: Path, name: str) -> Example:
-    """An annotation, checked against its image, of which only the head is read."""
+    """An annotation, checked against its image, of which only the header is read."""
     image = root / "JPEGImages" / f"{name}.jpg"
     annotation = root / "Annotations" / f"{name}.xml"
     for path in (image, annotation):
         if not path.is_file():
             raise UserError(f"there is no {path}, which a list in {root / 'ImageSets'} names")
-    with opened(image) as head:
-        size = head.size
+    with opened(image) as header:
+        size = header.size
     objects = [read_object(element, annotation, size) for element in elements_of(annotation)]
     return Example(
         image,
@@ -170,7 +167,9 @@ def read_example(root: Path, name: str) -> Example:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: Path) -> Iterator["Image.Image"]:
+    from PIL import Image
+
     try:
         with Image.open(path, formats=("JPEG",)) as image:
             yield image
@@ -179,9 +178,9 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 class PlainBuilder(ElementTree.TreeBuilder):
-    """Builds a tree from XML without a document type: there entities would be declared.
+    """Refuses a document type, which could declare entities.
 
-    The parser of the standard library expands those, so that a small file can become huge.
+    The standard library's parser expands entities, so a small file could become huge.
     """
 
     def doctype(self, *_: object) -> None:
@@ -217,22 +216,48 @@ def read_object(
 
 
 def inside(box: list[float], path: Path, name: str, size: tuple[int, int]) -> list[float]:
-    """From the first and last pixel, counted from 1, to edges within the image.
+    """Convert the first and last pixel, counted from 1, to edges within the image.
 
-    A pixel outside is forgiven, where someone counted from 0 or had half pixels.
+    One pixel outside is tolerated: some annotations count from 0 or have half pixels.
     """
     left, top, right, bottom = box[0] - 1, box[1] - 1, box[2], box[3]
     width, height = size
     fits = -1 <= left < right <= width + 1 and -1 <= top < bottom <= height + 1
-    cut = [max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)]
-    if not fits or not (cut[0] < cut[2] and cut[1] < cut[3]) or not all(map(math.isfinite, box)):
+    clipped = [max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)]
+    is_empty = clipped[0] >= clipped[2] or clipped[1] >= clipped[3]
+    if not fits or is_empty or not all(map(math.isfinite, box)):
         numbers = ", ".join(f"{edge:g}" for edge in box)
         raise UserError(
             f"{path}: the box of a {name}, {numbers}, is empty or not inside the image of "
             f"{width}x{height} pixels"
         )
-    return cut
+    return clipped
 
 
 def damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {error}: unpack it again")
+
+
+# --- the dataset ----------------------------------------------------------------------------------
+
+
+class VocDataset(DatasetSpec):
+    def availability(self, folder: str | Path | None = None) -> tuple[str, str]:
+        try:
+            return "yes", str(find(folder))
+        except UserError:
+            home = data_folder(folder) / self.name
+            return "no", f"unpack the archives of host.robots.ox.ac.uk/pascal/VOC in {home}"
+
+    def fetch(self, folder: str | Path | None = None, console: "Console | None" = None) -> str:
+        """Only checks that it is there: the lab does not download it."""
+        return f"{self.name} is here: {find(folder)}"
+
+
+DATASET = VocDataset(
+    name="voc",
+    order=9,
+    train=sum(OFFICIAL[images] for images in TRAINING),
+    test=sum(OFFICIAL[images] for images in TEST),
+    classes=len(CLASSES),
+)

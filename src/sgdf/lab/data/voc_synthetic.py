@@ -1,4 +1,4 @@
-"""A stand-in for PASCAL VOC: coloured rectangles, a colour for every class."""
+"""A stand-in for PASCAL VOC: rectangles in the colour of their class."""
 
 import colorsys
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SIDE = 64
 
 
 @dataclass(frozen=True)
-class Drawn(Example):
-    """An image that is drawn when it is asked for."""
+class DrawnExample(Example):
+    """An image that is drawn when its pixels are needed."""
 
     def pixels(self) -> Tensor:
         width, height = self.size
@@ -32,12 +32,12 @@ def colour(label: int) -> list[int]:
     return [round(255 * part) for part in colorsys.hsv_to_rgb(label / len(CLASSES), 0.9, 0.9)]
 
 
-def make() -> Voc:
-    drawn = tuple(draw(number) for number in range(TRAIN + TEST))
-    return Voc(drawn[:TRAIN], drawn[TRAIN:])
+def make_voc() -> Voc:
+    examples = tuple(draw(number) for number in range(TRAIN + TEST))
+    return Voc(examples[:TRAIN], examples[TRAIN:])
 
 
-def draw(number: int) -> Drawn:
+def draw(number: int) -> DrawnExample:
     """One or two rectangles, one in each half of an image."""
     random = np.random.default_rng(number)
     size = (int(random.integers(SIDE, 3 * SIDE // 2)), SIDE)
@@ -50,7 +50,7 @@ def draw(number: int) -> Drawn:
         top = random.integers(0, SIDE - high)
         boxes.append([left, top, left + wide, top + high])
         labels.append(int(random.integers(1, len(CLASSES) + 1)))
-    return Drawn(
+    return DrawnExample(
         Path(str(number)),
         size,
         torch.tensor(np.array(boxes), dtype=torch.float32),

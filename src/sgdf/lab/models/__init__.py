@@ -1,4 +1,4 @@
-"""The networks of the paper's CIFAR tables, and two small ones for the CPU."""
+"""Classifiers of small images: those of the paper's CIFAR tables, and two for a CPU."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,47 +7,49 @@ from torch import nn
 
 from sgdf.lab.models.densenet import DenseNet
 from sgdf.lab.models.resnet import ResNet
-from sgdf.lab.models.small import cnn, mlp
+from sgdf.lab.models.small import small_cnn, small_mlp
 from sgdf.lab.models.vgg import VGG11
-from sgdf.support import errors
+from sgdf.support.errors import UserError, unknown
 
-Shape = tuple[int, int, int]
+ImageShape = tuple[int, int, int]  # channels, height, width
 
 
-class Model(NamedTuple):
-    """How a network is made, and the smallest image side it can take."""
+class ClassifierRow(NamedTuple):
+    """How a network is built, and the shortest side of an image that it can take, in pixels."""
 
-    make: Callable[[int, Shape], nn.Module]
+    builder: Callable[[int, ImageShape], nn.Module]
     smallest: int
 
 
 MODELS = {
-    "vgg11": Model(lambda classes, shape: VGG11(classes, shape[0]), 32),
-    "resnet18": Model(lambda classes, shape: ResNet((2, 2, 2, 2), classes, shape[0]), 8),
-    "resnet34": Model(lambda classes, shape: ResNet((3, 4, 6, 3), classes, shape[0]), 8),
-    "densenet121": Model(lambda classes, shape: DenseNet((6, 12, 24, 16), classes, shape[0]), 8),
-    "cnn": Model(lambda classes, shape: cnn(classes, shape[0]), 8),
-    "mlp": Model(mlp, 1),
+    "vgg11": ClassifierRow(lambda classes, shape: VGG11(classes, shape[0]), 32),
+    "resnet18": ClassifierRow(lambda classes, shape: ResNet((2, 2, 2, 2), classes, shape[0]), 8),
+    "resnet34": ClassifierRow(lambda classes, shape: ResNet((3, 4, 6, 3), classes, shape[0]), 8),
+    "densenet121": ClassifierRow(
+        lambda classes, shape: DenseNet((6, 12, 24, 16), classes, shape[0]), 8
+    ),
+    "cnn": ClassifierRow(lambda classes, shape: small_cnn(classes, shape[0]), 8),
+    "mlp": ClassifierRow(small_mlp, 1),
 }
 NAMES = tuple(MODELS)
 
 
-def build(name: str, *, classes: int, shape: Shape) -> nn.Module:
-    """The named network for images of `shape` (C, H, W), with weights from torch's global RNG.
+def build_classifier(name: str, *, classes: int, shape: ImageShape) -> nn.Module:
+    """The named network for images of `shape`, with weights from torch's global RNG.
 
     >>> import torch
-    >>> model = build("cnn", classes=10, shape=(1, 28, 28))
+    >>> model = build_classifier("cnn", classes=10, shape=(1, 28, 28))
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
     if name not in MODELS:
-        raise errors.unknown("model", name, NAMES)
-    model = MODELS[name]
+        raise unknown("model", name, NAMES)
+    row = MODELS[name]
     _, height, width = shape
-    if min(height, width) < model.smallest:
+    if min(height, width) < row.smallest:
         fitting = ", ".join(n for n in NAMES if MODELS[n].smallest <= min(height, width))
-        raise errors.UserError(
-            f"{name} takes images from {model.smallest}x{model.smallest} pixels, and these have "
+        raise UserError(
+            f"{name} takes images from {row.smallest}x{row.smallest} pixels, and these have "
             f"{height}x{width}: enlarge them, or choose {fitting}"
         )
-    return model.make(classes, shape)
+    return row.builder(classes, shape)

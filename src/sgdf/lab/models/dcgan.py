@@ -1,9 +1,9 @@
 """DCGAN: a generator of images and a critic that scores them, for WGAN-GP.
 
 Both halve or double the image at every layer but the one next to 4x4 pixels, with twice the
-channels for half the side. With batch norm in the critic, as DCGAN and the published protocol have
-it, a score depends on the other images of the batch, though the gradient penalty looks at one image
-at a time: the WGAN-GP paper leaves it out for that reason, and `norm="layer"` has layer norm there.
+channels for half the side. The critic has batch norm, as in DCGAN and the published protocol: a
+score then depends on the other images of the batch, while the gradient penalty is per image. The
+WGAN-GP paper leaves batch norm out for that reason; `norm="layer"` has layer norm instead.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sgdf.support.errors import unknown
 
-Z = 100  # numbers that an image is made from
+Z = 100  # length of the noise vector of an image
 CRITIC_NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "layer": lambda channels: nn.GroupNorm(1, channels),  # over all of one image
@@ -28,7 +28,7 @@ def widths(width: int, size: int) -> list[int]:
 
 
 class Generator(nn.Module):
-    """From N x Z numbers to N x 3 x `size` x `size` images between -1 and 1."""
+    """From N x Z noise to N x 3 x `size` x `size` images between -1 and 1."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """From images to a score each; the higher, the more real."""
+    """From images to one score each: the higher, the more real."""
 
     def __init__(self, width: int, size: int, norm: str) -> None:
         super().__init__()

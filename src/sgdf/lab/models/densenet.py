@@ -7,8 +7,8 @@ from torch.nn import functional as F
 GROWTH = 32
 
 
-class Layer(nn.Module):
-    """Adds GROWTH channels to what it is given, through a bottleneck of four times as many."""
+class DenseLayer(nn.Module):
+    """Adds GROWTH channels to its input, through a bottleneck of four times as many."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class DenseNet(nn.Module):
                 layers.append(Transition(width))
                 width //= 2
             for _ in range(depth):
-                layers.append(Layer(width))
+                layers.append(DenseLayer(width))
                 width += GROWTH
         self.features = nn.Sequential(*layers)
         self.bn = nn.BatchNorm2d(width)

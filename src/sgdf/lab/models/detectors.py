@@ -16,18 +16,18 @@ from sgdf.lab.models import weights
 from sgdf.support.errors import UserError
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
-PREDICTOR = "roi_heads.box_predictor."  # what names the parameters of the last layers
+PREDICTOR = "roi_heads.box_predictor."  # prefix of the parameters of the last layers
 
 
-def build(name: str, *, classes: int, file: Path | None) -> FasterRCNN:
+def build_detector(name: str, *, classes: int, file: Path | None) -> FasterRCNN:
     """The named network for `classes` classes and the background.
 
-    Without a file of weights they come from torch's global RNG. As in torchvision, batch norms
-    are then trained; with weights they are frozen, and so are the first layers of ResNet50.
+    Without a weights file the weights come from torch's global RNG. As in torchvision, batch norms
+    are then trained; with a file they are frozen, and so are the first layers of ResNet50.
     """
     model = MODELS[name](file is not None)
     if file is not None:
-        fill(model, file)
+        load_weights(model, file)
     features = model.roi_heads.box_predictor.cls_score.in_features
     model.roi_heads.box_predictor = FastRCNNPredictor(features, classes + 1)
     return model
@@ -49,7 +49,7 @@ def fasterrcnn(frozen: bool) -> FasterRCNN:
 
 
 def fasterrcnn_tiny(frozen: bool) -> FasterRCNN:
-    """The same parts in small: images of about 64 pixels, three levels of features."""
+    """The same parts, smaller: images of about 64 pixels, three levels of features."""
     norm = FrozenBatchNorm2d if frozen else nn.BatchNorm2d
     widths = (8, 16, 32)
     stages: OrderedDict[str, nn.Module] = OrderedDict()
@@ -80,27 +80,27 @@ MODELS = {"fasterrcnn": fasterrcnn, "fasterrcnn-tiny": fasterrcnn_tiny}
 # --- weights --------------------------------------------------------------------------------------
 
 
-def weights_file(name: str, said: Any) -> Path | None:
-    return weights.find(name, said, COCO.url if name == "fasterrcnn" else None)
+def weights_file(name: str, choice: Any) -> Path | None:
+    return weights.find_weights(name, choice, COCO.url if name == "fasterrcnn" else None)
 
 
-def fill(model: nn.Module, path: Path) -> None:
-    """Weights from a file, but for the last layers, which are made for other classes."""
-    own, given = body(model.state_dict()), body(weights.read(path))
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load all but the last layers, which are for other classes."""
+    own, given = body(model.state_dict()), body(weights.read_weights(path))
     for key in [*own, *given]:
         if key not in given:
             raise UserError(f"{path} does not fit the model: it has no {key}")
         if key not in own:
             raise UserError(f"{path} does not fit the model, which has no {key}")
         if not isinstance(given[key], Tensor) or own[key].shape != given[key].shape:
-            found = list(given[key].shape) if isinstance(given[key], Tensor) else "no tensor"
+            shape = list(given[key].shape) if isinstance(given[key], Tensor) else "no tensor"
             raise UserError(
-                f"{path} does not fit the model: its {key} is {found}, not {list(own[key].shape)}"
+                f"{path} does not fit the model: its {key} is {shape}, not {list(own[key].shape)}"
             )
     model.load_state_dict(given, strict=False)
 
 
 def body(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the last layers, and without the steps that trained batch norms count."""
+    """Without the last layers, and without the step counters of trained batch norms."""
     left_out = (PREDICTOR, "num_batches_tracked")
     return {k: v for k, v in state.items() if not any(word in k for word in left_out)}

@@ -10,7 +10,7 @@ def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which projects where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -40,7 +40,7 @@ class ResNet(nn.Module):
         for depth, width in zip(depths, WIDTHS, strict=True):
             for index in range(depth):
                 stride = 2 if index == 0 and width != WIDTHS[0] else 1
-                blocks.append(Block(inputs, width, stride))
+                blocks.append(ResidualBlock(inputs, width, stride))
                 inputs = width
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)  # 32x32 images arrive as the published 4x4 maps

@@ -3,7 +3,7 @@
 from torch import nn
 
 
-def cnn(classes: int, channels: int) -> nn.Module:
+def small_cnn(classes: int, channels: int) -> nn.Module:
     """Three 3x3 convolutions and a global average: about 57,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
@@ -20,7 +20,7 @@ def cnn(classes: int, channels: int) -> nn.Module:
     )
 
 
-def mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def small_mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """Two hidden layers, of 64 and 32 units: the network of `sgdf demo`."""
     channels, height, width = shape
     return nn.Sequential(

@@ -24,7 +24,7 @@ class VGG11(nn.Module):
 
 
 def features(channels: int) -> nn.Sequential:
-    """The convolutions. Published twice: variance 2 / (k k out), zero bias."""
+    """The convolutions, in both forms with variance 2 / (k k out) and zero bias."""
     layers: list[nn.Module] = []
     for width in LAYERS:
         if width == 0:
@@ -52,7 +52,7 @@ def early_dropout(classes: int) -> nn.Sequential:
 
 
 def late_dropout(classes: int) -> nn.Sequential:
-    """CIFAR-100's head: dropout after each hidden layer, weights of deviation 0.01, zero bias."""
+    """CIFAR-100's head: dropout after each hidden layer, weights with std 0.01, zero bias."""
     head = nn.Sequential(
         nn.Linear(512, 512),
         nn.ReLU(inplace=True),

@@ -1,4 +1,4 @@
-"""torchvision's networks, for images of the size of photographs."""
+"""torchvision's classifiers, for photographs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from torchvision.models.vision_transformer import VisionTransformer, interpolate
 from sgdf.lab.models import weights
 from sgdf.support.errors import UserError, unknown
 
-# The mean and the deviation of ImageNet's pixels, by which the published weights were trained.
+# Mean and standard deviation of ImageNet's pixels, with which the published weights were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 CONVOLUTIONAL: dict[str, Callable[..., nn.Module]] = {
@@ -27,7 +27,7 @@ CONVOLUTIONAL: dict[str, Callable[..., nn.Module]] = {
         models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=num_classes
     ),
 }
-PATCH = 32  # pixels a side, of all three
+PATCH = 32  # pixels per side, of all three
 TRANSFORMERS: dict[str, Callable[..., VisionTransformer]] = {
     "vit-b32": models.vit_b_32,
     "vit-l32": models.vit_l_32,
@@ -41,9 +41,12 @@ PUBLISHED = {
 }
 
 
-def build(name: str, *, classes: int, size: int, file: Path | None = None) -> nn.Module:
-    """The named network, for square images; what is not in the file comes from torch's global RNG.
+def build_vision_model(
+    name: str, *, classes: int, size: int, file: Path | None = None
+) -> nn.Module:
+    """The named network for square images of `size` pixels per side.
 
+    Weights come from the file, which is for transformers only, and else from torch's global RNG.
     The head of a transformer is new, and zero.
     """
     if name in CONVOLUTIONAL:
@@ -54,26 +57,26 @@ def build(name: str, *, classes: int, size: int, file: Path | None = None) -> nn
         raise UserError(f"{name} takes images of a multiple of {PATCH} pixels, not {size}")
     model = TRANSFORMERS[name](image_size=size, num_classes=classes)
     if file is not None:
-        load(model, file)
+        load_weights(model, file)
     return model
 
 
-def weights_file(name: str, said: Any) -> Path | None:
-    return weights.find(name, said, PUBLISHED[name].url if name in PUBLISHED else None)
+def weights_file(name: str, choice: Any) -> Path | None:
+    return weights.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
 
 
-def load(model: VisionTransformer, path: Path) -> None:
-    """All but the head, with the position embedding interpolated to the model's grid."""
-    state = weights.read(path)
-    place = "encoder.pos_embedding"
-    if not isinstance(found := state.get(place), torch.Tensor) or found.ndim != 3:
-        raise UserError(f"{path} does not fit the model: it has no {place} of three dimensions")
+def load_weights(model: VisionTransformer, path: Path) -> None:
+    """Load all but the head, with the position embedding interpolated to the model's grid."""
+    state = weights.read_weights(path)
+    key = "encoder.pos_embedding"
+    if not isinstance(embedding := state.get(key), torch.Tensor) or embedding.ndim != 3:
+        raise UserError(f"{path} does not fit the model: it has no {key} of three dimensions")
     body = {name: value for name, value in state.items() if not name.startswith("heads.")}
     try:
         body = interpolate_embeddings(model.image_size, model.patch_size, body)  # type: ignore
         missing, unexpected = model.load_state_dict(body, strict=False)
     except (ValueError, RuntimeError) as error:
-        # The first line of several only counts them.
+        # The first line of several is only a summary.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
     for name in missing:

@@ -1,3 +1,18 @@
 """Optimizers by name."""
 
-from sgdf.lab.optimizers.registry import *  # noqa: F403
+from sgdf.lab.optimizers.lookup import build_optimizer, find
+from sgdf.lab.optimizers.registry import (
+    OPTIMIZERS,
+    HessianOptimizer,
+    OptimizerRow,
+    style,
+)
+
+__all__ = [
+    "OPTIMIZERS",
+    "HessianOptimizer",
+    "OptimizerRow",
+    "build_optimizer",
+    "find",
+    "style",
+]

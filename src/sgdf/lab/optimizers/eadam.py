@@ -1,4 +1,4 @@
-"""EAdam: Adam with eps in another place."""
+"""EAdam: Adam with eps inside the second moment."""
 
 import math
 from collections.abc import Callable
@@ -73,7 +73,10 @@ class EAdam(Optimizer):
         torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
         torch._foreach_add_(squares, group["eps"])
         moves = torch._foreach_div(means, torch._foreach_sqrt(squares))
-        sizes = [group["lr"] * lost(beta2, t).sqrt() / lost(beta1, t) for t in steps]
+        sizes = [
+            group["lr"] * bias_correction(beta2, t).sqrt() / bias_correction(beta1, t)
+            for t in steps
+        ]
         torch._foreach_mul_(moves, sizes)
         torch._foreach_sub_(params, moves)
 
@@ -86,6 +89,6 @@ class EAdam(Optimizer):
         return state
 
 
-def lost(beta: float, step: Tensor) -> Tensor:
-    """1 - beta**step, by which a moving average from 0 falls short; exact for small steps too."""
+def bias_correction(beta: float, step: Tensor) -> Tensor:
+    """1 - beta**step, without cancellation for a beta near 1."""
     return -torch.expm1(step.double() * (math.log(beta) if beta > 0 else -math.inf))

@@ -1,4 +1,4 @@
-"""Sophia-G: steps scaled by a diagonal of the curvature, and clipped."""
+"""Sophia-G: steps divided by a diagonal estimate of the Hessian, and clipped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,15 +24,15 @@ class SophiaG(Optimizer):
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
-        lr: learning rate, which bounds the step of every weight; a number or a 1-element tensor.
-        betas: decay of m and of h.
-        rho: factor on the curvature; a small one clips more.
+        lr: learning rate, the largest change of a weight per step; a number or 1-element tensor.
+        betas: decay rates of m and of h.
+        rho: factor on the curvature; a smaller one clips more.
         weight_decay: decoupled weight decay.
-        eps: the least denominator.
-        hessian_every: how often the loop should call `update_hessian`; 0 says never, which is
-            what a loop does that knows `step` alone: then this is sign descent with momentum.
+        eps: lower bound of the denominator.
+        hessian_every: steps between two calls of `update_hessian` by the loop; 0 for never, and
+            then this is sign descent with momentum.
 
-    It has no step counter, so CUDA graphs may capture it as it is.
+    It has no step counter: CUDA graphs may capture it as it is.
 
     >>> model = torch.nn.Linear(10, 3)
     >>> optimizer = SophiaG(model.parameters(), lr=1e-4)
@@ -87,11 +87,11 @@ class SophiaG(Optimizer):
 
     @torch.no_grad()
     def update_hessian(self, batch_size: int) -> None:
-        """Average the sampled loss's squared gradients, times the batch size, into h.
+        """Average the squared gradients of the sampled loss, times the batch size, into h.
 
-        The gradient of a mean over B samples is squared, so B of it estimates the diagonal. The
-        authors' code multiplies in `step(bs=5120)` instead, a default in tokens of their language
-        models: images in batches of 128 would see their curvature 40 times too large.
+        The gradient is that of a mean over B samples: B times its square estimates the diagonal.
+        The authors' code multiplies in `step(bs=5120)` instead, a number of tokens: for batches of
+        128 images the curvature would be 40 times too large.
         """
         for group in self.param_groups:
             _, grads, _, curvatures = self.columns(group)
@@ -101,7 +101,7 @@ class SophiaG(Optimizer):
                 torch._foreach_addcmul_(curvatures, grads, grads, (1 - beta2) * batch_size)
 
     def columns(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
-        """Parameters that have a gradient, their gradients, m and h."""
+        """Parameters with a gradient, their gradients, m and h."""
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
             state = self.state[p]

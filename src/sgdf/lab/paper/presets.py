@@ -1,126 +1,16 @@
-"""What the paper published, and what it takes to run its experiments again.
-
->>> published("cifar10", "vgg11", "sgdf")
-Value(mean=91.76, std=0.11, note='')
->>> settings("cifar10", "sgd")
-{'lr': 0.1, 'momentum': 0.9, 'weight_decay': 0.0005}
->>> recipe("cifar10", "filter-adam").source
-"ours: adam's of tab:cifarhyperparameters"
-"""
+"""The tables and figures of the paper that `sgdf reproduce` runs again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from sgdf.lab.paper.tables import (
-    BORROWED,
-    PROTOCOLS,
-    RECIPES,
-    SEARCHES,
-    TABLES,
-    Protocol,
-    Recipe,
-    Search,
-    Table,
-    Value,
-)
+from sgdf.lab.paper.recipes import CIFAR, protocol
+from sgdf.lab.paper.tables import TABLES, TITLES, PublishedValue, published
 from sgdf.support.errors import unknown
-
-__all__ = [
-    "LEARNING_RATES",
-    "OPTIMIZERS",
-    "PRESETS",
-    "SEARCHES",
-    "TABLES",
-    "TITLES",
-    "Cell",
-    "Preset",
-    "Protocol",
-    "Recipe",
-    "Search",
-    "Table",
-    "Value",
-    "preset",
-    "protocol",
-    "published",
-    "recipe",
-    "settings",
-]
-
-OPTIMIZERS = tuple(sorted(RECIPES["cifar"].keys() | BORROWED.keys()))
-LEARNING_RATES = {optimizer: search.lr for optimizer, search in SEARCHES.items()}
-
-CIFAR = ("cifar10", "cifar100")
-
-
-def family(task: str) -> str:
-    """The name under which the paper has a task: its two CIFARs share all settings."""
-    if task.startswith("finetune-"):
-        return "vit"
-    return "cifar" if task in CIFAR else task
-
-
-def published(task: str, model: str, optimizer: str) -> Value | None:
-    """The paper's number, of the first table that has it: a mean over seeds before one run."""
-    for table in TABLES.values():
-        if value := table.rows.get(optimizer, {}).get(f"{task}/{model}"):
-            return value
-    return None
-
-
-def settings(task: str, optimizer: str) -> dict[str, Any]:
-    """Keyword arguments of the optimizer for that task; `recipe` says where they come from."""
-    return dict(recipe(task, optimizer).settings)
-
-
-def recipe(task: str, optimizer: str) -> Recipe:
-    """The published settings, or the nearest to them, with their source.
-
-    An optimizer that the paper did not run on a task takes the settings of its closest relative
-    there, or else its own of CIFAR with the weight decay of the task. So do tasks that the paper
-    does not have.
-    """
-    if optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
-    own = RECIPES.get(family(task), {})
-    if optimizer in own:
-        return own[optimizer]
-    lender = BORROWED.get(optimizer)
-    if lender in own:
-        return borrowed(own[lender], lender)
-    return of_cifar(optimizer, own)
-
-
-def borrowed(row: Recipe, lender: str) -> Recipe:
-    """Another optimizer's settings; what torch's SGD calls momentum is beta in the lab's."""
-    values = {("beta" if key == "momentum" else key): value for key, value in row.settings.items()}
-    return replace(row, settings=values, source=f"ours: {lender}'s of {row.source}")
-
-
-def of_cifar(optimizer: str, own: Mapping[str, Recipe]) -> Recipe:
-    """CIFAR's settings for another task, whose weight decay is the same in all `own` recipes."""
-    row = recipe("cifar10", optimizer)
-    values = dict(row.settings)
-    if own and "weight_decay" in values:
-        values["weight_decay"] = own["sgdf"].settings.get("weight_decay", 0.0)
-    source = f"ours: CIFAR's, {row.source.removeprefix('ours: ')}"
-    return replace(row, settings=values, source=source)
-
-
-def protocol(task: str, model: str = "") -> Protocol:
-    """How the paper trained on one of its tasks; one network may differ from the others."""
-    name = family(task)
-    if name not in PROTOCOLS:
-        known = [name for name in PROTOCOLS.keys() - {"cifar"} if "/" not in name]
-        raise unknown("task of the paper", task, [*CIFAR, *known])
-    return PROTOCOLS.get(f"{name}/{model}", PROTOCOLS[name])
-
-
-# --- what `sgdf reproduce` runs -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Cell:
+class PresetCell:
     """One entry of a table or curve of a figure; `overrides` replace the recipe's settings."""
 
     task: str
@@ -128,7 +18,7 @@ class Cell:
     optimizer: str
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    published: Value | None = None
+    published: PublishedValue | None = None
 
 
 @dataclass(frozen=True)
@@ -137,9 +27,9 @@ class Preset:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
-    seeds: tuple[int, ...] = PROTOCOLS["cifar"].seeds
-    epochs: int = PROTOCOLS["cifar"].epochs
+    cells: tuple[PresetCell, ...]
+    seeds: tuple[int, ...]
+    epochs: int
     track_norms: bool = False
     note: str = ""
 
@@ -150,56 +40,39 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-TITLES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "vgg11": "VGG11",
-    "resnet34": "ResNet34",
-    "densenet121": "DenseNet121",
-    "densenet161": "DenseNet161",
-    "resnet18": "ResNet18",
-    "resnet50": "ResNet50",
-    "vgg11-bn": "VGG11 with batch norm",
-    "vgg13-bn": "VGG13 with batch norm",
-    "imagenet": "ImageNet",
-    "pets": "Oxford-IIIT Pets",
-    "flowers102": "Oxford Flowers-102",
-    "food101": "Food-101",
-    "vit-b32": "ViT-B/32",
-    "vit-l32": "ViT-L/32",
-    "voc": "PASCAL VOC",
-    "fasterrcnn": "Faster-RCNN",
-    "wgan-gp": "CIFAR-10 (WGAN-GP)",
-    "dcgan": "DCGAN",
-}
-MODELS = ("vgg11", "resnet34", "densenet121")
+def by_protocol(name: str, title: str, cells: tuple[PresetCell, ...], **more: Any) -> Preset:
+    """A preset with the seeds and epochs of its task's protocol."""
+    how = protocol(cells[0].task, cells[0].model)
+    return Preset(name, title, cells, how.seeds, how.epochs, **more)
 
 
-def table_column(task: str, model: str) -> Preset:
-    """All optimizers of tab:cifar_values on one network and data set."""
-    cells = tuple(
-        Cell(task, model, optimizer, optimizer, published=row[f"{task}/{model}"])
-        for optimizer, row in TABLES["cifar"].rows.items()
+def column(table: str, task: str, model: str) -> tuple[PresetCell, ...]:
+    """A column of a table: one task and model, all optimizers."""
+    return tuple(
+        PresetCell(task, model, optimizer, optimizer, published=row[f"{task}/{model}"])
+        for optimizer, row in TABLES[table].rows.items()
     )
-    return Preset(f"{task}-{model}", f"{TITLES[model]} on {TITLES[task]}", cells)
+
+
+CIFAR_MODELS = ("vgg11", "resnet34", "densenet121")
+
+
+def cifar(task: str, model: str) -> Preset:
+    title = f"{TITLES[model]} on {TITLES[task]}"
+    return by_protocol(f"{task}-{model}", title, column("cifar", task, model))
 
 
 def wiener_adam() -> Preset:
-    rows = TABLES["wiener-adam"].rows
-    cells = tuple(
-        Cell(
-            "cifar100", model, optimizer, optimizer, published=rows[optimizer][f"cifar100/{model}"]
-        )
-        for model in MODELS
-        for optimizer in ("adam", "filter-adam")
-    )
-    return Preset("wiener-adam", TABLES["wiener-adam"].title, cells)
+    """Adam, then Adam with the filter, on each network."""
+    columns = (column("wiener-adam", "cifar100", model)[::-1] for model in CIFAR_MODELS)
+    cells = tuple(cell for cells in columns for cell in cells)
+    return by_protocol("wiener-adam", TABLES["wiener-adam"].title, cells)
 
 
 def correction() -> Preset:
     """fig:correction; only the corrected curves have numbers, those of tab:cifar_values."""
     cells = tuple(
-        Cell(
+        PresetCell(
             task,
             model,
             "sgdf",
@@ -208,10 +81,10 @@ def correction() -> Preset:
             published(task, model, "sgdf") if corrected else None,
         )
         for task in CIFAR
-        for model in MODELS
+        for model in CIFAR_MODELS
         for corrected in (True, False)
     )
-    return Preset("correction", "SGDF with and without the correction factor", cells)
+    return by_protocol("correction", "SGDF with and without the correction factor", cells)
 
 
 def momentum_factors() -> Preset:
@@ -226,112 +99,79 @@ def momentum_factors() -> Preset:
     # The figures have no numbers, but one curve has the settings of SGD in tab:cifar_values.
     numbers = {("vgg11", "sgd-cm, factor 0.9"): published("cifar100", "vgg11", "sgd")}
     cells = tuple(
-        Cell("cifar100", model, optimizer, label, overrides, numbers.get((model, label)))
+        PresetCell("cifar100", model, optimizer, label, overrides, numbers.get((model, label)))
         for model in ("vgg11", "resnet18")
         for optimizer, label, overrides in methods
     )
     note = (
-        "The paper names the networks and the learning rate but no data set; CIFAR-100 is that of "
-        "its other figures of these methods."
+        "The paper names the networks and the learning rate but no dataset; its other figures of "
+        "these methods are of CIFAR-100."
     )
-    return Preset(
-        "momentum-factors",
-        "Momentum factors, and norms during training",
-        cells,
-        track_norms=True,
-        note=note,
-    )
+    title = "Momentum factors, and norms during training"
+    return by_protocol("momentum-factors", title, cells, track_norms=True, note=note)
 
 
 def detection() -> Preset:
-    """All optimizers of tab:object_detection."""
-    cells = tuple(
-        Cell("voc", "fasterrcnn", optimizer, optimizer, published=row["voc/fasterrcnn"])
-        for optimizer, row in TABLES["voc"].rows.items()
-    )
     note = (
-        "The paper does not say by which rule it computed its mAP: at IoU 0.5 is what stands "
-        "here. AdaBelief's and EAdam's numbers are other papers', of other settings; here these "
-        "two have Adam's."
+        "The paper does not say by which rule it computed its mAP; here it is the one at IoU 0.5. "
+        "AdaBelief's and EAdam's numbers are from other papers, with other settings; here these "
+        "two have Adam's settings."
     )
-    protocol = PROTOCOLS["voc"]
-    title = TABLES["voc"].title
-    return Preset("voc-fasterrcnn", title, cells, protocol.seeds, protocol.epochs, note=note)
+    cells = column("voc", "voc", "fasterrcnn")
+    return by_protocol("voc-fasterrcnn", TABLES["voc"].title, cells, note=note)
 
 
 def generation() -> Preset:
-    """All optimizers of tab:fid-wgan-gp."""
-    table, how = TABLES["wgan-gp"], PROTOCOLS["wgan-gp"]
-    cells = tuple(
-        Cell("wgan-gp", "dcgan", optimizer, optimizer, published=row["wgan-gp/dcgan"])
-        for optimizer, row in table.rows.items()
-    )
     note = (
-        "The paper gives neither data set nor networks, nor settings for SGD and MSVAG, whose "
-        "numbers are the AdaBelief paper's: here these are as in that paper's code."
+        "The paper gives neither the dataset nor the networks, nor settings for SGD and MSVAG, "
+        "whose numbers are the AdaBelief paper's: here these two have the settings of that paper's "
+        "code."
     )
-    title = "WGAN-GP on CIFAR-10"
-    return Preset("wgan-gp", title, cells, how.seeds, how.epochs, note=note)
+    cells = column("wgan-gp", "wgan-gp", "dcgan")
+    return by_protocol("wgan-gp", "WGAN-GP on CIFAR-10", cells, note=note)
 
 
 def imagenet(model: str) -> Preset:
-    """A network on ImageNet, with all optimizers of its table."""
-    name = "imagenet-resnet18" if model == "resnet18" else "imagenet"
-    cells = tuple(
-        Cell("imagenet", model, optimizer, optimizer, published=row[f"imagenet/{model}"])
-        for optimizer, row in TABLES[name].rows.items()
-    )
-    how = protocol("imagenet", model)
-    title, note = f"{TITLES[model]} on ImageNet", TABLES[name].notes[0]
-    return Preset(f"imagenet-{model}", title, cells, how.seeds, how.epochs, note=note)
+    table = "imagenet-resnet18" if model == "resnet18" else "imagenet"
+    title, note = f"{TITLES[model]} on ImageNet", TABLES[table].notes[0]
+    return by_protocol(f"imagenet-{model}", title, column(table, "imagenet", model), note=note)
 
 
 def finetuning(model: str, *datasets: str) -> Preset:
-    """A part of tab:vitresult: one of its cells with both optimizers, or one of its networks."""
-    cells = tuple(
-        Cell(
-            f"finetune-{data}", model, optimizer, optimizer,
-            published=row[f"finetune-{data}/{model}"],
-        )
-        for data in datasets
-        for optimizer, row in TABLES["vit"].rows.items()
-    )  # fmt: skip
-    how = PROTOCOLS["vit"]
-    one = len(datasets) == 1
-    where = TITLES[datasets[0]] if one else "six data sets"
+    """One network of tab:vitresult, on one dataset or on all."""
+    columns = (column("vit", f"finetune-{dataset}", model) for dataset in datasets)
+    cells = tuple(cell for cells in columns for cell in cells)
     note = (
-        "The paper began with weights of ImageNet-21k; torchvision's, which are the default, are "
+        "The paper starts from weights of ImageNet-21k; torchvision's, which are the default, are "
         "of ImageNet-1k."
     )
-    return Preset(
-        f"{model}-{datasets[0]}" if one else model,
-        f"Fine-tuning {TITLES[model]} on {where}",
-        cells,
-        how.seeds,
-        how.epochs,
-        note=note,
-    )
+    if len(datasets) == 1:
+        name, where = f"{model}-{datasets[0]}", TITLES[datasets[0]]
+    else:
+        name, where = model, "six data sets"
+    return by_protocol(name, f"Fine-tuning {TITLES[model]} on {where}", cells, note=note)
 
 
 FINETUNED = ("cifar10", "cifar100", "pets", "flowers102", "food101", "imagenet")
-IMAGENET = tuple(
-    column.partition("/")[2]
-    for name in ("imagenet-resnet18", "imagenet")
-    for column in TABLES[name].rows["sgdf"]
-    if "top-5" not in column
+VIT_MODELS = ("vit-b32", "vit-l32")
+IMAGENET_MODELS = tuple(
+    name.partition("/")[2]
+    for table in ("imagenet-resnet18", "imagenet")
+    for name in TABLES[table].rows["sgdf"]
+    if "top-5" not in name
 )
 
 PRESETS: dict[str, Preset] = {
-    made.name: made
-    for made in (
-        *(table_column(task, model) for task in CIFAR for model in MODELS),
+    preset.name: preset
+    for preset in (
+        *(cifar(task, model) for task in CIFAR for model in CIFAR_MODELS),
         wiener_adam(),
         correction(),
         momentum_factors(),
         detection(),
         generation(),
-        *(imagenet(model) for model in IMAGENET),
-        *(finetuning(model, data) for model in ("vit-b32", "vit-l32") for data in FINETUNED),
-        *(finetuning(model, *FINETUNED) for model in ("vit-b32", "vit-l32")),
+        *(imagenet(model) for model in IMAGENET_MODELS),
+        *(finetuning(model, dataset) for model in VIT_MODELS for dataset in FINETUNED),
+        *(finetuning(model, *FINETUNED) for model in VIT_MODELS),
     )
 }

@@ -1,21 +1,16 @@
-"""The paper's tables as data: results, settings, searches, and where they disagree.
+"""The results that the paper published, as data.
 
-A `label` or `source` such as ``tab:cifar_values`` is the paper's own name of a table or figure.
-Optimizers go by the lab's names, settings by those of the constructors. `paper.py` answers
-questions about all this.
+A `label` such as ``tab:cifar_values`` is the paper's own name of a table or figure. Optimizers have
+the lab's names.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-# --- results ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Value:
+class PublishedValue:
     """A published number; `note` says when another paper is its source."""
 
     mean: float
@@ -24,41 +19,41 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Results by optimizer and column, and what a reader has to know about them."""
+class PublishedTable:
+    """Results by optimizer and column; `notes` are what a reader has to know about them."""
 
     name: str
     label: str
     title: str
     metric: str
-    rows: Mapping[str, Mapping[str, Value]]
+    rows: Mapping[str, Mapping[str, PublishedValue]]
     lower_is_better: bool = False
     notes: tuple[str, ...] = ()
 
 
-CELL = re.compile(r"(?P<mean>[\d.]+)(?:±(?P<std>[\d.]+))?(?P<mark>[*†‡]?)")
+ENTRY = re.compile(r"(?P<mean>[\d.]+)(?:±(?P<std>[\d.]+))?(?P<mark>[*†‡]?)")
 
 
 def _rows(
     columns: str, rows: Mapping[str, str], marks: Mapping[str, str] | None = None
-) -> dict[str, dict[str, Value]]:
-    """Cells as the paper prints them: ``91.76±0.11``, ``70.23†`` with a footnote, ``-``."""
-    table: dict[str, dict[str, Value]] = {}
+) -> dict[str, dict[str, PublishedValue]]:
+    """Parse entries as the paper prints them: ``91.76±0.11``, ``70.23†`` with a mark, ``-``."""
+    table: dict[str, dict[str, PublishedValue]] = {}
     for optimizer, text in rows.items():
         table[optimizer] = {}
-        for column, cell in zip(columns.split(), text.split(), strict=True):
-            if found := CELL.fullmatch(cell):
-                std = float(found["std"]) if found["std"] else None
-                note = (marks or {})[found["mark"]] if found["mark"] else ""
-                table[optimizer][column] = Value(float(found["mean"]), std, note)
-            elif cell != "-":
-                raise ValueError(f"{optimizer}, {column}: {cell!r}")
+        for column, entry in zip(columns.split(), text.split(), strict=True):
+            if match := ENTRY.fullmatch(entry):
+                std = float(match["std"]) if match["std"] else None
+                note = (marks or {})[match["mark"]] if match["mark"] else ""
+                table[optimizer][column] = PublishedValue(float(match["mean"]), std, note)
+            elif entry != "-":
+                raise ValueError(f"{optimizer}, {column}: {entry!r}")
     return table
 
 
-# A column is task/model wherever it can be, so that `paper.published` finds it.
+# A column is named task/model where possible: `published` looks it up by that name.
 _TABLES = (
-    Table(
+    PublishedTable(
         name="cifar",
         label="tab:cifar_values",
         title="CIFAR-10 and CIFAR-100",
@@ -86,7 +81,7 @@ _TABLES = (
             "is what this table calls SGD.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="wiener-adam",
         label="tab:accuracy_comparison",
         title="Adam with and without the Wiener filter, CIFAR-100",
@@ -101,7 +96,7 @@ _TABLES = (
             "Both optimizers have the same 74.89 on DenseNet121, and both are in bold.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="imagenet-resnet18",
         label="tab:resnet18_imagenet",
         title="ResNet18 on ImageNet",
@@ -131,7 +126,7 @@ _TABLES = (
             "For Adam's top-1 the RAdam paper reports 66.54.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="imagenet",
         label="tab:more_imagenet",
         title="More networks on ImageNet",
@@ -150,7 +145,7 @@ _TABLES = (
             "(71.586 and 77.138, cut to two digits), not of tab:imagenethyperparameters.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="voc",
         label="tab:object_detection",
         title="Faster-RCNN with FPN on PASCAL VOC",
@@ -170,7 +165,7 @@ _TABLES = (
         ),
         notes=("The number of runs is not given, nor a deviation.",),
     ),
-    Table(
+    PublishedTable(
         name="vit",
         label="tab:vitresult",
         title="Fine-tuning ViT-B/32 and ViT-L/32",
@@ -190,7 +185,7 @@ _TABLES = (
             "is behind the smaller one with both optimizers, with SGD on Pets by 4.17 points.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="wgan-gp",
         label="tab:fid-wgan-gp",
         title="WGAN-GP",
@@ -217,7 +212,7 @@ _TABLES = (
             "AdamW has settings but no result; SGD and MSVAG have results but no settings.",
         ),
     ),
-    Table(
+    PublishedTable(
         name="hessian",
         label="fig:hessian_spectrum",
         title="Hessian of ResNet18 trained on CIFAR-100 for 200 epochs",
@@ -237,286 +232,40 @@ _TABLES = (
             },
         ),
         notes=(
-            "SGD stands beside SGD-CM here: it is without momentum.",
+            "SGD is without momentum here: SGD-CM has its own row.",
             "AdamW's are by far the lowest, and its accuracy about 4 points below the others'.",
         ),
     ),
 )
 TABLES = {table.name: table for table in _TABLES}
 
-# --- settings -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Keyword arguments of an optimizer, where they come from, and what speaks against them."""
-
-    settings: Mapping[str, Any]
-    source: str
-    note: str = ""
-
-    @property
-    def published(self) -> bool:
-        return not self.source.startswith("ours")
-
-
-def _set(source: str, note: str = "", **settings: Any) -> Recipe:
-    return Recipe(settings, source, note)
-
-
-SETTINGS_LABELS = {
-    "cifar": "tab:cifarhyperparameters",
-    "imagenet": "tab:imagenethyperparameters",
-    "voc": "tab:hyperparameters_object_detection",
-    "vit": "tab:vithyperparameters",
-    "wgan-gp": "tab:image_generation_hyperparameters",
-}
-_CIFAR, _IMAGENET, _VOC, _VIT, _WGAN = SETTINGS_LABELS.values()
-_USUAL, _HALF = (0.9, 0.999), (0.5, 0.999)
-
-# By task; CIFAR's has a recipe for every optimizer but those that borrow another's (BORROWED).
-RECIPES: dict[str, dict[str, Recipe]] = {
-    "cifar": {
-        "sgdf": _set(_CIFAR, lr=0.5, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "sgd": _set(_CIFAR, lr=0.1, momentum=0.9, weight_decay=5e-4),
-        "adam": _set(_CIFAR, lr=1e-3, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "radam": _set(_CIFAR, lr=1e-3, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "adamw": _set(
-            _CIFAR,
-            "The authors' published curves ran with weight_decay=5e-4, and in four of the six "
-            "cells their best is too far from the table's mean to be one of its three runs.",
-            lr=1e-3,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=0.01,
-        ),
-        "msvag": _set(_CIFAR, lr=0.1, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "adabound": _set(
-            _CIFAR,
-            "final_lr and gamma are those of the authors' published curves; the table has neither.",
-            lr=1e-3,
-            betas=_USUAL,
-            final_lr=0.1,
-            gamma=1e-3,
-            weight_decay=5e-4,
-        ),
-        "sophia-g": _set(
-            _CIFAR,
-            "rho is that of the authors' published curves; the table has none. The text says "
-            "weight decay 5e-4.",
-            lr=1e-4,
-            betas=(0.965, 0.99),
-            rho=0.04,
-            weight_decay=0.1,
-        ),
-        "lion": _set(
-            _CIFAR,
-            "The text says weight decay 5e-4 and a search that does not contain this rate.",
-            lr=2e-5,
-            betas=(0.9, 0.99),
-            weight_decay=0.1,
-        ),
-        "adabelief": _set(
-            "the authors' published curves",
-            "The table of settings leaves AdaBelief out.",
-            lr=1e-3,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-        "sgd-cm": _set(
-            "fig:accuracy",
-            "The caption gives the learning rate, the text the factors 0, 0.5 and 0.9; the weight "
-            "decay is SGD's.",
-            lr=0.1,
-            beta=0.9,
-            weight_decay=5e-4,
-        ),
-        "sgd-ema": _set(
-            "fig:accuracy",
-            "The caption gives the learning rate; the factor and the weight decay are SGD's.",
-            lr=0.1,
-            beta=0.9,
-            weight_decay=5e-4,
-        ),
-        "padam": _set(
-            "ours: the learning rate of the Padam paper",
-            lr=0.1,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-        "yogi": _set(
-            "ours: Yogi's usual rate and eps",
-            "The paper has Yogi for WGAN-GP alone, with lr=0.01 and eps=1e-8.",
-            lr=0.01,
-            betas=_USUAL,
-            eps=1e-3,
-            weight_decay=5e-4,
-        ),
-        "fromage": _set(
-            "ours: Fromage's usual rate",
-            "The paper has Fromage for WGAN-GP alone, with the same rate.",
-            lr=0.01,
-        ),
-        "rmsprop": _set(
-            "ours: Adam's rate",
-            "The paper has RMSProp for WGAN-GP alone, with Adam's rate there.",
-            lr=1e-3,
-            alpha=0.99,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-    },
-    "imagenet": {
-        "sgdf": _set(
-            _IMAGENET,
-            "The text says that beta1=0.9 is ahead of SGD too; it shows no number for it.",
-            lr=0.5,
-            betas=_HALF,
-            eps=1e-8,
-            weight_decay=1e-4,
-        ),
-        "sgd": _set(
-            _IMAGENET,
-            "The text says lr=0.5. The results of SGD in the tables are other people's.",
-            lr=0.1,
-            momentum=0.9,
-            weight_decay=1e-4,
-        ),
-    },
-    "voc": {
-        "sgdf": _set(_VOC, lr=0.01, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "sgd": _set(_VOC, lr=0.01, momentum=0.9, weight_decay=1e-4),
-        "adam": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "adamw": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "radam": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-    },
-    "vit": {
-        "sgdf": _set(
-            _VIT,
-            "Said to be CIFAR's settings, untuned; but without their weight decay.",
-            lr=0.5,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=0.0,
-        ),
-        "sgd": _set(
-            _VIT,
-            "The highest of the rates searched: 0.001, 0.003, 0.01, 0.03.",
-            lr=0.03,
-            momentum=0.9,
-            weight_decay=0.0,
-        ),
-    },
-    "wgan-gp": {
-        "sgdf": _set(_WGAN, lr=0.01, betas=_HALF, eps=1e-8),
-        "adam": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "adamw": _set(
-            _WGAN,
-            "The table has no weight decay: AdamW's own default holds.",
-            lr=2e-4,
-            betas=_HALF,
-            eps=1e-8,
-        ),
-        "fromage": _set(
-            _WGAN, "The table also gives betas (0.5, 0.999) and eps: Fromage has none.", lr=0.01
-        ),
-        "rmsprop": _set(
-            _WGAN,
-            "alpha is the table's beta2; its beta1 of 0.5 has no place in RMSProp.",
-            lr=2e-4,
-            alpha=0.999,
-            eps=1e-8,
-        ),
-        "adabound": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "yogi": _set(_WGAN, lr=0.01, betas=_HALF, eps=1e-8),
-        "radam": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "sgd": _set(
-            "ours: the defaults of the AdaBelief paper's public code",
-            "The FID is the AdaBelief paper's, which does not give the rate; there SGD is "
-            "without momentum.",
-            lr=2e-4,
-            momentum=0.0,
-        ),
-        "msvag": _set(
-            "ours: the defaults of the AdaBelief paper's public code",
-            "The FID is the AdaBelief paper's, which does not give the rate.",
-            lr=2e-4,
-            betas=_HALF,
-        ),
-    },
-}
-
-# Who takes whose settings where a task has none of its own.
-BORROWED = {
-    "filter-adam": "adam",
-    "filter-adamw": "adamw",
-    "eadam": "adam",
-    "adabelief": "adam",
-    "sgd-cm": "sgd",
-    "sgd-ema": "sgd",
-}
-
-# --- protocols and searches ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How the runs of a task are made; gamma takes effect when `milestones` epochs are behind."""
-
-    epochs: int
-    batch: int
-    seeds: tuple[int, ...]
-    schedule: str
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.1
-    clip: float | None = None
-    note: str = ""
-
-
-PROTOCOLS: dict[str, Protocol] = {
-    "cifar": Protocol(200, 128, (0, 1, 2), "step", milestones=(150,)),
-    "imagenet": Protocol(90, 256, (2025,), "cosine", note="100 epochs for ResNet18"),
-    "imagenet/resnet18": Protocol(100, 256, (2025,), "cosine"),
-    "voc": Protocol(4, 2, (0,), "step", milestones=(3,), note="the paper gives no seed"),
-    "vit": Protocol(10, 512, (2025,), "cosine", clip=1.0, note="images of 384 x 384 pixels"),
-    "wgan-gp": Protocol(
-        100, 64, (0, 1, 2, 3, 4), "constant", note="five runs; the paper gives no seeds or schedule"
-    ),
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "vgg11": "VGG11",
+    "resnet34": "ResNet34",
+    "densenet121": "DenseNet121",
+    "densenet161": "DenseNet161",
+    "resnet18": "ResNet18",
+    "resnet50": "ResNet50",
+    "vgg11-bn": "VGG11 with batch norm",
+    "vgg13-bn": "VGG13 with batch norm",
+    "imagenet": "ImageNet",
+    "pets": "Oxford-IIIT Pets",
+    "flowers102": "Oxford Flowers-102",
+    "food101": "Food-101",
+    "vit-b32": "ViT-B/32",
+    "vit-l32": "ViT-L/32",
+    "voc": "PASCAL VOC",
+    "fasterrcnn": "Faster-RCNN",
+    "wgan-gp": "CIFAR-10 (WGAN-GP)",
+    "dcgan": "DCGAN",
 }
 
 
-@dataclass(frozen=True)
-class Search:
-    """What the paper tried for an optimizer on CIFAR; an empty grid was not searched."""
-
-    lr: tuple[float, ...]
-    beta1: tuple[float, ...] = ()
-    weight_decay: tuple[float, ...] = ()
-    note: str = ""
-
-    @property
-    def trials(self) -> int:
-        """Settings in the full grid, if the full grid was run: the paper does not say."""
-        return math.prod(len(grid) or 1 for grid in (self.lr, self.beta1, self.weight_decay))
-
-
-_RATES = (10.0, 1.0, 0.5, 0.1, 0.01, 0.001)
-_SMALL_RATES = (1e-3, 1e-4, 1e-5)
-_BETAS1 = (0.5, 0.6, 0.7, 0.8, 0.9)
-_ADAM = Search(_RATES, _BETAS1)
-_OWN_BETAS = "The text also counts it among those searched like Adam, beta1 and all."
-
-SEARCHES: dict[str, Search] = {
-    "sgdf": Search(_RATES),
-    "sgd": Search(_RATES, note="0.05, the effective step of SGDF's 0.5, is not among the rates."),
-    "adam": _ADAM,
-    "radam": _ADAM,
-    "msvag": _ADAM,
-    "adabound": _ADAM,
-    "adabelief": _ADAM,
-    "adamw": Search(_RATES, _BETAS1, (1e-4, 5e-4, 1e-3, 1e-2, 1e-1)),
-    "sophia-g": Search(_SMALL_RATES, note=_OWN_BETAS),
-    "lion": Search(_SMALL_RATES, note=_OWN_BETAS + " The rate used, 2e-5, was adjusted after."),
-}
+def published(task: str, model: str, optimizer: str) -> PublishedValue | None:
+    """The paper's number, from the first table that has it: means over seeds come first."""
+    for table in TABLES.values():
+        if value := table.rows.get(optimizer, {}).get(f"{task}/{model}"):
+            return value
+    return None

@@ -15,7 +15,7 @@ from typing import Any
 from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.train import schedules
 from sgdf.support.errors import UserError, unknown
-from sgdf.lab.paper import Value
+from sgdf.lab.paper import PublishedValue
 
 VERSION = 1
 PRECISIONS = ("tf32", "bf16", "fp32")
@@ -118,7 +118,7 @@ class Config:
 # --- beside the paper's ---------------------------------------------------------------------------
 
 
-def published(config: Config) -> Value | None:
+def published(config: Config) -> PublishedValue | None:
     """The paper's number, if this is the experiment that gave it."""
     if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
         return None
@@ -185,7 +185,8 @@ def make(
     by_rule = (math.ceil(0.75 * epochs),) if own["schedule"] == "step" else ()
     milestones = own.pop("milestones", by_rule)
     entry = optimizers.find(optimizer)
-    published = paper.settings(task, optimizer) if optimizer in paper.OPTIMIZERS else {}
+    in_paper = optimizer in paper.OPTIMIZERS
+    published = paper.settings(task, optimizer) if in_paper else entry.settings
     settings = {**published, **said}
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf.lab import paper, tasks
-from sgdf.lab.data import folders, sets, synthetic
+from sgdf.lab import data, paper, tasks
+from sgdf.lab.data import synthetic
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
 from sgdf.support.errors import UserError, unknown
@@ -205,8 +205,8 @@ def preset(name: str, said: Mapping[str, Any]) -> Sweep:
     title, cells = PRESETS[name]
     if task.kind not in ("classify", "photos"):
         raise UserError(f"the preset {name} is for tasks with classes, which {task.name} is not")
-    known = sets.FACTS.get(task.dataset) or folders.layout(task.dataset)
-    images = synthetic.TRAIN if said.get("data") == "synthetic" else known.train
+    is_synthetic = said.get("data") == "synthetic"
+    images = synthetic.TRAIN if is_synthetic else data.find(task.dataset).train
     settings = {"validation": images // 10, **said.get("set", {})}
     full_name = "-".join((name, task.name, said.get("model") or task.model))
     return plan(full_name, {**said, "title": title, "cells": cells(task.name), "set": settings})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sgdf.lab import paper
-from sgdf.lab.paper import Cell, Preset
+from sgdf.lab.paper import Preset, PresetCell
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
 from sgdf.lab.sweeps.plan import Sweep
@@ -48,7 +48,7 @@ def sweep_of(
 
 def config_of(
     preset: Preset,
-    cell: Cell,
+    cell: PresetCell,
     seed: int,
     overrides: Mapping[str, Any],
     *,

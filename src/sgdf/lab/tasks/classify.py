@@ -64,7 +64,7 @@ def resident_classifier(
         torch.manual_seed(seed_for("weights", config.seed))
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
-        model = models.build(config.model, classes=dataset.classes, shape=shape)
+        model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
     training, evaluation = splits(config, dataset)
     augmented = tasks.find(config.task).augmented
     batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)

@@ -7,13 +7,14 @@ for the device once an epoch. The steps that warm a capture up are steps of the 
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sgdf.lab import optimizers
+from sgdf.lab.optimizers import HessianOptimizer
 from sgdf.lab.train import schedules
 from sgdf.lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.checkpoints import load_optimizer
@@ -24,16 +25,6 @@ from sgdf.support.numerics import joint_norm
 
 if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time imports go one way
     from sgdf.lab.runs.config import Config
-
-
-@runtime_checkable
-class HessianOptimizer(Protocol):
-    """An optimizer that needs a Hessian estimate every `hessian_every` steps (0: never)."""
-
-    hessian_every: int
-
-    def update_hessian(self, batch_size: int) -> None:
-        """Take the gradients of a loss with labels that were drawn from the model's output."""
 
 
 class Trainer:
@@ -108,7 +99,8 @@ class Trainer:
 
     def _hessian_optimizer(self) -> HessianOptimizer | None:
         """The optimizer, if it needs Hessian estimates."""
-        return self.optimizer if isinstance(self.optimizer, HessianOptimizer) else None
+        needs_hessian = optimizers.find(self.config.optimizer).needs_hessian
+        return cast(HessianOptimizer, self.optimizer) if needs_hessian else None
 
     def _extra_step(self, size: int) -> None:
         """The second part of a step whose batch had `size` examples."""
@@ -325,7 +317,9 @@ class Trainer:
 
     def _build_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         settings = {**self.config.settings, "lr": self.lr}
-        return optimizers.build(self.config.optimizer, params, settings, device=self.device)
+        return optimizers.build_optimizer(
+            self.config.optimizer, params, settings, device=self.device
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on; the rest follows from seed and epoch."""

@@ -50,7 +50,7 @@ def build_trainer(
     dataset = load_dataset(data_dir, config.data == "synthetic", needs_official_lists(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = detectors.build(config.model, classes=len(voc.CLASSES), file=file)
+        model = detectors.build_detector(config.model, classes=len(voc.CLASSES), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 
@@ -64,7 +64,7 @@ def needs_official_lists(config: "Config") -> bool:
 
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
 def load_dataset(data_dir: Path | None, synthetic: bool, official: bool) -> Voc:
-    return voc_synthetic.make() if synthetic else voc.load(data_dir, official=official)
+    return voc_synthetic.make_voc() if synthetic else voc.load(data_dir, official=official)
 
 
 # --- batches of images of any size ----------------------------------------------------------------

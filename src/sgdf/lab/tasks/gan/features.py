@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf.lab import models, tasks
-from sgdf.lab.data.sets import FACTS
+from sgdf.lab import data, models, tasks
+from sgdf.lab.data import ArrayDataset
 from sgdf.lab.runs.disk import Damaged, read_checkpoint, read_config
 from sgdf.support.errors import UserError
 
@@ -90,8 +90,8 @@ def from_run(folder: Path) -> nn.Module:
     """The inputs of the last layer of a trained network."""
     config = read_config(folder)
     task = tasks.find(config.task)
-    facts = FACTS.get(task.dataset)
-    if task.kind != "classify" or facts is None or facts.shape[0] != 3:
+    facts = data.find(task.dataset)
+    if task.kind != "classify" or not isinstance(facts, ArrayDataset) or facts.shape[0] != 3:
         raise UserError(
             f"features={folder} is a run of {config.task}: it has to be one on colour images with "
             "classes, such as cifar10"
@@ -99,7 +99,7 @@ def from_run(folder: Path) -> nn.Module:
     path = folder / "last.pt"
     if not path.exists():
         raise UserError(f"features={folder} has no last.pt, which has the weights of the run")
-    network = models.build(config.model, classes=facts.classes, shape=facts.shape)
+    network = models.build_classifier(config.model, classes=facts.classes, shape=facts.shape)
     try:
         network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
     except Damaged as error:

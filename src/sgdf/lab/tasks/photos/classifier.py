@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision import transforms
 
-from sgdf.lab import tasks
-from sgdf.lab.data import folders
-from sgdf.lab.data.folders import FileDataset
+from sgdf.lab import data, tasks
+from sgdf.lab.data import ImageFolderDataset
+from sgdf.lab.data.image_folders import FileDataset
 from sgdf.lab.models import vision
 from sgdf.lab.tasks import classify
 from sgdf.lab.tasks.classify import Classifier, EvaluationImages
@@ -40,12 +40,13 @@ def check(config: "Config", data_dir: Path | None) -> None:
         value, least = config.options.get(option, 1), int(option == "size")
         if type(value) is not int or value < least:
             raise UserError(f"{option} is an integer of at least {least}, not {value!r}")
-    if name not in folders.LAYOUTS:
+    spec = data.find(name)
+    if not isinstance(spec, ImageFolderDataset):
         classify.load_dataset(config.task, data_dir, config.data == "synthetic")
     elif config.data == "synthetic":
         raise UserError(f"there is no synthetic stand-in for {name}, whose images are files")
     else:
-        folders.find(name, data_dir)
+        spec.find(data_dir)
     weights_of(config)
 
 
@@ -58,13 +59,13 @@ def build_trainer(
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
-    are_files = tasks.find(config.task).dataset in folders.LAYOUTS
+    are_files = isinstance(data.find(tasks.find(config.task).dataset), ImageFolderDataset)
     load = decoded_data if are_files else resident_data
     classes, batches, evaluation = load(config, data_dir, device, team)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
         size, file = config.option("size"), weights_of(config)
-        model = vision.build(config.model, classes=classes, size=size, file=file)
+        model = vision.build_vision_model(config.model, classes=classes, size=size, file=file)
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     trainer = FileClassifier if are_files else Classifier
     return trainer(config, model, batches, evaluation, device, compile=compile, team=team)
@@ -123,7 +124,9 @@ def decoded_data(config: "Config", data_dir: Path | None, device: torch.device, 
 
 @functools.lru_cache(maxsize=1)  # a million files; runs one after another mostly share them
 def load_files(name: str, data_dir: Path | None, classes: int) -> FileDataset:
-    return folders.load(name, data_dir, classes)
+    spec = data.find(name)
+    assert isinstance(spec, ImageFolderDataset)
+    return spec.load(data_dir, classes)
 
 
 def image_transforms(config: "Config") -> tuple[Transform, Transform]:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sgdf.lab.data.folders import Files
+from sgdf.lab.data.image_folders import ImageFiles
 from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import Team
 from sgdf.lab.train.pipelines.resident import LARGE_EVALUATION_BATCH, normalised
@@ -36,7 +36,7 @@ MicroBatch = tuple[int, NDArray[np.int64]]  # an epoch, and the indices of image
 class MicroBatchDecoder(Dataset[tuple[Tensor, Tensor] | UserError]):
     """Decodes one micro-batch at a time: pixels as bytes, and labels."""
 
-    def __init__(self, files: Files, transform: Transform, seed: int) -> None:
+    def __init__(self, files: ImageFiles, transform: Transform, seed: int) -> None:
         self.files, self.transform, self.seed = files, transform, seed
 
     def __getitem__(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor] | UserError:
@@ -86,7 +86,7 @@ class DecodedBatches:
 
     def __init__(
         self,
-        files: Files,
+        files: ImageFiles,
         transform: Transform,
         normalisation: Normalisation,
         config: "Config",
@@ -167,7 +167,7 @@ class DecodedBatches:
 class DecodedImages:
     """Images for evaluation: in the order of their files, with nothing random."""
 
-    def __init__(self, files: Files, transform: Transform, normalisation: Normalisation) -> None:
+    def __init__(self, files: ImageFiles, transform: Transform, normalisation: Normalisation) -> None:
         self.decoder, self.normalisation = MicroBatchDecoder(files, transform, 0), normalisation
 
     def __len__(self) -> int:

@@ -13,7 +13,8 @@ from scipy.io import loadmat, savemat
 
 from lab.data import layouts
 from sgdf.cli.main import main
-from sgdf.lab.data import folders
+from sgdf.lab import data
+from sgdf.lab.data import ImageFolderDataset
 from sgdf.support.errors import UserError
 
 EXPECTED = {
@@ -38,9 +39,9 @@ def spoilt(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "data"))
 
 
-@pytest.mark.parametrize("name", folders.LAYOUTS)
+@pytest.mark.parametrize("name", layouts.MAKE)
 def test_layouts(made, name):
-    dataset = folders.load(name, made, classes=3)
+    dataset = data.find(name).load(made, classes=3)
     classes, first_of_second = EXPECTED[name]
     assert dataset.classes == classes
     assert (len(dataset.train), len(dataset.test)) == (24, 12)
@@ -63,7 +64,7 @@ def test_every_kind_of_image_in_a_class_folder_counts(spoilt):
         for ending in ("png", "bmp", "tif", "WEBP"):
             image.save(folder / f"another.{ending}")
     (folder / "notes.txt").write_text("no image")
-    found = folders.load("imagenet", spoilt, 3).train
+    found = data.find("imagenet").load(spoilt, 3).train
     assert len(found) == 24 + 4
     names = {found.path(i).name for i in range(len(found))}
     assert {"another.png", "another.bmp", "another.tif", "another.WEBP"} < names
@@ -73,50 +74,54 @@ def test_every_kind_of_image_in_a_class_folder_counts(spoilt):
     ("name", "official"),
     [("pets", "oxford-iiit-pet"), ("flowers102", "flowers-102"), ("food101", "food-101")],
 )
-def test_places(made, tmp_path, name, official):
-    assert folders.home(name, made) == made / name
-    assert folders.home(name, made / name) == made / name
-    assert folders.home(name, tmp_path) is None
+def test_where_it_may_be(made, tmp_path, name, official):
+    assert data.find(name).home(made) == made / name
+    assert data.find(name).home(made / name) == made / name
+    assert data.find(name).home(tmp_path) is None
     shutil.copytree(made / name, tmp_path / official)
-    assert folders.home(name, tmp_path) == tmp_path / official
-    assert len(folders.load(name, tmp_path, classes=3).test) == 12
+    assert data.find(name).home(tmp_path) == tmp_path / official
+    assert len(data.find(name).load(tmp_path, classes=3).test) == 12
 
 
 def test_lists_of_food_as_json(spoilt):
     meta = spoilt / "food101" / "meta"
-    expected = folders.load("food101", spoilt, classes=3)
+    expected = data.find("food101").load(spoilt, classes=3)
     for part in ("train", "test"):
         names = (meta / f"{part}.txt").read_text().split()
         by_class = {dish: [n for n in names if n.startswith(dish)] for dish in layouts.DISHES}
         (meta / f"{part}.json").write_text(json.dumps(by_class))
         (meta / f"{part}.txt").unlink()
     (meta / "classes.txt").unlink()
-    found = folders.load("food101", spoilt, classes=3)
+    found = data.find("food101").load(spoilt, classes=3)
     assert found.train.names.tolist() == expected.train.names.tolist()
     assert found.test.labels.tolist() == expected.test.labels.tolist()
     assert found.classes == expected.classes
     (meta / "test.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"meta/test\.json is not the list of names"):
-        folders.load("food101", spoilt, classes=3)
+    with pytest.raises(UserError, match=r"meta/test\.json is not a list of names"):
+        data.find("food101").load(spoilt, classes=3)
     (meta / "test.json").unlink()
     with pytest.raises(UserError, match=r"meta has neither test\.txt nor test\.json"):
-        folders.load("food101", spoilt, classes=3)
+        data.find("food101").load(spoilt, classes=3)
 
 
-@pytest.mark.parametrize("known", folders.LAYOUTS.values(), ids=folders.LAYOUTS)
-def test_the_number_of_classes_and_of_images(made, known, monkeypatch):
-    """Those of the real dataset, unless said otherwise; the facts are data."""
-    sentence = f"{made / known.name} has 3 classes, and {known.name} has {known.classes}: --set cl"
+def test_every_dataset_of_files_has_a_layout_here():
+    specs = data.DATASETS.values()
+    assert [s.name for s in specs if isinstance(s, ImageFolderDataset)] == [*layouts.MAKE]
+
+
+@pytest.mark.parametrize("name", layouts.MAKE)
+def test_the_number_of_classes_and_of_images(made, name):
+    """Those of the real dataset, unless another number of classes is asked for."""
+    spec = data.find(name)
+    sentence = f"{made / name} has 3 classes, and {name} has {spec.classes}: --set cl"
     with pytest.raises(UserError, match=re.escape(sentence)):
-        folders.load(known.name, made)
-    with pytest.raises(UserError, match=re.escape("has 3 classes, and")):
-        folders.load(known.name, made, classes=4)
-    whole = dataclasses.replace(known, classes=3, train=24, test=12)
-    monkeypatch.setitem(folders.LAYOUTS, known.name, whole)
-    assert len(folders.load(known.name, made).train) == 24
-    monkeypatch.setitem(folders.LAYOUTS, known.name, dataclasses.replace(whole, test=13))
-    with pytest.raises(UserError, match=rf"{known.name} has 12 test images, and .+ has 13"):
-        folders.load(known.name, made)
+        spec.load(made)
+    with pytest.raises(UserError, match="has 3 classes, and 4 were asked for"):
+        spec.load(made, classes=4)
+    complete = dataclasses.replace(spec, classes=3, train=24, test=12)
+    assert len(complete.load(made).train) == 24
+    with pytest.raises(UserError, match=rf"{name} has 12 test images, and .+ has 13"):
+        dataclasses.replace(complete, test=13).load(made)
 
 
 def remove(*paths):
@@ -164,9 +169,13 @@ MISTAKES = [
         remove("imagenet/val"),
         r"imagenet has no val: get it from https://image-net\.org",
     ),
-    ("imagenet", remove(VAL), rf"{VAL} is not there, but .+train/n01443537 is"),
-    ("imagenet", rename(VAL, "imagenet/val/n9"), r"val/n9 is a class that .+train has not"),
-    ("imagenet", flat_val, r"imagenet/val has no folders: its images have to be in a folder a cl"),
+    ("imagenet", remove(VAL), rf"{VAL} does not exist, but .+train/n01443537 does"),
+    ("imagenet", rename(VAL, "imagenet/val/n9"), r"val/n9 is a class that .+train does not have"),
+    (
+        "imagenet",
+        flat_val,
+        r"imagenet/val has no folders: its images have to be in one folder per cl",
+    ),
     ("imagenet", lambda root: [p.unlink() for p in (root / VAL).iterdir()], f"{VAL} has no images"),
     (
         "pets",
@@ -176,7 +185,7 @@ MISTAKES = [
     (
         "pets",
         remove("pets/images/Bengal_3.jpg"),
-        r"Bengal_3\.jpg is not there, but .+trainval\.txt",
+        r"Bengal_3\.jpg does not exist, but .+trainval\.txt",
     ),
     (
         "pets",
@@ -198,25 +207,25 @@ MISTAKES = [
     (
         "flowers102",
         remove("flowers102/jpg/image_00036.jpg"),
-        r"00036\.jpg is not there, but .+setid",
+        r"00036\.jpg does not exist, but .+setid",
     ),
     ("flowers102", without_key, r"setid\.mat has no valid"),
     ("flowers102", too_many, r"setid\.mat has images from 3 to 37, and imagelabels.+for 36"),
     (
         "flowers102",
         write("flowers102/setid.mat", b"no MATLAB"),
-        r"setid\.mat is not a file of MATL",
+        r"setid\.mat is not a MATL",
     ),
     ("food101", remove("food101/meta"), r"food101 has no meta: get it from .+food-101"),
     (
         "food101",
         remove("food101/images/waffles/1001.jpg"),
-        r"1001\.jpg is not there, but .+meta nam",
+        r"1001\.jpg does not exist, but .+meta lists",
     ),
     (
         "food101",
         remove("food101/images/waffles"),
-        r"waffles/1000\.jpg is not there, but .+meta nam",
+        r"waffles/1000\.jpg does not exist, but .+meta lists",
     ),
     (
         "food101",
@@ -230,7 +239,7 @@ MISTAKES = [
 def test_mistakes_are_named(spoilt, name, change, sentence):
     change(spoilt)
     with pytest.raises(UserError, match=sentence) as raised:
-        folders.load(name, spoilt, classes=3)
+        data.find(name).load(spoilt, classes=3)
     assert "\n" not in str(raised.value)
 
 
@@ -240,9 +249,9 @@ def test_data_that_is_not_there(tmp_path):
         f"(images and annotations.tar.gz), and unpack it so that {tmp_path}/pets holds images/*.jpg"
     )
     with pytest.raises(UserError, match=re.escape(sentence)):
-        folders.load("pets", tmp_path)
+        data.find("pets").load(tmp_path)
     with pytest.raises(UserError, match="did you mean pets"):
-        folders.load("pet", tmp_path)
+        data.find("pet").load(tmp_path)
 
 
 def test_the_commands(made, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,56 @@
+"""Checks of what was downloaded and read: checksums, counts, shapes, labels."""
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from sgdf.lab.data.splits import Split, Splits
+from sgdf.support.errors import UserError
+
+if TYPE_CHECKING:
+    from sgdf.lab.data.arrays import ArrayDataset
+
+
+class DamagedData(UserError):
+    """A file that exists but does not hold what it should."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} {why}")
+        self.path = path
+
+
+def file_checksum(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def split_digest(split: Split) -> str:
+    """The sha256 of the images, N x C x H x W, followed by the labels, one byte each."""
+    checksum = hashlib.sha256(split.images.numpy().data)
+    checksum.update(split.labels.to(torch.uint8).numpy().data)
+    return checksum.hexdigest()
+
+
+def check_splits(spec: "ArrayDataset", splits: Splits, path: Path) -> None:
+    """Compare counts, shapes, labels and checksums with the published ones."""
+    for index, (split, count) in enumerate(zip(splits, (spec.train, spec.test), strict=True)):
+        why = _difference(spec, split, count)
+        if not why and spec.digests and split_digest(split) != spec.digests[index]:
+            why = "pixels or labels that differ from the published ones (their checksum differs)"
+        if why:
+            raise DamagedData(path, f"holds {why}, in its {('training', 'test')[index]} split")
+
+
+def _difference(spec: "ArrayDataset", split: Split, count: int) -> str:
+    if tuple(split.images.shape) != (count, *spec.shape) or len(split.labels) != count:
+        shape = " x ".join(map(str, split.images.shape))
+        expected = " x ".join(map(str, (count, *spec.shape)))
+        return f"{shape} pixels and {len(split.labels)} labels, not {expected} and {count}"
+    if split.labels.min() < 0 or split.labels.max() >= spec.classes:
+        return f"labels outside 0 to {spec.classes - 1}"
+    counts = split.labels.bincount(minlength=spec.classes)
+    if spec.balanced and not (counts == count // spec.classes).all():
+        return f"{counts.min()} to {counts.max()} images per class, not {count // spec.classes}"
+    return ""

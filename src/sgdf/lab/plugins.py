@@ -1,0 +1,22 @@
+"""What installed packages add to the lab by entry points."""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from sgdf.support.errors import UserError
+
+
+def announced(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group, by name."""
+    return {plugin.name: plugin for plugin in entry_points(group=group)}
+
+
+def load(kind: str, plugin: EntryPoint) -> Any:
+    """The object of an entry point; `kind` says in an error what it should have been."""
+    try:
+        return plugin.load()
+    except Exception as error:  # a package that breaks on import breaks in any way
+        raise UserError(
+            f"the {kind} {plugin.name!r} cannot be loaded from {plugin.value} ({error}): "
+            "mend or remove the package that announces it"
+        ) from error
