@@ -7,7 +7,8 @@ import pytest
 
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs import session
+from sgdf.lab.runs.published import published_value
+from sgdf.lab.runs.results import outcome
 from sgdf.lab.sweeps import reproduce
 from sgdf.support.errors import UserError
 
@@ -113,7 +114,7 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "lr"], "--set takes name=value, not 'lr'"),
         (["digits", "--set", "lr=fast"], "lr is a number, not 'fast'"),
         (["digits", "--set", "lr=nan"], "lr is a number, not 'nan'"),
-        (["digits", "--set", "batch=0"], "batch is a whole number from 1 on, not 0"),
+        (["digits", "--set", "batch=0"], "batch is an integer of at least 1, not 0"),
         (["digits", "--set", "clip=-1"], "clip is a positive norm"),
         (["digits", "--set", "clip=big"], "clip is a positive norm, not 'big'"),
         (["digits", "--set", "clip=1e999"], "clip is a positive norm, not inf"),
@@ -123,9 +124,9 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "schedule=5"], "there is no schedule 5; there are constant"),
         (["digits", "--set", "schedule=[5]"], "there is no schedule [5]; there are constant"),
         (["digits", "--set", "norms=maybe"], "norms is true or false, not 'maybe'"),
-        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be had in 33 pieces"),
+        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be split into 33"),
         (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be made with"),
-        (["digits", "--seed", "-1"], "seed is a whole number from 0 on"),
+        (["digits", "--seed", "-1"], "seed is an integer of at least 0"),
         (["digits", "--epochs", "0"], "0 is not a positive number"),
         (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),
         (["digits", "--device", "tpu"], "no device 'tpu'"),
@@ -186,12 +187,12 @@ def test_published_settings_are_the_default():
 
 def test_reproduce_runs_the_papers_cells_with_its_settings():
     def planned(name: str, **said):
-        return reproduce.sweep_of(name, **said).configs
+        return reproduce.sweep_from_paper(name, **said).configs
 
     table = planned("cifar10-vgg11")
     assert len(table) == 30
     assert {config.seed for config in table} == {0, 1, 2}
-    assert all(configs.published(config) for config in table), "each stands beside its number"
+    assert all(published_value(config) for config in table), "each stands beside its number"
     (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
     assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
     (small,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1], overrides={"batch": 64})
@@ -204,14 +205,14 @@ def test_reproduce_runs_the_papers_cells_with_its_settings():
 def test_the_published_number_is_shown_beside_its_own_experiment_alone():
     result = {"status": "finished", "best_test_accuracy": 91.0, "best_epoch": 1,
               "final_test_accuracy": 90.0, "seconds": 1.0}  # fmt: skip
-    assert "(published 91.76)" in session.outcome(configs.make("cifar10"), result)
+    assert "(published 91.76)" in outcome(configs.make("cifar10"), result)
     for other in (
         configs.make("cifar10", epochs=8),
         configs.make("cifar10", overrides={"lr": 0.4}),
         configs.make("cifar10", data="synthetic"),
         configs.make("cifar10", model="resnet18"),
     ):
-        assert "published" not in session.outcome(other, result)
+        assert "published" not in outcome(other, result)
 
 
 def test_reproduce_alone_says_what_there_is(sgdf):

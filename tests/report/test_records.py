@@ -7,7 +7,8 @@ import pytest
 
 from report import made
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.config import Config, published
+from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.published import published_value
 from sgdf.report import records, tables
 from sgdf.support.errors import UserError
 
@@ -165,11 +166,11 @@ def paper_config(**changes: object) -> Config:
 
 
 def test_the_published_value_stands_beside_the_published_experiment() -> None:
-    value = published(paper_config())
+    value = published_value(paper_config())
     assert value is not None
     assert (value.mean, value.std) == (91.76, 0.11)
     explicit = made.config("sgdf", task="cifar10", correction=True)  # as fig:correction has it
-    assert published(explicit) == value
+    assert published_value(explicit) == value
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_the_published_value_stands_beside_the_published_experiment() -> None:
     ],
 )
 def test_and_beside_no_other(other: Config) -> None:
-    assert published(other) is None
+    assert published_value(other) is None
 
 
 def test_what_cannot_be_seen_is_replaced() -> None:

@@ -296,7 +296,7 @@ def check_kind(config: "Config") -> None:
 
 
 def device_from(options: argparse.Namespace) -> "torch.device":
-    from sgdf.lab.runs.session import find_device
+    from sgdf.cli.options import find_device
 
     return find_device(options.device)
 

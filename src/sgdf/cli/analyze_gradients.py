@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from sgdf.analysis import gradient_figures
-    from sgdf.lab.runs.session import find_device
+    from sgdf.cli.options import find_device
     from sgdf.lab.tasks.classify import load_dataset
     from sgdf.support import provenance
 

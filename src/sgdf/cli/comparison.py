@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sgdf.cli.options import engine_from, place_for_engine, say
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps.plan import Sweep, run_all, write_plan
+from sgdf.cli.options import engine_arguments, say, sweep_context_from
+from sgdf.lab.sweeps.execute import run_all
+from sgdf.lab.sweeps.plan import Sweep, write_plan
 from sgdf.lab.train.distributed import is_team
 from sgdf.report import page, records, tables
 from sgdf.support.errors import UserError
@@ -17,19 +17,20 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Bring all runs to their end; then, or when stopped, show what there is."""
     if is_team():
         raise UserError("torchrun shares one run among processes: it goes with sgdf train alone")
-    place, console = place_for_engine(options), Console()
-    write_plan(sweep, place)
+    context, console = sweep_context_from(options), Console()
+    write_plan(sweep, context.out, context.command)
     try:
-        results = run_all(sweep.configs, place, console=console, **engine_from(options, place))
+        arguments = engine_arguments(options, context.device)
+        results = run_all(sweep.configs, context, console=console, **arguments)
     finally:
-        show(sweep, place, console)
+        show(sweep, context.out, console)
     if failed := sum(result["status"] == "failed" for result in results):
         raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
 
 
-def show(sweep: Sweep, place: Place, console: Console) -> None:
+def show(sweep: Sweep, out: Path, console: Console) -> None:
     """The tables in the terminal, and the page beside the runs."""
-    found, skipped = records.read(there(sweep, place))
+    found, skipped = records.read(there(sweep, out))
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
     if not found:
@@ -42,12 +43,12 @@ def show(sweep: Sweep, place: Place, console: Console) -> None:
         console.print()
     if sweep.note:
         say(console, sweep.note)
-    target = place.out / f"{sweep.name}.html"
+    target = out / f"{sweep.name}.html"
     page.write(found, target, title=sweep.title, planned=sweep.configs, skipped=skipped)
-    say(console, f"The runs are in {records.visible(place.out)}")
+    say(console, f"The runs are in {records.visible(out)}")
     say(console, f"The page is in {records.visible(target)}")
 
 
-def there(sweep: Sweep, place: Place) -> list[Path]:
-    folders = (place.out / config.name for config in sweep.configs)
+def there(sweep: Sweep, out: Path) -> list[Path]:
+    folders = (out / config.name for config in sweep.configs)
     return [folder for folder in folders if folder.is_dir()]

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from sgdf.lab import paper, tasks
 from sgdf.lab.paper import Value
-from sgdf.lab.runs.config import Config, published
+from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.published import published_value
 from sgdf.lab.tasks import Metric
 from sgdf.report.records import (
     NO_BREAK,
@@ -151,7 +152,7 @@ def title_of(config: Config) -> str:
 def row_of(cell: Cell, reference: Cell | None, target: float | None, is_chosen: bool) -> Row:
     done = list(cell.finished.values())
     best = spread([record.best for record in done])
-    value = published(cell.config)
+    value = published_value(cell.config)
     times = [seconds for record in cell.records for seconds in record.seconds.values()]
     return Row(
         label=cell.label,
@@ -257,7 +258,7 @@ def reference_cell(cells: Sequence[Cell], chosen: Sequence[Cell]) -> Cell | None
     """SGDF if it is there, as chosen, or as published, or else any, with the most seeds."""
     able = sorted((cell for cell in cells if cell.finished), key=lambda cell: -len(cell.finished))
     able = [cell for cell in able if cell.optimizer == "sgdf"] or able
-    for wanted in (lambda cell: cell in chosen, lambda cell: published(cell.config), bool):
+    for wanted in (lambda cell: cell in chosen, lambda cell: published_value(cell.config), bool):
         if found := next(filter(wanted, able), None):
             return found
     return None

@@ -10,6 +10,7 @@ import torch
 import sgdf
 from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import follows_paper
 from sgdf.lab.train.schedules import SCHEDULES
 from sgdf.support.errors import UserError
 
@@ -178,7 +179,7 @@ def test_presets_can_be_run(preset):
         made = configs.make(
             cell.task, model=cell.model, optimizer=cell.optimizer, overrides=cell.overrides
         )
-        assert configs.follows_paper(made), "what a task does unasked is what the paper did"
+        assert follows_paper(made), "what a task does unasked is what the paper did"
         check(cell.optimizer, {**paper.settings(cell.task, cell.optimizer), **cell.overrides})
 
 

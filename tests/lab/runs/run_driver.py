@@ -152,7 +152,9 @@ def fork(request: dict[str, Any]) -> int:
 def serve() -> None:
     import torch._dynamo  # noqa: F401, every optimizer imports it
 
-    import sgdf.lab.train  # noqa: F401
+    import sgdf.cli.main
+    import sgdf.lab.runs.session
+    import sgdf.lab.tasks.classify  # noqa: F401
 
     gc.collect()
     gc.freeze()  # a child that collects would copy all of it

@@ -364,7 +364,7 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x10]) + data[i + 1 :])
         try:
             read = disk.read_checkpoint(path, cpu)
-        except disk.Damaged:
+        except disk.DamagedCheckpoint:
             noticed += 1
         else:
             torch.testing.assert_close(read, expected, rtol=0, atol=0)
@@ -534,7 +534,7 @@ def test_the_folder_belongs_to_someone_else():
     """Root writes everywhere, so it becomes nobody once a first run has done all imports."""
     script = """
 import os, pathlib, sys, tempfile
-from sgdf.cli import main
+from sgdf.cli.main import main
 with tempfile.TemporaryDirectory() as folder:
     os.chmod(folder, 0o755)
     words = ["train", "digits", "--epochs", "1", "--device", "cpu", "--out"]
@@ -612,7 +612,7 @@ def test_asked_to_stop(word, op, nth, saved, server, ends_the_same, out):
     assert ended.code == 130, ended
     assert "stopping: once more stops without saving\n" in ended.said
     where = folder_in(out)
-    sentence = f"sgdf: stopped; saved: {saved} epochs in {where}. The same command goes on from"
+    sentence = f"sgdf: stopped; saved: {saved} epochs in {where}. The same command resumes from"
     assert sentence in ended.said
     assert not saved or epochs_saved(out) == saved
     ends_the_same()
@@ -738,12 +738,12 @@ def test_a_finished_run_is_shown_from_a_read_only_disk(server, file_system):
 def test_runs_that_fail_together_fail_the_command(out, capsys, monkeypatch):
     """Each has told of its failure by then, and the others have gone on."""
     results = iter([{"status": "failed", "error": "no [bold] idea"}, {"status": "diverged"}])
-    monkeypatch.setattr(session, "train", lambda *_: [{"epochs": 2, **next(results)}])
+    monkeypatch.setattr(session, "train", lambda *_, **__: [{"epochs": 2, **next(results)}])
     assert main([*SHORT, "--seed", "0", "1", "--out", str(out)]) == 1
     said = capsys.readouterr()
     assert "seed 0: failed: no [bold] idea\n" in said.out
     assert "seed 1: diverged in epoch 2\n" in said.out
-    assert said.err == "sgdf: 1 of 2 runs failed: the same command goes on with them\n"
+    assert said.err == "sgdf: 1 of 2 runs failed: the same command resumes them\n"
 
 
 def settings_of_a_newer_version(path: Path) -> None:
@@ -834,7 +834,7 @@ def test_saving_takes_a_small_share_of_the_time(epoch_takes, saving_takes, tmp_p
         write(*arguments)
 
     monkeypatch.setattr(torch, "save", slow_save)
-    run = disk.Run(tmp_path, configs.make("digits", data="synthetic"))
+    run = disk.RunFolder(tmp_path, configs.make("digits", data="synthetic"))
     run.folder.mkdir()
     saves, epochs = [], 400
     for epoch in range(1, epochs + 1):

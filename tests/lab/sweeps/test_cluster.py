@@ -21,8 +21,8 @@ import torch
 from rich.console import Console
 
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps import plan
+from sgdf.lab.runs.session import RunContext
+from sgdf.lab.sweeps import execute
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -96,17 +96,17 @@ def drive(out: Path) -> None:
     """All of it in one process, since a cluster takes its time to start."""
     console = Console(file=sys.stderr)
     torch.set_num_threads(1)
-    undisturbed = plan.run_all(cells(), Place(out / "undisturbed", CPU), console=console)
+    undisturbed = execute.run_all(cells(), RunContext(out / "undisturbed", CPU), console=console)
     shared = out / "shared"
     with two_nodes() as raylet:
         address = os.environ["TEST_RAY_ADDRESS"]
         shared.mkdir()
         killer = threading.Thread(target=kill_when_busy, args=(raylet, shared), daemon=True)
         killer.start()
-        place = Place(shared, CPU)
+        place = RunContext(shared, CPU)
         bad = configs.make("digits", optimizer="torch.optim.LBFGS", epochs=1, data="synthetic",
                            overrides={"lr": 1.0})  # fmt: skip
-        results = plan.run_all(
+        results = execute.run_all(
             [*cells(), bad], place, engine="ray", address=address, console=console
         )
     print(json.dumps([undisturbed, results]))
@@ -159,7 +159,7 @@ def test_a_folder_that_a_node_does_not_see(tmp_path):
     from sgdf.lab.sweeps import cluster
 
     with cluster.token_in(tmp_path / "out") as (path, secret):
-        assert cluster.is_seen(Path(path), secret)
+        assert cluster.is_visible(Path(path), secret)
         with pytest.raises(UserError, match="all nodes share"):
             cluster.on_node("{}", str(tmp_path / "elsewhere" / Path(path).name), secret)
     assert not list((tmp_path / "out").iterdir())
@@ -170,9 +170,9 @@ def test_no_cluster_there(tmp_path):
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"):
-            plan.run_all(cells(), Place(tmp_path, CPU), engine="ray", address=address)
+            execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address=address)
     with pytest.raises(UserError, match="HOST:PORT"):
-        plan.run_all(cells(), Place(tmp_path, CPU), engine="ray", address="here")
+        execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address="here")
 
 
 if __name__ == "__main__":

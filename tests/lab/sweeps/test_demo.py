@@ -7,7 +7,7 @@ from sgdf.lab.sweeps import demo
 
 
 def test_every_optimizer_gets_the_same_search():
-    configs = demo.sweep().configs
+    configs = demo.demo_sweep().configs
     assert len(configs) == len({config.name for config in configs})
     by_optimizer = {}
     for config in configs:

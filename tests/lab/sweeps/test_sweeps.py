@@ -23,9 +23,9 @@ from rich.console import Console
 from sgdf.cli.main import main
 from sgdf.lab import paper
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.disk import Run
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps import plan, worker
+from sgdf.lab.runs.disk import RunFolder
+from sgdf.lab.runs.session import RunContext
+from sgdf.lab.sweeps import execute, plan, worker
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -106,7 +106,7 @@ def one_thread():
 def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     """The metrics of a sweep that nothing happens to."""
     out = tmp_path_factory.mktemp("undisturbed")
-    results = plan.run_all(cells(), Place(out, CPU), jobs=2, console=quiet())
+    results = execute.run_all(cells(), RunContext(out, CPU), jobs=2, console=quiet())
     assert [result["status"] for result in results] == ["finished"] * 6
     assert all(starts_of(out, config.name) == [0] for config in cells())
     return {c.name: (out / c.name / "metrics.jsonl").read_bytes() for c in cells()}
@@ -114,7 +114,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 def assert_ended_the_same(out: Path, results: list[dict], undisturbed: dict[str, bytes]) -> None:
     for config, result in zip(cells(), results, strict=True):
-        assert result == Run(out, config).result()
+        assert result == RunFolder(out, config).result()
         assert result["status"] == "finished"
         metrics = (out / config.name / "metrics.jsonl").read_bytes()
         assert metrics == undisturbed[config.name]
@@ -134,7 +134,7 @@ def test_a_killed_worker(tmp_path, undisturbed):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    results = plan.run_all(cells(), Place(tmp_path, CPU), jobs=2, console=quiet())
+    results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=2, console=quiet())
     killer.join()
     assert_ended_the_same(tmp_path, results, undisturbed)
     for config in cells():
@@ -169,8 +169,8 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    with pytest.raises(KeyboardInterrupt, match=r"\d of 6 runs at their end; the same command"):
-        plan.run_all(cells(), Place(tmp_path, CPU), jobs=2, console=quiet())
+    with pytest.raises(KeyboardInterrupt, match=r"after \d of 6 runs; the same command resumes"):
+        execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=2, console=quiet())
     stopper.join()
     assert not workers_of(os.getpid())
     saved = lines_in(tmp_path / stopped[0] / "metrics.jsonl")
@@ -182,7 +182,7 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     killed.wait()
     starts = len(starts_of(tmp_path, hit))
     # Started again at once, it has to wait for runs that the orphans still hold.
-    results = plan.run_all(cells(), Place(tmp_path, CPU), jobs=1, console=quiet())
+    results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=1, console=quiet())
     assert_ended_the_same(tmp_path, results, undisturbed)
     assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
     assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan did not go on with it
@@ -193,25 +193,25 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
 def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
     config = tiny("sgd", lr=0.1)
     said = []
-    with Run(tmp_path, config).open():
-        monkeypatch.setattr(worker, "PATIENCE", 0.3)
-        (result,) = worker.attempt([config], Place(tmp_path, CPU), said.append)
+    with RunFolder(tmp_path, config).open():
+        monkeypatch.setattr(worker, "LOCK_TIMEOUT", 0.3)
+        (result,) = worker.attempt([config], RunContext(tmp_path, CPU), said.append)
         assert result["status"] == "failed"
         assert f"is being written by process {os.getpid()}" in result["error"]
     assert not (tmp_path / config.name / "failure.json").exists()  # it did not fail, it was busy
 
-    monkeypatch.setattr(worker, "PATIENCE", 30)
+    monkeypatch.setattr(worker, "LOCK_TIMEOUT", 30)
     held = threading.Event()
 
     def hold() -> None:
-        with Run(tmp_path, config).open():
+        with RunFolder(tmp_path, config).open():
             held.set()
             time.sleep(0.4)
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    (result,) = worker.attempt([config], Place(tmp_path, CPU), said.append)
+    (result,) = worker.attempt([config], RunContext(tmp_path, CPU), said.append)
     holder.join()
     assert result["status"] == "finished"
     assert said == []
@@ -220,8 +220,11 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
 def test_a_worker_is_told_all_of_the_place():
     config = tiny("sgd", lr=0.1)
     changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep", "keep": 3}
-    for place in (Place(Path("out"), CPU), Place(Path("out"), torch.device("cuda:1"), **changed)):
-        assert worker.from_request(worker.as_request(config, place)) == (config, place)
+    for context in (
+        RunContext(Path("out"), CPU),
+        RunContext(Path("out"), torch.device("cuda:1"), **changed),
+    ):
+        assert worker.from_request(worker.as_request(config, context)) == (config, context)
 
 
 # --- failing -------------------------------------------------------------------------------------
@@ -278,7 +281,7 @@ def test_failures_leave_the_others_alone(tmp_path, bad_module):
         tiny("sgd", 0.1),
     ]
     console = quiet()
-    results = plan.run_all(wanted, Place(out, CPU), jobs=2, console=console)
+    results = execute.run_all(wanted, RunContext(out, CPU), jobs=2, console=console)
     assert statuses(results) == ["failed", "failed", "diverged", "finished"]
     assert results[0]["error"] == "its process was killed 3 times (signal 9)"
     assert results[1]["error"] == "RuntimeError: no more steps"
@@ -294,13 +297,13 @@ def test_failures_leave_the_others_alone(tmp_path, bad_module):
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_retry(tmp_path, bad_module, together):
-    place = Place(tmp_path / "out", CPU)
+    place = RunContext(tmp_path / "out", CPU)
     wanted = [tiny(f"{bad_module}.Breaks", 0.1), tiny("sgd", 0.1)]
     failure = place.out / wanted[0].name / "failure.json"
 
     def run(**options: bool) -> tuple[list[str], str]:
         console = quiet()
-        results = plan.run_all(wanted, place, together=together, console=console, **options)
+        results = execute.run_all(wanted, place, together=together, console=console, **options)
         return statuses(results), console.file.getvalue()
 
     ended, said = run()
@@ -309,7 +312,7 @@ def test_retry(tmp_path, bad_module, together):
     (tmp_path / "modules" / "broken").unlink()
     ended, said = run()
     assert ended == ["failed", "finished"]
-    assert "no more steps (before; --retry tries again)" in said
+    assert "no more steps (in an earlier sweep; --retry trains it again)" in said
     assert failure.exists()
     ended, said = run(retry=True)
     assert ended == ["finished", "finished"]
@@ -354,7 +357,7 @@ def command(tmp_path, monkeypatch, capsys):
 
 def test_a_grid_is_every_combination_seed_by_seed(tmp_path):
     (tmp_path / "grid.toml").write_text(GRID)
-    made = plan.read(tmp_path / "grid.toml")
+    made = plan.sweep_from_file(tmp_path / "grid.toml")
     assert (made.name, made.title) == ("grid", "SGDF against SGD")
     cell = [("sgdf", 0.05), ("sgdf", 0.1), ("sgd", 0.05), ("sgd", 0.1), ("adam", 0.001)]
     assert [(c.seed, c.optimizer, c.lr) for c in made.configs] == [
@@ -368,7 +371,7 @@ def test_a_grid_is_every_combination_seed_by_seed(tmp_path):
 
 def test_the_first_seed_of_all_cells_goes_first():
     wanted = [tiny(name, 0.1, seed) for name in ("sgdf", "sgd") for seed in (7, 3)]
-    turns = [(c.optimizer, c.seed) for c in plan.by_turns(wanted)]
+    turns = [(c.optimizer, c.seed) for c in execute.in_order_of_seeds(wanted)]
     assert turns == [("sgdf", 7), ("sgd", 7), ("sgdf", 3), ("sgd", 3)]
 
 
@@ -389,7 +392,7 @@ def test_the_command(command, tmp_path):
     for values in planned["configs"]:
         config = configs.Config.from_json(values, "the plan")
         assert config.validation == 200
-        assert Run(tmp_path / "runs", config).result()["status"] == "finished"
+        assert RunFolder(tmp_path / "runs", config).result()["status"] == "finished"
 
     again = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
     assert "best test accuracy" not in again
@@ -411,18 +414,18 @@ def test_the_command_with_a_failure(command, bad_module):
         ('"digits"', '"digit"', "there is no task 'digit': did you mean digits?"),
         ('"digits"', '["digits"]', "task is a name, not ['digits']"),
         ('title = "SGDF against SGD"', "title = 3", "title is a text, not 3"),
-        ("epochs = 1", "epochs = 0", "epochs is a whole number from 1 on, not 0"),
-        ("[0, 1]", "3", "seeds is a list of whole numbers, like [0, 1, 2], not 3"),
-        ("[0, 1]", "[0, 0]", "seeds has one of its numbers twice: [0, 0]"),
-        ("[0, 1]", "[-1]", "seed is a whole number from 0 on, not -1"),
+        ("epochs = 1", "epochs = 0", "epochs is an integer of at least 1, not 0"),
+        ("[0, 1]", "3", "seeds is a list of integers, like [0, 1, 2], not 3"),
+        ("[0, 1]", "[0, 0]", "seeds has a duplicate: [0, 0]"),
+        ("[0, 1]", "[-1]", "seed is an integer of at least 0, not -1"),
         ('"sgd"]', '"sdg"]', "there is no optimizer 'sdg': did you mean sgd?"),
         ("lr = [", "lrr = [", "there is no setting of sgdf 'lrr': did you mean lr?"),
         ("[0.05, 0.1]", "0.05", "in the grid, lr is a list of values, not 0.05"),
         ("[0.05, 0.1]", "[]", "in the grid, lr has no values"),
         ("[0.05, 0.1]", '["high"]', "lr is a number, not 'high'"),
-        ("[0.05, 0.1]", "[1, 1.0]", "a cell is there twice: digits mlp sgdf, lr = 1.0, "),
-        ("lr = [", "seed = [1]\nlr = [", "seeds stand outside of the grid, as in seeds = ["),
-        ("lr = 0.001", "lr = 0.001\nseed = 1", "seeds stand outside of the cells, as in seeds"),
+        ("[0.05, 0.1]", "[1, 1.0]", "duplicate cell: digits mlp sgdf, lr = 1.0, "),
+        ("lr = [", "seed = [1]\nlr = [", "write seeds outside of the grid, as in seeds = ["),
+        ("lr = 0.001", "lr = 0.001\nseed = 1", "write seeds outside of the cells, as in seeds"),
         ("[[cells]]", "[cells]", "cells are tables: write [[cells]] above"),
         ("[set]\nvalidation = 300\nbatch = 512", "set = 3", "set is a table: write [set] above"),
         ("[grid]", "[grid", "is not TOML: Expected ']'"),
@@ -450,19 +453,19 @@ def test_an_empty_grid(command):
 
 
 def test_no_file_no_preset_no_engine(command, tmp_path):
-    assert command() == "sgdf: give a sweep file, or --preset of lr-grid, budget"
+    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget"
     assert command("no.toml") == "sgdf: there is no file no.toml"
     assert "did you mean lr-grid?" in command("--preset", "lr-gird", "--task", "digits")
     assert "the preset lr-grid needs a task: --task" in command("--preset", "lr-grid")
     with pytest.raises(UserError, match="there is no engine 'rey'"):
-        plan.run_all([tiny("sgd", 0.1)], Place(tmp_path, CPU), engine="rey")
+        execute.run_all([tiny("sgd", 0.1)], RunContext(tmp_path, CPU), engine="rey")
 
 
 # --- presets and documentation ------------------------------------------------------------------
 
 
 def test_lr_grid_has_half_steps():
-    made = plan.preset("lr-grid", {"task": "cifar10", "model": "resnet34"})
+    made = plan.sweep_from_preset("lr-grid", {"task": "cifar10", "model": "resnet34"})
     assert made.name == "lr-grid-cifar10-resnet34"
     rates = {
         name: [c.lr for c in made.configs if c.optimizer == name]
@@ -475,7 +478,8 @@ def test_lr_grid_has_half_steps():
 
 def test_budget_is_the_published_search():
     pytest.importorskip("pytorch_optimizer")
-    made = plan.preset("budget", {"task": "digits", "data": "synthetic", "seeds": [0, 1]})
+    values = {"task": "digits", "data": "synthetic", "seeds": [0, 1]}
+    made = plan.sweep_from_preset("budget", values)
     trials = Counter(config.optimizer for config in made.configs if config.seed == 1)
     assert trials == {name: search.trials for name, search in paper.SEARCHES.items()}
     assert f"{trials.total()} cells" in DOCS.read_text()
@@ -495,4 +499,4 @@ def test_the_example_of_the_documentation(command):
 
 
 if __name__ == "__main__":  # the sweep that a test kills
-    plan.run_all(cells(), Place(Path(sys.argv[1]), CPU), jobs=2)
+    execute.run_all(cells(), RunContext(Path(sys.argv[1]), CPU), jobs=2)

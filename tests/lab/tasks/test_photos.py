@@ -17,6 +17,7 @@ from sgdf.cli.main import main
 from sgdf.lab import tasks
 from sgdf.lab.data import folders
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import published_value
 from sgdf.support.errors import UserError
 
 pytest.importorskip("torchvision")
@@ -381,7 +382,7 @@ def test_a_run_without_torchvision_says_what_it_needs(sgdf, monkeypatch):
 
 
 def published(task, **said):
-    value = configs.published(configs.make(task, **said))
+    value = published_value(configs.make(task, **said))
     return value and value.mean
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from lab.data import layouts
 from sgdf.lab.data import folders
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.session import stop_when_asked
+from sgdf.lab.runs.signals import stop_on_signal
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import piece_sizes
 from sgdf.lab.train.pipelines import decoded
@@ -289,7 +288,7 @@ def test_ctrl_c_is_not_for_the_processes_that_decode(root, monkeypatch, capfd):
     """A terminal sends it to all; they have the handlers of the process that they come from."""
     monkeypatch.setenv("SGDF_WORKERS", "1")
     stream = stream_of(root)
-    with stop_when_asked(Console()) as stop:
+    with stop_on_signal(print) as stop:
         stream.begin(0)
         stream.bytes_of(torch.tensor(0), 8)
         (worker,) = multiprocessing.active_children()

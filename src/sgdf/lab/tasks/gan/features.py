@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from sgdf.lab import models, tasks
 from sgdf.lab.data.sets import FACTS
-from sgdf.lab.runs.disk import Damaged, read_checkpoint, read_config
+from sgdf.lab.runs.disk import DamagedCheckpoint, read_checkpoint, read_config
 from sgdf.support.errors import UserError
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
@@ -104,7 +104,7 @@ def of_run(folder: Path) -> nn.Module:
     network = models.build(config.model, classes=facts.classes, shape=facts.shape)
     try:
         network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
-    except Damaged as error:
+    except DamagedCheckpoint as error:
         raise UserError(f"{path} is damaged ({error}): name another run") from None
     except (RuntimeError, LookupError) as error:
         reason = str(error).partition("\n")[0]
