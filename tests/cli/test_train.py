@@ -1,4 +1,4 @@
-"""What a user types, rightly and wrongly."""
+"""`sgdf train` and `sgdf reproduce`: correct commands, and mistakes."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
 
 @pytest.fixture
 def sgdf(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty folder; returns exit code and all that it said."""
+    """Run a command in an empty folder; returns the exit code and the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGDF_DATA", str(tmp_path / "data"))
 
@@ -26,8 +26,8 @@ def sgdf(tmp_path, monkeypatch, capsys):
             code = main(words)
         except SystemExit as error:
             code = error.code
-        said = capsys.readouterr()
-        return code, " ".join((said.out + said.err).split())
+        output = capsys.readouterr()
+        return code, " ".join((output.out + output.err).split())
 
     return command
 
@@ -37,12 +37,12 @@ def only_run(tmp_path):
     return folder
 
 
-def test_train_writes_a_run_and_says_where(sgdf, tmp_path):
-    code, said = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
+def test_train_writes_a_run_and_prints_where(sgdf, tmp_path):
+    code, output = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
     assert code == 0
     folder = only_run(tmp_path)
     assert folder.name.startswith("digits-mlp-sgdf-s0-")
-    assert folder.name in said
+    assert folder.name in output
     config = json.loads((folder / "config.json").read_text())
     assert config["settings"]["lr"] == 0.2
     assert config["epochs"] == 2
@@ -69,13 +69,13 @@ def test_settings_of_schedule_and_optimizer(sgdf, tmp_path):
 
 
 def test_several_seeds(sgdf, tmp_path):
-    code, said = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
+    code, output = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
     assert code == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    assert "seed 1: best test accuracy" in said
+    assert "seed 1: best test accuracy" in output
 
 
-def test_a_toml_file_and_the_command_line_before_it(sgdf, tmp_path):
+def test_the_command_line_overrides_a_toml_file(sgdf, tmp_path):
     (tmp_path / "run.toml").write_text(
         'task = "digits"\noptimizer = "sgd"\nepochs = 9\n[set]\nlr = 0.01\nmomentum = 0.5\n'
     )
@@ -95,10 +95,10 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     words = ["train", "digits", "--optimizer", "mypkg.MyOpt", "--epochs", "1", "--device", "cpu"]
-    code, said = sgdf(*words)
+    code, output = sgdf(*words)
     assert code == 1
-    assert "needs a learning rate: --set lr=..." in said
-    code, said = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
+    assert "needs a learning rate: --set lr=..." in output
+    code, output = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
     assert code == 0
     assert only_run(tmp_path).name.startswith("digits-mlp-mypkg.MyOpt-s0-")
 
@@ -142,14 +142,14 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
 def test_mistakes_are_one_sentence(sgdf, tmp_path, words, answer):
     (tmp_path / "bad.toml").write_text("task = [1,")
     (tmp_path / "odd.toml").write_text('task = "digits"\nmodl = "cnn"')
-    code, said = sgdf("train", *words)
+    code, output = sgdf("train", *words)
     assert code in (1, 2)
-    assert answer in said
-    assert "Traceback" not in said
+    assert answer in output
+    assert "Traceback" not in output
     assert not list(tmp_path.glob("runs/*")), "a mistake leaves no folder behind"
 
 
-def test_a_config_that_is_none():
+def test_values_that_are_not_a_config():
     for values in ({}, {"version": "1"}, [], None):
         with pytest.raises(UserError, match="not the settings of a run"):
             configs.Config.from_json(values, "config.json")
@@ -161,7 +161,7 @@ def test_a_config_that_is_none():
         configs.Config.from_json({"version": 1}, "config.json")
 
 
-def test_a_name_stands_for_the_settings():
+def test_a_folder_name_identifies_the_settings():
     first = configs.make("cifar10")
     assert first.name == configs.make("cifar10").name
     assert first.name.startswith("cifar10-vgg11-sgdf-s0-")
@@ -186,8 +186,8 @@ def test_published_settings_are_the_default():
 
 
 def test_reproduce_runs_the_papers_cells_with_its_settings():
-    def planned(name: str, **said):
-        return reproduce.sweep_from_paper(name, **said).configs
+    def planned(name: str, **arguments):
+        return reproduce.sweep_from_paper(name, **arguments).configs
 
     table = planned("cifar10-vgg11")
     assert len(table) == 30
@@ -215,20 +215,20 @@ def test_the_published_number_is_shown_beside_its_own_experiment_alone():
         assert "published" not in outcome(other, result)
 
 
-def test_reproduce_alone_says_what_there_is(sgdf):
-    code, said = sgdf("reproduce")
+def test_reproduce_without_a_name_lists_the_presets(sgdf):
+    code, output = sgdf("reproduce")
     assert code == 0
     for name in ("cifar10-vgg11", "voc-fasterrcnn", "wgan-gp", "vit-l32-food101"):
-        assert name in said
+        assert name in output
 
 
-def test_reproduce_answers_wrong_names(sgdf):
+def test_reproduce_suggests_names(sgdf):
     words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
-    code, said = sgdf(*words, "--only", "sgdd")
+    code, output = sgdf(*words, "--only", "sgdd")
     assert code == 1
-    assert "did you mean" in said
-    code, said = sgdf("reproduce", "cifar10-vgg12")
-    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in said
+    assert "did you mean" in output
+    code, output = sgdf("reproduce", "cifar10-vgg12")
+    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in output
 
 
 def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):

@@ -99,9 +99,11 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=ENGINES, default="local",
         help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
     add("--address", metavar="HOST:PORT",
-        help="of the Ray cluster (default: the one on this machine)")  # fmt: skip
-    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="with Ray (default 1)")
-    add("--gpus-per-run", type=float, metavar="N", help="with Ray (default: 1 on cuda, else 0)")
+        help="the Ray cluster (default: the one on this machine)")  # fmt: skip
+    add("--cpus-per-run", type=float, default=1.0, metavar="N",
+        help="CPUs that Ray reserves (default 1)")  # fmt: skip
+    add("--gpus-per-run", type=float, metavar="N",
+        help="GPUs that Ray reserves (default: 1 with --device cuda, else 0)")  # fmt: skip
 
 
 def sweep_context_from(options: argparse.Namespace) -> "RunContext":

@@ -11,7 +11,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("reproduce", help="repeat a table or figure of the paper")
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="a table or figure (default: list them)")
-    add("--only", nargs="+", metavar="OPTIMIZER", help="default: all of them")
+    add("--only", nargs="+", metavar="OPTIMIZER", help="these only (default: all)")
     add("--seeds", type=int, nargs="+", help="default: the paper's")
     add("--epochs", type=positive, help="default: the paper's")
     add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")

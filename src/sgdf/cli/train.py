@@ -23,11 +23,11 @@ def add_to(commands: Commands) -> None:
     add("--model", help=f"one of {model_names()}, as the task allows (default: the task's)")
     add("--optimizer",
         help=f"one of {', '.join(optimizers.NAMES)}, or package.Class (default sgdf)")  # fmt: skip
-    add("--seed", type=int, nargs="+", help="one or more; one run for each (default 0)")
+    add("--seed", type=int, nargs="+", help="one or more, a run for each (default 0)")
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
     add("--data", choices=configs.DATA,
-        help="synthetic: random data of the same shape (default real)")  # fmt: skip
+        help="synthetic: generated data of the same shape (default real)")  # fmt: skip
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
         "schedule, milestones, drop, clip, accumulate, validation, norms)")  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lab.data import layouts
-from lab.runs.test_runs import Server, folder_in, grief
+from lab.runs.commands import Server, fault, folder_in
 from lab.train.test_distributed import TORCHRUN, finish, start
 from sgdf.cli.main import main
 from sgdf.lab import tasks
@@ -185,7 +185,7 @@ def test_killed_at_any_moment_it_ends_the_same(server, data, tmp_path):
     straight = server.start(argv, tmp_path / "straight")
     out = tmp_path / "killed"
     for op, nth in (("write metrics.jsonl", 1), ("write last.pt.new", 3), ("replace last.pt", 0)):
-        ended = server.run(argv, out, **grief(op, "SIGKILL", nth))
+        ended = server.run(argv, out, **fault(op, "SIGKILL", nth))
         assert ended.code == -signal.SIGKILL, ended
     ended = server.run(argv, out)
     assert ended.code == 0, ended
