@@ -241,7 +241,7 @@ def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) 
 
 def labels(configs: "Sequence[Config]") -> list[str]:
     """The optimizer, and as much beside it as tells the runs apart."""
-    from sgdf.report.records import settings_words
+    from sgdf.report.labels import settings_words
 
     said = [[c.optimizer] for c in configs]
     for further in (
