@@ -1,4 +1,4 @@
-"""What a user types, rightly and wrongly."""
+"""`sgdf train` and `sgdf reproduce`: correct commands, and mistakes."""
 
 import dataclasses
 import json
@@ -7,7 +7,8 @@ import pytest
 
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs import session
+from sgdf.lab.runs.published import published_value
+from sgdf.lab.runs.results import outcome
 from sgdf.lab.sweeps import reproduce
 from sgdf.support.errors import UserError
 
@@ -16,7 +17,7 @@ SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
 
 @pytest.fixture
 def sgdf(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty folder; returns exit code and all that it said."""
+    """Run a command in an empty folder; returns the exit code and the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGDF_DATA", str(tmp_path / "data"))
 
@@ -25,8 +26,8 @@ def sgdf(tmp_path, monkeypatch, capsys):
             code = main(words)
         except SystemExit as error:
             code = error.code
-        said = capsys.readouterr()
-        return code, " ".join((said.out + said.err).split())
+        output = capsys.readouterr()
+        return code, " ".join((output.out + output.err).split())
 
     return command
 
@@ -36,12 +37,12 @@ def only_run(tmp_path):
     return folder
 
 
-def test_train_writes_a_run_and_says_where(sgdf, tmp_path):
-    code, said = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
+def test_train_writes_a_run_and_prints_where(sgdf, tmp_path):
+    code, output = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
     assert code == 0
     folder = only_run(tmp_path)
     assert folder.name.startswith("digits-mlp-sgdf-s0-")
-    assert folder.name in said
+    assert folder.name in output
     config = json.loads((folder / "config.json").read_text())
     assert config["settings"]["lr"] == 0.2
     assert config["epochs"] == 2
@@ -68,13 +69,13 @@ def test_settings_of_schedule_and_optimizer(sgdf, tmp_path):
 
 
 def test_several_seeds(sgdf, tmp_path):
-    code, said = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
+    code, output = sgdf("train", "digits", "--epochs", "1", "--seed", "0", "1", "--device", "cpu")
     assert code == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    assert "seed 1: best test accuracy" in said
+    assert "seed 1: best test accuracy" in output
 
 
-def test_a_toml_file_and_the_command_line_before_it(sgdf, tmp_path):
+def test_the_command_line_overrides_a_toml_file(sgdf, tmp_path):
     (tmp_path / "run.toml").write_text(
         'task = "digits"\noptimizer = "sgd"\nepochs = 9\n[set]\nlr = 0.01\nmomentum = 0.5\n'
     )
@@ -94,10 +95,10 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     words = ["train", "digits", "--optimizer", "mypkg.MyOpt", "--epochs", "1", "--device", "cpu"]
-    code, said = sgdf(*words)
+    code, output = sgdf(*words)
     assert code == 1
-    assert "needs a learning rate: --set lr=..." in said
-    code, said = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
+    assert "needs a learning rate: --set lr=..." in output
+    code, output = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
     assert code == 0
     assert only_run(tmp_path).name.startswith("digits-mlp-mypkg.MyOpt-s0-")
 
@@ -113,7 +114,7 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "lr"], "--set takes name=value, not 'lr'"),
         (["digits", "--set", "lr=fast"], "lr is a number, not 'fast'"),
         (["digits", "--set", "lr=nan"], "lr is a number, not 'nan'"),
-        (["digits", "--set", "batch=0"], "batch is a whole number from 1 on, not 0"),
+        (["digits", "--set", "batch=0"], "batch is an integer of at least 1, not 0"),
         (["digits", "--set", "clip=-1"], "clip is a positive norm"),
         (["digits", "--set", "clip=big"], "clip is a positive norm, not 'big'"),
         (["digits", "--set", "clip=1e999"], "clip is a positive norm, not inf"),
@@ -123,9 +124,9 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "schedule=5"], "there is no schedule 5; there are constant"),
         (["digits", "--set", "schedule=[5]"], "there is no schedule [5]; there are constant"),
         (["digits", "--set", "norms=maybe"], "norms is true or false, not 'maybe'"),
-        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be had in 33 pieces"),
+        (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be split into 33"),
         (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be built with"),
-        (["digits", "--seed", "-1"], "seed is a whole number from 0 on"),
+        (["digits", "--seed", "-1"], "seed is an integer of at least 0"),
         (["digits", "--epochs", "0"], "0 is not a positive number"),
         (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),
         (["digits", "--device", "tpu"], "no device 'tpu'"),
@@ -141,14 +142,14 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
 def test_mistakes_are_one_sentence(sgdf, tmp_path, words, answer):
     (tmp_path / "bad.toml").write_text("task = [1,")
     (tmp_path / "odd.toml").write_text('task = "digits"\nmodl = "cnn"')
-    code, said = sgdf("train", *words)
+    code, output = sgdf("train", *words)
     assert code in (1, 2)
-    assert answer in said
-    assert "Traceback" not in said
+    assert answer in output
+    assert "Traceback" not in output
     assert not list(tmp_path.glob("runs/*")), "a mistake leaves no folder behind"
 
 
-def test_a_config_that_is_none():
+def test_values_that_are_not_a_config():
     for values in ({}, {"version": "1"}, [], None):
         with pytest.raises(UserError, match="not the settings of a run"):
             configs.Config.from_json(values, "config.json")
@@ -160,7 +161,7 @@ def test_a_config_that_is_none():
         configs.Config.from_json({"version": 1}, "config.json")
 
 
-def test_a_name_stands_for_the_settings():
+def test_a_folder_name_identifies_the_settings():
     first = configs.make("cifar10")
     assert first.name == configs.make("cifar10").name
     assert first.name.startswith("cifar10-vgg11-sgdf-s0-")
@@ -185,13 +186,13 @@ def test_published_settings_are_the_default():
 
 
 def test_reproduce_runs_the_papers_cells_with_its_settings():
-    def planned(name: str, **said):
-        return reproduce.sweep_of(name, **said).configs
+    def planned(name: str, **arguments):
+        return reproduce.sweep_from_paper(name, **arguments).configs
 
     table = planned("cifar10-vgg11")
     assert len(table) == 30
     assert {config.seed for config in table} == {0, 1, 2}
-    assert all(configs.published(config) for config in table), "each stands beside its number"
+    assert all(published_value(config) for config in table), "each stands beside its number"
     (alone,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1])
     assert alone == configs.make("cifar10", model="vgg11", optimizer="sgd", seed=1)
     (small,) = planned("cifar10-vgg11", only=["sgd"], seeds=[1], overrides={"batch": 64})
@@ -204,30 +205,30 @@ def test_reproduce_runs_the_papers_cells_with_its_settings():
 def test_the_published_number_is_shown_beside_its_own_experiment_alone():
     result = {"status": "finished", "best_test_accuracy": 91.0, "best_epoch": 1,
               "final_test_accuracy": 90.0, "seconds": 1.0}  # fmt: skip
-    assert "(published 91.76)" in session.outcome(configs.make("cifar10"), result)
+    assert "(published 91.76)" in outcome(configs.make("cifar10"), result)
     for other in (
         configs.make("cifar10", epochs=8),
         configs.make("cifar10", overrides={"lr": 0.4}),
         configs.make("cifar10", data="synthetic"),
         configs.make("cifar10", model="resnet18"),
     ):
-        assert "published" not in session.outcome(other, result)
+        assert "published" not in outcome(other, result)
 
 
-def test_reproduce_alone_says_what_there_is(sgdf):
-    code, said = sgdf("reproduce")
+def test_reproduce_without_a_name_lists_the_presets(sgdf):
+    code, output = sgdf("reproduce")
     assert code == 0
     for name in ("cifar10-vgg11", "voc-fasterrcnn", "wgan-gp", "vit-l32-food101"):
-        assert name in said
+        assert name in output
 
 
-def test_reproduce_answers_wrong_names(sgdf):
+def test_reproduce_suggests_names(sgdf):
     words = ["reproduce", "momentum-factors", "--data", "synthetic", "--epochs", "1"]
-    code, said = sgdf(*words, "--only", "sgdd")
+    code, output = sgdf(*words, "--only", "sgdd")
     assert code == 1
-    assert "did you mean" in said
-    code, said = sgdf("reproduce", "cifar10-vgg12")
-    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in said
+    assert "did you mean" in output
+    code, output = sgdf("reproduce", "cifar10-vgg12")
+    assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in output
 
 
 def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):

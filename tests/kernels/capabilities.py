@@ -14,7 +14,7 @@ import torch
 
 HERE = Path(__file__).parent
 TESTS = (HERE, HERE.parent / "test_filter.py")
-#: Each includes those before it; the names are those that torch prints and ATEN_CPU_CAPABILITY takes.
+#: Each includes those before it. torch prints these names, and ATEN_CPU_CAPABILITY takes them.
 SETS = ("default", "avx2", "avx512")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf.lab.runs.config import Config, published
+from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.published import published_value
 from sgdf.report.labels import visible
 from sgdf.report.records import read_plans, read_runs
 from sgdf.support.errors import UserError
@@ -98,11 +99,11 @@ def paper_config(**changes: object) -> Config:
 
 
 def test_the_published_value_belongs_to_the_published_experiment() -> None:
-    value = published(paper_config())
+    value = published_value(paper_config())
     assert value is not None
     assert (value.mean, value.std) == (91.76, 0.11)
     explicit = made.config("sgdf", task="cifar10", correction=True)  # as fig:correction has it
-    assert published(explicit) == value
+    assert published_value(explicit) == value
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_the_published_value_belongs_to_the_published_experiment() -> None:
     ],
 )
 def test_and_to_no_other(other: Config) -> None:
-    assert published(other) is None
+    assert published_value(other) is None
 
 
 def test_invisible_characters_are_replaced() -> None:

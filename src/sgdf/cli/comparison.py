@@ -1,12 +1,13 @@
 """Run a comparison and show it: what `sgdf sweep`, `sgdf reproduce` and `sgdf demo` share."""
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
-from sgdf.cli.options import engine_from, place_for_engine, say
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps.plan import Sweep, run_all, write_plan
+from sgdf.cli.options import engine_arguments, say, sweep_context_from
+from sgdf.lab.sweeps.execute import run_all
+from sgdf.lab.sweeps.plan import Sweep, write_plan
 from sgdf.lab.train.distributed import is_team
 from sgdf.report import page, terminal
 from sgdf.report.labels import visible
@@ -19,19 +20,20 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Run everything; when finished or interrupted, show what there is."""
     if is_team():
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
-    place, console = place_for_engine(options), Console()
-    write_plan(sweep, place)
+    context, console = sweep_context_from(options), Console()
+    write_plan(sweep, context.out, context.command)
     try:
-        results = run_all(sweep.configs, place, console=console, **engine_from(options, place))
+        arguments = engine_arguments(options, context.device)
+        results = run_all(sweep.configs, context, console=console, **arguments)
     finally:
-        show(sweep, place, console)
+        show(sweep, context.out, console)
     if failed := sum(result["status"] == "failed" for result in results):
         raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
 
 
-def show(sweep: Sweep, place: Place, console: Console) -> None:
+def show(sweep: Sweep, out: Path, console: Console) -> None:
     """Print the tables, and write the page beside the runs."""
-    folders = (place.out / config.name for config in sweep.configs)
+    folders = (out / config.name for config in sweep.configs)
     records, skipped = read_runs(folder for folder in folders if folder.is_dir())
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
@@ -42,7 +44,7 @@ def show(sweep: Sweep, place: Place, console: Console) -> None:
     terminal.show(console, comparisons)
     if sweep.note:
         say(console, sweep.note)
-    file = place.out / f"{sweep.name}.html"
+    file = out / f"{sweep.name}.html"
     page.write(file, records, comparisons, title=sweep.title, skipped=skipped)
-    say(console, f"The runs are in {visible(place.out)}")
+    say(console, f"The runs are in {visible(out)}")
     say(console, f"The page is in {visible(file)}")

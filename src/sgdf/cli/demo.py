@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
-from sgdf.cli.options import Commands, add_engine, add_place, positive
+from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
 
 
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("demo", help="compare four optimizers on handwritten digits")
     parser.add_argument("--epochs", type=positive, default=None, help="epochs per run (default 20)")
-    add_engine(parser)
-    add_place(parser)
+    add_sweep_options(parser)
+    add_run_options(parser)
     parser.set_defaults(run=run, out=Path("runs", "demo"))
 
 
@@ -18,4 +18,4 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.cli import comparison
     from sgdf.lab.sweeps import demo
 
-    comparison.run(demo.sweep(options.epochs or demo.EPOCHS), options)
+    comparison.run(demo.demo_sweep(options.epochs or demo.EPOCHS), options)

@@ -1,19 +1,21 @@
-"""Options that several commands share, and what they mean.
+"""Options that several commands share, and the objects that they describe.
 
 Importing this needs no more than sgdf itself does: heavy imports wait until a command runs.
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf.lab.sweeps.plan import ENGINES
+import torch
+
+from sgdf.lab.sweeps import ENGINES
+from sgdf.support.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sgdf.lab.runs.session import Place
+    from sgdf.lab.runs.session import RunContext
 
 
 #: What `add_parser` is called on; argparse has no public name for it.
@@ -32,33 +34,52 @@ def positive(text: str) -> int:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if available)")
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device that --device names, which has to exist."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, ("cpu", "cuda")) from None
+    if device.type not in ("cpu", "cuda"):
+        raise unknown("device", name, ("cpu", "cuda"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"there is no device {name} here: try --device cpu")
+    return device
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="default $SGDF_DATA or ~/.cache/sgdf/data"
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the datasets are (default $SGDF_DATA or ~/.cache/sgdf/data)",
     )
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
+def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that trains."""
     add = parser.add_argument
     add_device(parser)
-    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="default %(default)s")
+    add("--out", type=Path, default=Path("runs"), metavar="DIR",
+        help="where to write the runs (default %(default)s)")  # fmt: skip
     add_data_dir(parser)
-    add("--tensorboard", action="store_true", help="write event files into the runs' folders")
-    add("--keep", type=positive, metavar="N", help="keep the weights of every Nth epoch and of the "
-        "start, for sgdf analyze")  # fmt: skip
-    add("--no-compile", action="store_true", help="on a GPU: start at once, train slower")
+    add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
+    add("--keep", type=positive, metavar="N",
+        help="keep the initial weights and those of every Nth epoch, for sgdf analyze")  # fmt: skip
+    add("--no-compile", action="store_true", help="on a GPU: start at once, but train slower")
 
 
-def place_from(options: argparse.Namespace) -> "Place":
-    from sgdf.lab.runs.session import Place, find_device
+def context_from(options: argparse.Namespace, device: torch.device) -> "RunContext":
+    from sgdf.lab.runs.session import RunContext
 
-    return Place(
+    return RunContext(
         out=options.out,
-        device=find_device(options.device),
+        device=device,
         data_dir=options.data_dir,
         compile=not options.no_compile,
         command=options.typed,
@@ -67,26 +88,39 @@ def place_from(options: argparse.Namespace) -> "Place":
     )
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs many runs."""
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that trains many runs."""
     add = parser.add_argument
-    add("--retry", action="store_true", help="run again what failed before")
-    add("--jobs", type=positive, metavar="N", help="processes (default: 1 on a GPU, else as cores)")
+    add("--retry", action="store_true", help="train runs again that failed before")
+    add("--jobs", type=positive, metavar="N",
+        help="worker processes (default: 1 on a GPU, one per core on a CPU)")  # fmt: skip
     add("--together", type=positive, default=3, metavar="N",
-        help="with one job on a GPU: runs at once in it (default %(default)s)")  # fmt: skip
-    add("--engine", choices=ENGINES, default="local", help="default %(default)s")
-    add("--address", metavar="HOST:PORT", help="of the Ray cluster (default: the one found here)")
-    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="on Ray (default 1)")
-    add("--gpus-per-run", type=float, metavar="N", help="on Ray (default: 1 on cuda, else 0)")
+        help="with one job on a GPU: runs side by side in it (default %(default)s)")  # fmt: skip
+    add("--engine", choices=ENGINES, default="local",
+        help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
+    add("--address", metavar="HOST:PORT",
+        help="the Ray cluster (default: the one on this machine)")  # fmt: skip
+    add("--cpus-per-run", type=float, default=1.0, metavar="N",
+        help="CPUs that Ray reserves (default 1)")  # fmt: skip
+    add("--gpus-per-run", type=float, metavar="N",
+        help="GPUs that Ray reserves (default: 1 with --device cuda, else 0)")  # fmt: skip
 
 
-def engine_from(options: argparse.Namespace, place: "Place") -> dict[str, Any]:
+def sweep_context_from(options: argparse.Namespace) -> "RunContext":
+    if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
+        device = torch.device("cuda")  # of the nodes: this machine may have none
+    else:
+        device = find_device(options.device)
+    return context_from(options, device)
+
+
+def engine_arguments(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """The keyword arguments of `run_all` that the command line gives."""
-    from sgdf.lab.sweeps.worker import cores
+    from sgdf.lab.sweeps.processes import available_cores
 
-    on_gpu = place.device.type == "cuda"
+    on_gpu = device.type == "cuda"
     return {
-        "jobs": options.jobs or (1 if on_gpu else cores()),
+        "jobs": options.jobs or (1 if on_gpu else available_cores()),
         "together": options.together if on_gpu else 1,
         "engine": options.engine,
         "address": options.address,
@@ -94,16 +128,6 @@ def engine_from(options: argparse.Namespace, place: "Place") -> dict[str, Any]:
         "gpus_per_run": options.gpus_per_run,
         "retry": options.retry,
     }
-
-
-def place_for_engine(options: argparse.Namespace) -> "Place":
-    """As `place_from`; but with Ray the GPUs belong to other machines than this one."""
-    if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
-        import torch
-
-        place = place_from(argparse.Namespace(**{**vars(options), "device": "cpu"}))
-        return replace(place, device=torch.device("cuda"))
-    return place_from(options)
 
 
 def say(console: "Console", sentence: str) -> None:

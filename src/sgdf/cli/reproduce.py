@@ -1,24 +1,25 @@
-"""`sgdf reproduce`: run a table or figure of the paper again."""
+"""`sgdf reproduce`: train the runs behind a table or figure of the paper."""
 
 import argparse
 
-from sgdf.cli.options import Commands, add_engine, add_place, positive
+from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.parse import parse_setting
 
 
 def add_to(commands: Commands) -> None:
-    parser = commands.add_parser("reproduce", help="run a table or figure of the paper again")
+    parser = commands.add_parser("reproduce", help="repeat a table or figure of the paper")
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="a table or figure (default: show which there are)")
-    add("--only", nargs="+", metavar="OPTIMIZER", help="default: all of the table")
+    add("name", nargs="?", metavar="NAME", help="a table or figure (default: list them)")
+    add("--only", nargs="+", metavar="OPTIMIZER", help="these only (default: all)")
     add("--seeds", type=int, nargs="+", help="default: the paper's")
     add("--epochs", type=positive, help="default: the paper's")
     add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
-    add("--data", choices=("real", "synthetic"), default="real", help="default %(default)s")
+    add("--data", choices=configs.DATA, default="real", help="default %(default)s")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
-        help="for all of its runs, as in sgdf train")  # fmt: skip
-    add_engine(parser)
-    add_place(parser)
+        help="a setting for all runs, as in sgdf train")  # fmt: skip
+    add_sweep_options(parser)
+    add_run_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -29,31 +30,31 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.cli import comparison
     from sgdf.lab.sweeps import reproduce
 
-    sweep = reproduce.sweep_of(
+    sweep = reproduce.sweep_from_paper(
         options.name,
         only=options.only,
         seeds=options.seeds,
         epochs=options.epochs,
         precision=options.precision,
         data=options.data,
-        overrides=dict(map(configs.parse_setting, options.set)),
+        overrides=dict(map(parse_setting, options.set)),
     )
     comparison.run(sweep, options)
 
 
 def show_presets() -> None:
-    """What can be asked for, and how much of it there is."""
+    """List the presets with their sizes."""
     from rich.console import Console
     from rich.table import Table
 
     from sgdf.lab import paper
 
-    shown = Table(title="sgdf reproduce NAME: the paper's tables and figures")
+    table = Table(title="sgdf reproduce NAME: the paper's tables and figures")
     for column in ("name", "what"):
-        shown.add_column(column)
+        table.add_column(column)
     for column in ("settings", "seeds", "epochs"):
-        shown.add_column(column, justify="right")
+        table.add_column(column, justify="right")
     for preset in paper.PRESETS.values():
         counts = len(preset.cells), len(preset.seeds), preset.epochs
-        shown.add_row(preset.name, preset.title, *map(str, counts))
-    Console().print(shown)
+        table.add_row(preset.name, preset.title, *map(str, counts))
+    Console().print(table)

@@ -2,18 +2,15 @@
 
 import argparse
 import shlex
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sgdf.cli.options import Commands, add_place, place_from, positive
+from sgdf.cli.options import Commands, add_run_options, context_from, find_device, positive
 from sgdf.lab import models, optimizers, tasks
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.parse import parse_setting, read_toml
 from sgdf.support.errors import UserError, unknown
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: Options that a TOML file may have too.
 IN_FILE = ("task", "model", "optimizer", "seed", "epochs", "precision", "data")
@@ -22,26 +19,28 @@ IN_FILE = ("task", "model", "optimizer", "seed", "epochs", "precision", "data")
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("train", help="train a model on a task; a killed run resumes")
     add = parser.add_argument
-    add("task", nargs="?", metavar="TASK", help=f"of {', '.join(tasks.TASKS)}")
-    others = (name for task in tasks.TASKS.values() for name in task.models)
-    names = ", ".join(dict.fromkeys((*models.NAMES, *others)))
-    add("--model", help=f"of {names}, as the task takes them (default: the task's)")
-    add(
-        "--optimizer",
-        help=f"of {', '.join(optimizers.OPTIMIZERS)}, or package.Class (default sgdf)",
-    )
-    add("--seed", type=int, nargs="+", help="several seeds train together (default 0)")
+    add("task", nargs="?", metavar="TASK", help=f"one of {', '.join(tasks.TASKS)}")
+    add("--model", help=f"one of {model_names()}, as the task allows (default: the task's)")
+    names = ", ".join(optimizers.OPTIMIZERS)
+    add("--optimizer", help=f"one of {names}, or package.Class (default sgdf)")
+    add("--seed", type=int, nargs="+", help="one or more, a run for each (default 0)")
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")
-    add("--data", choices=("real", "synthetic"), help="synthetic: a stand-in of the same shape")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of the optimizer, of the "
-        f"task ({task_options()}), or: batch, schedule, milestones, drop, clip, accumulate, "
-        "validation, norms")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="any of these in a TOML file")
-    add("--shard", action="store_true", help="under torchrun: each process keeps its share of the "
-        "weights (FSDP2)")  # fmt: skip
-    add_place(parser)
+    add("--data", choices=configs.DATA,
+        help="synthetic: generated data of the same shape (default real)")  # fmt: skip
+    add("--set", action="append", default=[], metavar="NAME=VALUE",
+        help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
+        "schedule, milestones, drop, clip, accumulate, validation, norms)")  # fmt: skip
+    add("--config", type=Path, metavar="FILE", help="a TOML file with any of the options above")
+    add("--shard", action="store_true",
+        help="under torchrun: split the weights among the processes (FSDP2)")  # fmt: skip
+    add_run_options(parser)
     parser.set_defaults(run=run)
+
+
+def model_names() -> str:
+    others = (name for task in tasks.TASKS.values() for name in task.models)
+    return ", ".join(dict.fromkeys((*models.NAMES, *others)))
 
 
 def task_options() -> str:
@@ -51,50 +50,48 @@ def task_options() -> str:
 
 def configs_from(options: argparse.Namespace) -> list[Config]:
     """A run for every seed; the command line overrides the file."""
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
     if options.config:
-        said = configs.read_toml(options.config)
-        overrides = said.pop("set", {})
-        for name in said:
+        given = read_toml(options.config)
+        overrides = given.pop("set", {})
+        for name in given:
             if name not in IN_FILE:
                 raise unknown(f"setting in {options.config}:", name, (*IN_FILE, "set"))
-    said |= {n: getattr(options, n) for n in IN_FILE if getattr(options, n) is not None}
-    overrides |= dict(map(configs.parse_setting, options.set))
-    if "task" not in said:
+    given |= {n: getattr(options, n) for n in IN_FILE if getattr(options, n) is not None}
+    overrides |= dict(map(parse_setting, options.set))
+    if "task" not in given:
         raise UserError(f"which task? There are {', '.join(tasks.TASKS)}")
-    seeds = said.pop("seed", 0)
+    seeds = given.pop("seed", 0)
     return [
-        configs.make(**said, seed=seed, overrides=overrides)
+        configs.make(**given, seed=seed, overrides=overrides)
         for seed in (seeds if isinstance(seeds, list) else [seeds])
     ]
 
 
 def run(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from sgdf.lab.runs.session import find_device, train
+    from sgdf.lab.runs.session import train
     from sgdf.lab.train import distributed
 
-    wanted = configs_from(options)
+    runs = configs_from(options)
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
-        place = replace(place_from(options), device=device)
-        console = Console(quiet=team.rank > 0)
-        # A GPU has room for several runs at once, a CPU or a team has not.
+        context = context_from(options, device)
+        # A GPU has room for several runs at once; a CPU or a team has not.
         side_by_side = device.type == "cuda" and team.size == 1
         results: list[dict[str, Any]] = []
-        for group in [wanted] if side_by_side else [[config] for config in wanted]:
-            results += train(group, place, console, team)
-    show(wanted, results, place.out, console)
+        for group in [runs] if side_by_side else [[config] for config in runs]:
+            results += train(group, context, team=team)
+    show(runs, results, context.out, quiet=team.rank > 0)
 
 
-def show(
-    wanted: list[Config], results: list[dict[str, Any]], out: Path, console: "Console"
-) -> None:
-    """How every run ended, and where it is."""
-    from sgdf.lab.runs.session import outcome
+def show(runs: list[Config], results: list[dict[str, Any]], out: Path, *, quiet: bool) -> None:
+    """Print how every run ended, and where it is."""
+    from rich.console import Console
 
-    for config, result in zip(wanted, results, strict=True):
+    from sgdf.lab.runs.results import outcome
+
+    console = Console(quiet=quiet)
+    for config, result in zip(runs, results, strict=True):
         where = shlex.quote(str(out / config.name))
         console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)
     failed = sum(result["status"] == "failed" for result in results)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sgdf.lab.runs.config import Config, frozen, is_number
+from sgdf.lab.runs.config import Config, is_number
 from sgdf.lab.tasks import Task
 from sgdf.report.labels import protocol_words, settings_words, visible
-from sgdf.report.records import RunRecord, task_of
+from sgdf.report.records import RunRecord
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunCell:
 
     @property
     def task(self) -> Task:
-        return task_of(self.config)
+        return self.config.task_definition
 
     @property
     def learning_rate(self) -> float | None:
@@ -46,11 +46,11 @@ def cells_by_task(
     present: dict[Any, list[RunRecord]] = {}
     missing: dict[Any, list[Config]] = {}
     for record in sorted(records, key=lambda record: record.config.seed):
-        present.setdefault(cell_key(record.config), []).append(record)
+        present.setdefault(record.config.cell_key, []).append(record)
     names = {record.config.name for of_cell in present.values() for record in of_cell}
     for config in planned:
         if config.name not in names:
-            missing.setdefault(cell_key(config), []).append(config)
+            missing.setdefault(config.cell_key, []).append(config)
     groups: dict[tuple[str, str], list[RunCell]] = {}
     for key in present.keys() | missing.keys():
         of_cell, absent = present.get(key, []), missing.get(key, [])
@@ -59,10 +59,6 @@ def cells_by_task(
         cell = RunCell(config, tuple(of_cell), seeds)
         groups.setdefault((cell.task.name, config.model), []).append(cell)
     return [labelled(groups[place]) for place in sorted(groups)]
-
-
-def cell_key(config: Config) -> Any:
-    return frozen({**config.as_json(), "seed": None})
 
 
 def labelled(cells: Sequence[RunCell]) -> list[RunCell]:

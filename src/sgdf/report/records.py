@@ -9,18 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab import tasks
 from sgdf.lab.runs import disk
 from sgdf.lab.runs.config import Config, is_number
-from sgdf.lab.tasks import Metric, Task
+from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
 from sgdf.support.errors import UserError
 
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
-
-
-def task_of(config: Config) -> Task:
-    return tasks.find(config.task)
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class RunRecord:
 
     @property
     def metric(self) -> Metric:
-        return task_of(self.config).metric
+        return self.config.task_definition.metric
 
     @cached_property
     def metric_by_epoch(self) -> dict[int, float]:
@@ -150,7 +145,7 @@ def read_run(folder: Path) -> RunRecord:
     if result and status not in STATUSES:
         raise UserError(f"{folder / 'result.json'} has the unknown status {status!r}")
     metrics = disk.read_lines(folder / "metrics.jsonl")
-    metric = task_of(config).metric
+    metric = config.task_definition.metric
     check_metrics(metrics, metric, folder / "metrics.jsonl")
     if status == "finished" and len(metrics) != config.epochs:
         raise UserError(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import scipy.stats  # type: ignore[import-untyped]
 
 from sgdf.lab.paper import PublishedValue
-from sgdf.lab.runs.config import Config, published
+from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.published import published_value
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell, cells_by_task
 from sgdf.report.records import RunRecord
@@ -127,7 +128,7 @@ def compare_cell(
 ) -> ComparisonRow:
     finished = list(cell.finished.values())
     best = spread([record.best for record in finished])
-    value = published(cell.config)
+    value = published_value(cell.config)
     times = [seconds for record in cell.records for seconds in record.seconds.values()]
     rival = reference if finished and cell is not reference else None
     return ComparisonRow(
@@ -236,7 +237,7 @@ def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCe
     """SGDF if it has finished, else any: the chosen, else the published, else the most seeds."""
     able = sorted((cell for cell in cells if cell.finished), key=lambda cell: -len(cell.finished))
     able = [cell for cell in able if cell.optimizer == "sgdf"] or able
-    for preferred in (lambda cell: cell in chosen, lambda cell: published(cell.config), bool):
+    for preferred in (lambda cell: cell in chosen, lambda cell: published_value(cell.config), bool):
         if cell := next(filter(preferred, able), None):
             return cell
     return None

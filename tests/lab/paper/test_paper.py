@@ -11,6 +11,7 @@ import sgdf
 from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.paper import presets
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import follows_paper
 from sgdf.lab.train.schedules import SCHEDULES
 from sgdf.support.errors import UserError
 
@@ -182,7 +183,7 @@ def test_presets_can_be_run(preset):
         config = configs.make(
             cell.task, model=cell.model, optimizer=cell.optimizer, overrides=cell.overrides
         )
-        assert configs.follows_paper(config), "the defaults of a task are the paper's protocol"
+        assert follows_paper(config), "the defaults of a task are the paper's protocol"
         check(cell.optimizer, {**paper.settings(cell.task, cell.optimizer), **cell.overrides})
 
 

@@ -1,8 +1,8 @@
-"""Starts `sgdf` as often as test_runs.py likes, and pays for importing torch only once.
+"""Starts `sgdf` again and again, and imports torch only once.
 
-A server that never runs a torch operation itself: it forks a child for every start, which calls
-the command line. The child can be told to come to grief at one of its disk operations, and to
-list them all. A request and its answer are a line of JSON each, on standard input and output.
+A server that runs no torch operation itself: it forks a child for every start, which calls the
+command line. A fault can be injected into one of the child's disk operations, and all of them can
+be traced. A request and its answer are one line of JSON each, on standard input and output.
 """
 
 import builtins
@@ -22,34 +22,34 @@ from typing import Any
 WRAPPED = ("open", "replace", "fsync", "mkdir", "unlink", "write", "ftruncate")  # of os
 
 
-class Grief:
-    """Counts the child's disk operations by name, like `replace last.pt`, and spoils one."""
+class Fault:
+    """Counts the child's disk operations by name, like `replace last.pt`, and fails at one."""
 
     def __init__(self, op: str = "", nth: int = 0, do: str = "", trace: str | None = None) -> None:
         self.op, self.nth, self.do, self.trace = op, nth, do, trace
         self.seen: Counter[str] = Counter()
         self.disk_is_full = False
 
-    def meet(self, name: str, half: Callable[[], object] = lambda: None) -> None:
+    def check(self, name: str, half: Callable[[], object] = lambda: None) -> None:
         """Called before every operation; `half` does half of it, where that is possible."""
         if self.disk_is_full and not name.startswith("unlink"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.trace:
             with io.open(self.trace, "a") as file:  # noqa: UP020, the other open is wrapped
                 file.write(name + "\n")
-        is_it = name == self.op and self.seen[name] == self.nth
+        is_here = name == self.op and self.seen[name] == self.nth
         self.seen[name] += 1
-        if is_it:
-            if self.do in ("SIGKILL", "full", "sleep"):  # after these it does not go on
+        if is_here:
+            if self.do in ("SIGKILL", "full", "sleep"):  # the operation is never completed
                 half()
-            self.strike(name)
+            self.trigger(name)
 
-    def strike(self, name: str) -> None:
+    def trigger(self, name: str) -> None:
         if self.do == "full":
             self.disk_is_full = True
-            self.meet(name)
+            self.check(name)
         elif self.do == "sleep":
-            time.sleep(60)  # until the test has seen it, and kills
+            time.sleep(60)  # until the test kills this process
         else:
             for word in self.do.split():
                 os.kill(os.getpid(), getattr(signal, word))
@@ -58,15 +58,15 @@ class Grief:
 class File:
     """A file whose writes can fail half way."""
 
-    def __init__(self, file: Any, name: str, grief: Grief) -> None:
-        self.file, self.name, self.grief = file, name, grief
+    def __init__(self, file: Any, name: str, fault: Fault) -> None:
+        self.file, self.name, self.fault = file, name, fault
 
     def write(self, text: Any) -> int:
         def half() -> None:
             self.file.write(text[: len(text) // 2])
             self.file.flush()
 
-        self.grief.meet(f"write {self.name}", half)
+        self.fault.check(f"write {self.name}", half)
         return int(self.file.write(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -79,8 +79,8 @@ class File:
         self.file.close()
 
 
-def spoil(out: Path, grief: Grief) -> None:
-    """Let every disk operation on something below `out` meet its grief first."""
+def inject(out: Path, fault: Fault) -> None:
+    """Check for the fault before every disk operation on something below `out`."""
 
     def name_of(what: Any) -> str | None:
         place = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
@@ -91,20 +91,20 @@ def spoil(out: Path, grief: Grief) -> None:
     def wrapped(word: str) -> Callable[..., Any]:
         operation = getattr(os, word)
 
-        def meet_and_do(what: Any, *rest: Any, **others: Any) -> Any:
+        def check_and_do(what: Any, *rest: Any, **others: Any) -> Any:
             name = name_of(rest[0] if word == "replace" else what)
             if name is not None:
-                grief.meet(f"{word} {name}")
+                fault.check(f"{word} {name}")
             return operation(what, *rest, **others)
 
-        return meet_and_do
+        return check_and_do
 
     def open_wrapped(what: Any, mode: str = "r", *rest: Any, **others: Any) -> Any:
         name = None if mode in ("r", "rb") else name_of(what)
         if name is None:
             return io.open(what, mode, *rest, **others)  # noqa: UP020
-        grief.meet(f"open {name}")
-        return File(io.open(what, mode, *rest, **others), name, grief)  # noqa: UP020
+        fault.check(f"open {name}")
+        return File(io.open(what, mode, *rest, **others), name, fault)  # noqa: UP020
 
     for word in WRAPPED:
         setattr(os, word, wrapped(word))
@@ -123,10 +123,10 @@ def child(request: dict[str, Any]) -> int:
     os.dup2(log, 2)
     torch.set_num_threads(1)
     disk.SAVING_SHARE = request.get("saving_share", disk.SAVING_SHARE)
-    if not request["sync"]:  # what a killed process wrote is there without it
+    if not request.get("sync"):  # what a killed process wrote survives without it
         os.fsync = lambda descriptor: None
-    if request.get("grief"):
-        spoil(Path(request["out"]), Grief(**request["grief"]))
+    if request.get("fault"):
+        inject(Path(request["out"]), Fault(**request["fault"]))
     return main([*request["argv"], "--out", request["out"]])
 
 
@@ -152,7 +152,9 @@ def fork(request: dict[str, Any]) -> int:
 def serve() -> None:
     import torch._dynamo  # noqa: F401, every optimizer imports it
 
-    import sgdf.lab.train  # noqa: F401
+    import sgdf.cli.main
+    import sgdf.lab.runs.session
+    import sgdf.lab.tasks.classify  # noqa: F401
 
     gc.collect()
     gc.freeze()  # a child that collects would copy all of it
@@ -169,7 +171,7 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
     for pid in running:  # the tests are over
         os.kill(pid, signal.SIGKILL)
-    os._exit(0)  # taking all down in order takes a second
+    os._exit(0)  # an orderly exit takes a second
 
 
 if __name__ == "__main__":

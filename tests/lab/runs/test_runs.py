@@ -1,4 +1,4 @@
-"""A run on disk: whatever happens to the process, the same command ends with the same numbers."""
+"""A run on disk: whatever happens to the process, repeating the command gives the same numbers."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-from lab.runs import run_driver
+from lab.runs.commands import EVERY_EPOCH, Ended, Server, fault, folder_in
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs import disk, session
@@ -32,61 +32,6 @@ TRAIN = ("train", "digits", "--data", "synthetic", "--device", "cpu")
 SHORT = (*TRAIN, "--set", "batch=512", "--epochs", "3")
 LONG = (*TRAIN, "--set", "batch=128", "--epochs", "40")
 CPU = torch.device("cpu")
-EVERY_EPOCH = 1e9  # the share of the time that saving may take: no save is ever put off
-
-
-# --- starting the command line ------------------------------------------------------------------
-
-
-@dataclass
-class Ended:
-    code: int  # minus the signal that killed it
-    said: str
-
-
-class Started:
-    """A process that runs `sgdf`."""
-
-    def __init__(self, server: "Server", pid: int, log: Path) -> None:
-        self.server, self.pid, self.log = server, pid, log
-
-    def wait(self) -> Ended:
-        return Ended(self.server.ask(wait=self.pid), self.log.read_text())
-
-    def send(self, *signals: signal.Signals) -> None:
-        for s in signals:
-            os.kill(self.pid, s)
-
-
-class Server:
-    """The process behind run_driver.py."""
-
-    def __init__(self) -> None:
-        plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        self.process = subprocess.Popen(
-            [sys.executable, run_driver.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**plain, "OMP_NUM_THREADS": "1", "SGDF_COMMIT": "none"},
-        )
-        assert self.process.stdout
-        assert self.process.stdout.readline() == "ready\n"
-
-    def ask(self, **request: Any) -> int:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return int(json.loads(self.process.stdout.readline()))
-
-    def start(self, argv: tuple[str, ...], out: Path, **request: Any) -> Started:
-        log = request.pop("log", out.with_name(out.name + ".log"))
-        request |= {"argv": argv, "out": str(out), "log": str(log), "sync": argv == LONG}
-        return Started(self, self.ask(**request), log)
-
-    def run(self, argv: tuple[str, ...], out: Path, **request: Any) -> Ended:
-        return self.start(argv, out, **request).wait()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +43,7 @@ def server() -> Iterator[Server]:
 
 @dataclass
 class Undisturbed:
-    """What a run that nothing happens to leaves."""
+    """The files of an uninterrupted run."""
 
     metrics: bytes
     result: dict[str, Any]
@@ -109,29 +54,29 @@ class Undisturbed:
 def undisturbed(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[tuple[str, ...]], Undisturbed]:
-    found: dict[tuple[str, ...], Undisturbed] = {}
+    cache: dict[tuple[str, ...], Undisturbed] = {}
 
     def of(argv: tuple[str, ...]) -> Undisturbed:
-        if argv not in found:
+        if argv not in cache:
             out = tmp_path_factory.mktemp("undisturbed")
             start = time.monotonic()
-            ended = server.run(argv, out)
+            ended = server.run(argv, out, sync=argv == LONG)
             seconds = time.monotonic() - start
-            assert ended.code == 0, ended.said
+            assert ended.code == 0, ended.output
             metrics = (folder_in(out) / "metrics.jsonl").read_bytes()
-            found[argv] = Undisturbed(metrics, result_in(out), seconds)
-        return found[argv]
+            cache[argv] = Undisturbed(metrics, result_in(out), seconds)
+        return cache[argv]
 
     return of
 
 
 @pytest.fixture
 def ends_the_same(server: Server, undisturbed: Any, tmp_path: Path) -> Callable[..., Ended]:
-    """Start the command once more: it comes to the end that it would have come to undisturbed."""
+    """Repeat the command: it ends with the metrics and the result of an uninterrupted run."""
 
     def check(argv: tuple[str, ...] = SHORT, out: Path = tmp_path / "out") -> Ended:
-        ended = server.run(argv, out)
-        assert ended.code == 0, ended.said
+        ended = server.run(argv, out, sync=argv == LONG)
+        assert ended.code == 0, ended.output
         expected = undisturbed(argv)
         assert (folder_in(out) / "metrics.jsonl").read_bytes() == expected.metrics
         assert without_times(result_in(out)) == without_times(expected.result)
@@ -145,11 +90,6 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def folder_in(out: Path) -> Path:
-    [folder] = out.iterdir()
-    return folder
-
-
 def result_in(out: Path) -> dict[str, Any]:
     return dict(json.loads((folder_in(out) / "result.json").read_text()))
 
@@ -159,17 +99,17 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_in(out: Path) -> int:
-    """Epochs that metrics.jsonl tells of."""
+    """Epochs in metrics.jsonl."""
     return sum(path.read_bytes().count(b"\n") for path in out.glob("*/metrics.jsonl"))
 
 
 def epochs_saved(out: Path, name: str = "last.pt") -> int:
-    """What a checkpoint holds; fails where it is not whole."""
+    """The epochs in a checkpoint; raises if it is damaged."""
     return int(disk.read_checkpoint(folder_in(out) / name, torch.device("cpu"))["epoch"])
 
 
 def state_of(pid: int) -> str:
-    """Of a process: R runs, S sleeps, T is stopped, Z has ended and is not yet waited for."""
+    """State of a process: R running, S sleeping, T stopped, Z zombie."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -180,20 +120,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def grief(op: str, do: str, nth: int = 0) -> dict[str, Any]:
-    return {"grief": {"op": op, "nth": nth, "do": do}, "saving_share": EVERY_EPOCH}
-
-
 # --- kill -9 ------------------------------------------------------------------------------------
 
 
 def size_of(path: Path) -> int:
-    """0 as well for a file that was renamed meanwhile."""
+    """0 for a file that was renamed in the meantime."""
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
     expected = undisturbed(LONG)
     chance = random.Random(2411)
@@ -203,11 +140,11 @@ def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
         delay: float | str = chance.uniform(0, 0.6 * expected.seconds)
         if len(story) in (3, 7):
             delay = "in the middle of a checkpoint"
-            stuck = grief("write last.pt.new", "sleep", nth=chance.randrange(100))
-            started = server.start(LONG, out, **stuck)
+            stuck = fault("write last.pt.new", "sleep", nth=chance.randrange(100))
+            started = server.start(LONG, out, sync=True, **stuck)
             wait_until(lambda: any(map(size_of, out.glob("*/last.pt.new"))))
         else:
-            started = server.start(LONG, out)
+            started = server.start(LONG, out, sync=True)
             time.sleep(delay)
         started.send(signal.SIGKILL)
         if started.wait().code == 0:  # it was faster
@@ -225,15 +162,16 @@ def operations(server: Server, tmp_path_factory: pytest.TempPathFactory) -> list
     """The disk operations of a short run, in order."""
     out = tmp_path_factory.mktemp("traced") / "out"
     trace = out.with_name("trace")
-    ended = server.run(SHORT, out, grief={"trace": str(trace)}, saving_share=EVERY_EPOCH)
-    assert ended.code == 0, ended.said
+    ended = server.run(SHORT, out, fault={"trace": str(trace)}, saving_share=EVERY_EPOCH)
+    assert ended.code == 0, ended.output
     return trace.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_killed_at_any_disk_operation(server, operations, ends_the_same, tmp_path):
-    """Before it, or half way through a write; of the hundreds that a checkpoint is, at some.
+    """Before each one, or half way through a write. A checkpoint has hundreds: at some of them.
 
-    Opening a file, or waiting for the disk, leaves nothing that the next moment does not.
+    A kill at `open` or `fsync` leaves the same files as one at the next operation.
     """
     seen: Counter[str] = Counter()
     moments = []
@@ -249,25 +187,25 @@ def test_killed_at_any_disk_operation(server, operations, ends_the_same, tmp_pat
             continue
         out = tmp_path / str(i) / "out"
         out.parent.mkdir()
-        ended = server.run(SHORT, out, **grief(op, "SIGKILL", nth))
+        ended = server.run(SHORT, out, **fault(op, "SIGKILL", nth))
         assert ended.code == -signal.SIGKILL, (op, nth, ended)
         print("killed at", op, nth)
         ends_the_same(out=out)
 
 
 def test_the_lists_are_cut_back_to_the_checkpoint(server, undisturbed, ends_the_same, out):
-    killed = server.run(SHORT, out, **grief("write metrics.jsonl", "SIGKILL", nth=1))
+    killed = server.run(SHORT, out, **fault("write metrics.jsonl", "SIGKILL", nth=1))
     assert killed.code == -signal.SIGKILL
     path = folder_in(out) / "metrics.jsonl"
     first, rest = path.read_bytes().splitlines(keepends=True)
     assert not rest.endswith(b"\n")
-    assert server.run(SHORT, out, **grief("replace env.json", "SIGINT")).code == 130
+    assert server.run(SHORT, out, **fault("replace env.json", "SIGINT")).code == 130
     assert path.read_bytes() == first
     ends_the_same()
 
 
-def test_a_file_is_on_disk_before_it_takes_its_place(operations):
-    """What a loss of power asks for, which no test can cause."""
+def test_a_file_is_flushed_before_it_replaces_another(operations):
+    """A loss of power requires it, and no test can cause one."""
     for i, op in enumerate(operations):
         if op.startswith("replace") and op != "replace previous.pt":
             name = op.removeprefix("replace ")
@@ -276,8 +214,8 @@ def test_a_file_is_on_disk_before_it_takes_its_place(operations):
             assert operations[i + 2] == "fsync folder"
 
 
-def test_a_result_says_that_the_lists_are_whole(server, operations):
-    """Lines are added without waiting for the disk, so that the end has to."""
+def test_the_lists_are_flushed_before_the_result(server, operations):
+    """Appending a line does not flush."""
     end = operations.index("replace result.json")
     last_line = max(i for i, op in enumerate(operations) if op == "write times.jsonl")
     assert {"fsync metrics.jsonl.new", "fsync times.jsonl.new"} <= {*operations[last_line:end]}
@@ -290,8 +228,8 @@ def test_a_result_says_that_the_lists_are_whole(server, operations):
 def two_epochs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run that was killed in its third epoch: both its checkpoints are there."""
     out = tmp_path_factory.mktemp("two") / "out"
-    ended = server.run(SHORT, out, **grief("open metrics.jsonl", "SIGKILL", nth=2))
-    assert ended.code == -signal.SIGKILL, ended.said
+    ended = server.run(SHORT, out, **fault("open metrics.jsonl", "SIGKILL", nth=2))
+    assert ended.code == -signal.SIGKILL, ended.output
     assert (epochs_saved(out), epochs_saved(out, "previous.pt")) == (2, 1)
     return out
 
@@ -325,9 +263,9 @@ def replace_by_folder(path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, empty, flip, replace_by_folder])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, half_done, ends_the_same):
     damage(half_done / "last.pt")
-    said = ends_the_same().said
+    output = ends_the_same().output
     assert re.search(
-        rf"{half_done}/last.pt is damaged \(.+\), kept as .+: the one before it is used", said
+        rf"{half_done}/last.pt is damaged \(.+\), kept as .+: the one before it is used", output
     )
     assert json.loads((half_done / "env.json").read_text())["from_epoch"] == 1
 
@@ -335,26 +273,24 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, half_done
 def test_two_damaged_checkpoints_start_the_run_again(half_done, ends_the_same):
     cut(half_done / "last.pt")
     flip(half_done / "previous.pt")
-    said = ends_the_same().said
+    output = ends_the_same().output
     for name in ("last.pt", "previous.pt"):
         assert re.search(
-            rf"{half_done}/{name} is damaged \(.+\), kept as .+: the run starts again", said
+            rf"{half_done}/{name} is damaged \(.+\), kept as .+: the run starts again", output
         )
     assert json.loads((half_done / "env.json").read_text())["from_epoch"] == 0
 
 
-def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(
-    server, half_done, ends_the_same, out
-):
+def test_a_damaged_checkpoint_does_not_replace_an_intact_one(server, half_done, ends_the_same, out):
     cut(half_done / "last.pt")
-    ended = server.run(SHORT, out, **grief("replace last.pt", "SIGKILL"))
-    assert ended.code == -signal.SIGKILL, ended.said
+    ended = server.run(SHORT, out, **fault("replace last.pt", "SIGKILL"))
+    assert ended.code == -signal.SIGKILL, ended.output
     assert epochs_saved(out, "previous.pt") == 1
     ends_the_same()
 
 
 def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
-    """It is noticed, or it is in a gap between the parts and changes nothing."""
+    """Unless it lies in a gap between the parts and changes nothing."""
     cpu = torch.device("cpu")
     good = folder_in(two_epochs) / "last.pt"
     data, expected = good.read_bytes(), disk.read_checkpoint(good, cpu)
@@ -364,7 +300,7 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x10]) + data[i + 1 :])
         try:
             read = disk.read_checkpoint(path, cpu)
-        except disk.Damaged:
+        except disk.DamagedCheckpoint:
             noticed += 1
         else:
             torch.testing.assert_close(read, expected, rtol=0, atol=0)
@@ -385,7 +321,7 @@ def test_a_checkpoint_runs_no_code(half_done, ends_the_same, tmp_path):
     touched = tmp_path / "touched"
     checkpoint = torch.load(half_done / "last.pt", weights_only=True)
     torch.save({**checkpoint, "more": Malicious(touched)}, half_done / "last.pt")
-    assert "last.pt is damaged" in ends_the_same().said
+    assert "last.pt is damaged" in ends_the_same().output
     assert not touched.exists()
     torch.load(half_done / "last.pt.damaged", weights_only=False)
     assert touched.exists()  # it would have been
@@ -393,7 +329,7 @@ def test_a_checkpoint_runs_no_code(half_done, ends_the_same, tmp_path):
 
 def test_a_checkpoint_of_something_else_is_damaged(half_done, ends_the_same):
     torch.save({"weights": torch.zeros(3)}, half_done / "last.pt")
-    assert "last.pt is damaged (it is not the checkpoint of a run)" in ends_the_same().said
+    assert "last.pt is damaged (it is not the checkpoint of a run)" in ends_the_same().output
 
 
 # --- a full disk --------------------------------------------------------------------------------
@@ -422,10 +358,10 @@ FULL = re.compile(
     ],
 )
 def test_a_disk_that_fills_up(op, nth, saved, server, ends_the_same, out):
-    ended = server.run(SHORT, out, **grief(op, "full", nth))
+    ended = server.run(SHORT, out, **fault(op, "full", nth))
     assert ended.code == 1, ended
-    assert FULL.search(ended.said), ended.said
-    assert "Traceback" not in ended.said
+    assert FULL.search(ended.output), ended.output
+    assert "Traceback" not in ended.output
     assert not list(out.rglob("*.new")), "left behind"
     if saved is not None:
         assert epochs_saved(out) == saved
@@ -437,10 +373,10 @@ def test_a_disk_that_fills_up(op, nth, saved, server, ends_the_same, out):
     [("write 2.pt.new", 30, "full"), ("write 2.pt.new", 30, "SIGKILL"), ("replace 2.pt", 0, "full"),
      ("replace 2.pt", 0, "SIGKILL"), ("write last.pt.new", 250, "SIGKILL")],
 )  # fmt: skip
-def test_kept_weights_are_whole_whatever_happens(op, nth, do, server, undisturbed, out, tmp_path):
-    """They are those of an undisturbed run, also of epochs before and after the interruption."""
+def test_kept_weights_survive_interruptions(op, nth, do, server, undisturbed, out, tmp_path):
+    """They equal those of an uninterrupted run, before and after the interruption."""
     keeping = (*SHORT, "--keep", "1")
-    ended = server.run(keeping, out, **grief(op, do, nth))
+    ended = server.run(keeping, out, **fault(op, do, nth))
     assert ended.code != 0
     for epoch in disk.kept_epochs(folder_in(out)):
         disk.read_checkpoint(disk.kept_path(folder_in(out), epoch), CPU)
@@ -464,7 +400,7 @@ def test_kept_weights_are_whole_whatever_happens(op, nth, do, server, undisturbe
     assert all(torch.equal(ours["model"][name], last[name]) for name in last)
 
 
-def test_weights_of_some_epochs_alone_are_kept(server, out):
+def test_weights_of_every_second_epoch_are_kept(server, out):
     assert server.run((*SHORT, "--keep", "2"), out).code == 0
     assert disk.kept_epochs(folder_in(out)) == [0, 2]
     with pytest.raises(UserError, match=r"of epoch 1: it has those of 0, 2"):
@@ -475,7 +411,7 @@ def test_weights_of_some_epochs_alone_are_kept(server, out):
 
 @pytest.fixture
 def file_system(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A file system of its own; called again, it changes the one there is."""
+    """A function that mounts a file system; called again, it remounts it with other options."""
     path = tmp_path / "disk"
     mounted = False
 
@@ -500,12 +436,12 @@ def test_a_disk_that_is_really_full(server, file_system, two_epochs, ends_the_sa
     out = file_system("size=4k") / "out"
     ended = server.run(SHORT, out, log=out.parent.with_name("log"), saving_share=EVERY_EPOCH)
     assert ended.code == 1, ended
-    assert FULL.search(ended.said), ended.said
+    assert FULL.search(ended.output), ended.output
     one = (folder_in(two_epochs) / "last.pt").stat().st_size
     file_system(f"size={8 * 4096 + int(1.5 * one)}")  # room for one checkpoint, not for two
     ended = server.run(SHORT, out, log=out.parent.with_name("log"), saving_share=EVERY_EPOCH)
     assert ended.code == 1, ended
-    assert FULL.search(ended.said), ended.said
+    assert FULL.search(ended.output), ended.output
     assert epochs_saved(out) == 1
     file_system("size=2m")
     ends_the_same(out=out)
@@ -516,13 +452,13 @@ def test_a_disk_that_is_really_full(server, file_system, two_epochs, ends_the_sa
 
 def assert_one_sentence(ended: Ended, pattern: str) -> None:
     assert ended.code == 1, ended
-    assert re.fullmatch(f"sgdf: {pattern}\n", ended.said), ended.said
+    assert re.fullmatch(f"sgdf: {pattern}\n", ended.output), ended.output
 
 
 def test_the_folder_is_on_a_read_only_disk(server, file_system):
     out = file_system("size=2m") / "out"
     log = out.parent.with_name("log")
-    started = server.run(SHORT, out, log=log, **grief("open metrics.jsonl", "SIGKILL", nth=2))
+    started = server.run(SHORT, out, log=log, **fault("open metrics.jsonl", "SIGKILL", nth=2))
     assert started.code == -signal.SIGKILL
     file_system("ro")
     for place in (out, out.with_name("new")):
@@ -531,10 +467,10 @@ def test_the_folder_is_on_a_read_only_disk(server, file_system):
 
 
 def test_the_folder_belongs_to_someone_else():
-    """Root writes everywhere, so it becomes nobody once a first run has done all imports."""
+    """Root may write anywhere, so the process becomes nobody after a first run did all imports."""
     script = """
 import os, pathlib, sys, tempfile
-from sgdf.cli import main
+from sgdf.cli.main import main
 with tempfile.TemporaryDirectory() as folder:
     os.chmod(folder, 0o755)
     words = ["train", "digits", "--epochs", "1", "--device", "cpu", "--out"]
@@ -563,19 +499,19 @@ def test_the_folder_is_a_file(below, server, out):
 
 def test_a_folder_with_an_odd_name(server, ends_the_same, tmp_path):
     out = tmp_path / "[old] runs [bold]"
-    ended = server.run(SHORT, out, **grief("open metrics.jsonl", "SIGKILL", nth=2))
+    ended = server.run(SHORT, out, **fault("open metrics.jsonl", "SIGKILL", nth=2))
     assert ended.code == -signal.SIGKILL
     cut(folder_in(out) / "last.pt")
-    said = ends_the_same(out=out).said
-    assert f"{folder_in(out)}/last.pt is damaged" in said
-    assert f"in '{folder_in(out)}'" in said
+    output = ends_the_same(out=out).output
+    assert f"{folder_in(out)}/last.pt is damaged" in output
+    assert f"in '{folder_in(out)}'" in output
 
 
 # --- one writer ---------------------------------------------------------------------------------
 
 
 def test_two_processes_never_write_one_run(server, ends_the_same, undisturbed, out):
-    first = server.start(SHORT, out, **grief("open metrics.jsonl", "SIGSTOP", nth=1))
+    first = server.start(SHORT, out, **fault("open metrics.jsonl", "SIGSTOP", nth=1))
     wait_until(lambda: state_of(first.pid) == "T")
     before = {path.name: path.read_bytes() for path in folder_in(out).iterdir()}
     second = server.run(SHORT, out, log=out.with_name("second"))
@@ -586,8 +522,8 @@ def test_two_processes_never_write_one_run(server, ends_the_same, undisturbed, o
     assert (folder_in(out) / "metrics.jsonl").read_bytes() == undisturbed(SHORT).metrics
 
 
-def test_a_killed_process_lets_go(server, ends_the_same, out):
-    first = server.start(SHORT, out, **grief("open metrics.jsonl", "SIGSTOP", nth=1))
+def test_a_killed_process_releases_its_lock(server, ends_the_same, out):
+    first = server.start(SHORT, out, **fault("open metrics.jsonl", "SIGSTOP", nth=1))
     wait_until(lambda: state_of(first.pid) == "T")
     assert server.run(SHORT, out, log=out.with_name("second")).code == 1
     first.send(signal.SIGKILL)
@@ -595,7 +531,7 @@ def test_a_killed_process_lets_go(server, ends_the_same, out):
     ends_the_same()
 
 
-# --- asked to stop ------------------------------------------------------------------------------
+# --- signals -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -607,63 +543,63 @@ def test_a_killed_process_lets_go(server, ends_the_same, out):
         ("SIGINT", "write last.pt.new", 200, 2),  # while it is saved
     ],
 )
-def test_asked_to_stop(word, op, nth, saved, server, ends_the_same, out):
-    ended = server.run(SHORT, out, **grief(op, word, nth))
+def test_stop_signals(word, op, nth, saved, server, ends_the_same, out):
+    ended = server.run(SHORT, out, **fault(op, word, nth))
     assert ended.code == 130, ended
-    assert "stopping: once more stops without saving\n" in ended.said
+    assert "stopping: once more stops without saving\n" in ended.output
     where = folder_in(out)
-    sentence = f"sgdf: stopped; saved: {saved} epochs in {where}. The same command goes on from"
-    assert sentence in ended.said
+    sentence = f"sgdf: stopped; saved: {saved} epochs in {where}. The same command resumes from"
+    assert sentence in ended.output
     assert not saved or epochs_saved(out) == saved
     ends_the_same()
     assert json.loads((where / "env.json").read_text())["from_epoch"] == saved
 
 
-def test_asked_to_stop_when_saving_is_slow(server, ends_the_same, out):
-    """An epoch that was not saved is finished and saved before it stops."""
-    spoilt = {**grief("open metrics.jsonl", "SIGINT", nth=1), "saving_share": 1e-9}
+def test_a_stop_signal_when_saving_is_slow(server, ends_the_same, out):
+    """The epoch in progress is completed and saved first."""
+    spoilt = {**fault("open metrics.jsonl", "SIGINT", nth=1), "saving_share": 1e-9}
     ended = server.run(SHORT, out, **spoilt)
     assert ended.code == 130, ended
-    assert "saved: 2 epochs" in ended.said
+    assert "saved: 2 epochs" in ended.output
     assert epochs_saved(out) == 2
     ends_the_same()
 
 
 @pytest.mark.parametrize("op", ["open metrics.jsonl", "write last.pt.new", "replace last.pt"])
-def test_asked_twice_to_stop(op, server, ends_the_same, out):
+def test_a_second_stop_signal(op, server, ends_the_same, out):
     nth = {"write last.pt.new": 200}.get(op, 1)
-    ended = server.run(SHORT, out, **grief(op, "SIGINT SIGINT", nth))
+    ended = server.run(SHORT, out, **fault(op, "SIGINT SIGINT", nth))
     assert ended.code == 130, ended
-    assert "Traceback" not in ended.said
-    assert ended.said.endswith("sgdf: stopped\n")
+    assert "Traceback" not in ended.output
+    assert ended.output.endswith("sgdf: stopped\n")
     ends_the_same()
 
 
-def test_asked_to_stop_while_the_terminal_is_stuck(server, ends_the_same, out):
-    """The signal comes inside of a write to a pipe that nobody reads."""
+def test_a_stop_signal_while_the_terminal_blocks(server, ends_the_same, out):
+    """The signal arrives during a write to a pipe that nobody reads."""
     pipe = out.with_name("pipe")
     os.mkfifo(pipe)
     with open(pipe, "r+b", buffering=0) as both_ends:
         os.set_blocking(both_ends.fileno(), False)
         while both_ends.write(b"." * 4096):
             pass
-        started = server.start(SHORT, out, log=pipe, **grief("", ""))
+        started = server.start(SHORT, out, log=pipe, **fault("", ""))
         wait_until(lambda: lines_in(out) == 1 and state_of(started.pid) == "S")
         started.send(signal.SIGINT)
         time.sleep(0.1)
-        said = b""
+        output = b""
         while state_of(started.pid) != "Z":
-            said += both_ends.read(65536) or b""
-        said += both_ends.read(65536) or b""
-    assert server.ask(wait=started.pid) == 130, said
-    assert b"saved: 1 epochs" in said
+            output += both_ends.read(65536) or b""
+        output += both_ends.read(65536) or b""
+    assert server.ask(wait=started.pid) == 130, output
+    assert b"saved: 1 epochs" in output
     ends_the_same()
 
 
-def test_asked_to_stop_between_seeds(server, out):
+def test_a_stop_signal_between_seeds(server, out):
     """The second seed does not begin once the first has ended."""
     both = (*SHORT, "--seed", "0", "1")
-    ended = server.run(both, out, **grief("open result.json.new", "SIGINT"))
+    ended = server.run(both, out, **fault("open result.json.new", "SIGINT"))
     assert ended.code == 130, ended
     assert len(list(out.iterdir())) == 1
     ended = server.run(both, out)
@@ -685,7 +621,7 @@ def test_a_run_that_diverges(server, out):
     result = result_in(out)
     assert result["status"] == "diverged"
     epoch = result["epochs"]
-    assert f": diverged in epoch {epoch}\n" in ended.said
+    assert f": diverged in epoch {epoch}\n" in ended.output
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
@@ -697,7 +633,7 @@ def test_a_run_that_diverges(server, out):
     assert metrics[-1]["train_loss"] is None
 
     before = contents(out)
-    assert server.run(argv, out).said == ended.said
+    assert server.run(argv, out).output == ended.output
     assert contents(out) == before
 
 
@@ -707,17 +643,18 @@ def test_a_finished_run_is_not_trained_again(server, out):
     assert "previous.pt" not in before
     second = server.run(SHORT, out)
     assert second.code == 0
-    assert second.said == first.said[first.said.index("digits mlp sgdf lr 0.5 seed 0: best") :]
+    result = first.output.index("digits mlp sgdf lr 0.5 seed 0: best")
+    assert second.output == first.output[result:]
     assert contents(out) == before
 
 
 def test_a_run_whose_last_step_ruins_it_has_diverged(out, monkeypatch):
-    """The losses of its steps were numbers; that of the test is none."""
+    """The training losses are finite, the test loss is not."""
     measured = Classifier.metrics
 
     def ruined(self: Classifier) -> dict:
-        found = measured(self)
-        return {**found, "test_loss": math.nan} if found["epoch"] == 2 else found
+        metrics = measured(self)
+        return {**metrics, "test_loss": math.nan} if metrics["epoch"] == 2 else metrics
 
     monkeypatch.setattr(Classifier, "metrics", ruined)
     assert main([*SHORT, "--epochs", "2", "--out", str(out)]) == 0
@@ -732,18 +669,18 @@ def test_a_finished_run_is_shown_from_a_read_only_disk(server, file_system):
     file_system("ro")
     second = server.run(SHORT, out, log=log)
     assert second.code == 0, second
-    assert second.said in first.said
+    assert second.output in first.output
 
 
 def test_runs_that_fail_together_fail_the_command(out, capsys, monkeypatch):
-    """Each has told of its failure by then, and the others have gone on."""
+    """After all of them have ended."""
     results = iter([{"status": "failed", "error": "no [bold] idea"}, {"status": "diverged"}])
-    monkeypatch.setattr(session, "train", lambda *_: [{"epochs": 2, **next(results)}])
+    monkeypatch.setattr(session, "train", lambda *_, **__: [{"epochs": 2, **next(results)}])
     assert main([*SHORT, "--seed", "0", "1", "--out", str(out)]) == 1
-    said = capsys.readouterr()
-    assert "seed 0: failed: no [bold] idea\n" in said.out
-    assert "seed 1: diverged in epoch 2\n" in said.out
-    assert said.err == "sgdf: 1 of 2 runs failed: the same command goes on with them\n"
+    output = capsys.readouterr()
+    assert "seed 0: failed: no [bold] idea\n" in output.out
+    assert "seed 1: diverged in epoch 2\n" in output.out
+    assert output.err == "sgdf: 1 of 2 runs failed: the same command resumes them\n"
 
 
 def settings_of_a_newer_version(path: Path) -> None:
@@ -773,7 +710,7 @@ def a_list(path: Path) -> None:
         (a_list, "is not the settings of a run"),
     ],
 )
-def test_settings_that_are_not_this_run_s(change, sentence, server, half_done, out):
+def test_a_config_file_that_does_not_fit(change, sentence, server, half_done, out):
     change(half_done / "config.json")
     before = sorted(half_done.iterdir())
     ended = server.run(SHORT, out)
@@ -782,7 +719,7 @@ def test_settings_that_are_not_this_run_s(change, sentence, server, half_done, o
 
 
 @pytest.mark.parametrize("change", [garbage, empty, replace_by_folder, a_list])
-def test_a_result_that_is_none(change, server, half_done, ends_the_same, out):
+def test_a_damaged_result_file(change, server, half_done, ends_the_same, out):
     path = half_done / "result.json"
     path.touch()
     change(path)
@@ -795,14 +732,14 @@ def test_a_result_that_is_none(change, server, half_done, ends_the_same, out):
 
 
 @pytest.mark.parametrize("change", [garbage, a_list, empty])
-def test_a_list_of_starts_that_is_none(change, half_done, ends_the_same):
-    """It is for people: a run does not depend on it."""
+def test_a_damaged_environment_file(change, half_done, ends_the_same):
+    """A run does not depend on it."""
     change(half_done / "env.json")
     ends_the_same()
     assert json.loads((half_done / "env.json").read_text())["from_epoch"] == 2
 
 
-def test_every_start_is_noted(half_done, ends_the_same):
+def test_every_start_is_recorded(half_done, ends_the_same):
     ends_the_same()
     now = json.loads((half_done / "env.json").read_text())
     assert now["from_epoch"] == 2
@@ -814,7 +751,7 @@ def test_every_start_is_noted(half_done, ends_the_same):
 
 
 class Clock:
-    """Time passes only when it is told to."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -834,7 +771,7 @@ def test_saving_takes_a_small_share_of_the_time(epoch_takes, saving_takes, tmp_p
         write(*arguments)
 
     monkeypatch.setattr(torch, "save", slow_save)
-    run = disk.Run(tmp_path, configs.make("digits", data="synthetic"))
+    run = disk.RunFolder(tmp_path, configs.make("digits", data="synthetic"))
     run.folder.mkdir()
     saves, epochs = [], 400
     for epoch in range(1, epochs + 1):
@@ -849,7 +786,7 @@ def test_saving_takes_a_small_share_of_the_time(epoch_takes, saving_takes, tmp_p
 
 
 def test_the_last_epoch_is_saved_however_slow_the_disk(server, ends_the_same, out):
-    ended = server.run(SHORT, out, saving_share=1e-9, **{"grief": {"trace": f"{out}.trace"}})
+    ended = server.run(SHORT, out, saving_share=1e-9, **{"fault": {"trace": f"{out}.trace"}})
     assert ended.code == 0, ended
     trace = Path(f"{out}.trace").read_text().splitlines()
     assert trace.count("replace last.pt") == 2  # the first epoch, and the last

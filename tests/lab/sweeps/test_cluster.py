@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: one is killed, and its runs go on elsewhere."""
+"""A real Ray cluster of two nodes on this machine: one is killed, its runs resume on the other."""
 
 import contextlib
 import json
@@ -21,8 +21,8 @@ import torch
 from rich.console import Console
 
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps import plan
+from sgdf.lab.runs.session import RunContext
+from sgdf.lab.sweeps import execute
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def cells():
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[int]:
-    """Connects this process, and gives the id of the second node's raylet."""
+    """Start the cluster; yields the id of the second node's raylet process."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -93,21 +93,21 @@ def kill_when_busy(raylet: int, out: Path) -> None:
 
 
 def drive(out: Path) -> None:
-    """All of it in one process, since a cluster takes its time to start."""
+    """All of it in one process: a cluster takes seconds to start."""
     console = Console(file=sys.stderr)
     torch.set_num_threads(1)
-    undisturbed = plan.run_all(cells(), Place(out / "undisturbed", CPU), console=console)
+    undisturbed = execute.run_all(cells(), RunContext(out / "undisturbed", CPU), console=console)
     shared = out / "shared"
     with two_nodes() as raylet:
         address = os.environ["TEST_RAY_ADDRESS"]
         shared.mkdir()
         killer = threading.Thread(target=kill_when_busy, args=(raylet, shared), daemon=True)
         killer.start()
-        place = Place(shared, CPU)
+        context = RunContext(shared, CPU)
         bad = configs.make("digits", optimizer="torch.optim.LBFGS", epochs=1, data="synthetic",
                            overrides={"lr": 1.0})  # fmt: skip
-        results = plan.run_all(
-            [*cells(), bad], place, engine="ray", address=address, console=console
+        results = execute.run_all(
+            [*cells(), bad], context, engine="ray", address=address, console=console
         )
     print(json.dumps([undisturbed, results]))
 
@@ -126,12 +126,13 @@ def driven(tmp_path_factory) -> tuple[Path, list, list]:
         text=True,
         env={**environment, **LOOPBACK, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    said, complaints = process.communicate(timeout=200)
-    assert process.returncode == 0, complaints
-    undisturbed, results = json.loads(said.splitlines()[-1])
+    stdout, stderr = process.communicate(timeout=200)
+    assert process.returncode == 0, stderr
+    undisturbed, results = json.loads(stdout.splitlines()[-1])
     return out, undisturbed, results
 
 
+@pytest.mark.slow
 def test_runs_of_a_killed_node_end_with_the_same_numbers(driven):
     out, undisturbed, results = driven
     killed = (out / "shared" / "killed").read_text()
@@ -147,6 +148,7 @@ def test_runs_of_a_killed_node_end_with_the_same_numbers(driven):
     assert environment["from_epoch"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_raises_fails_once(driven):
     out, _, results = driven
     assert results[-1]["status"] == "failed"
@@ -155,11 +157,11 @@ def test_a_run_that_raises_fails_once(driven):
     assert not list((out / "shared").glob(".token*"))
 
 
-def test_a_folder_that_a_node_does_not_see(tmp_path):
+def test_a_folder_that_a_node_does_not_share(tmp_path):
     from sgdf.lab.sweeps import cluster
 
     with cluster.token_in(tmp_path / "out") as (path, secret):
-        assert cluster.is_seen(Path(path), secret)
+        assert cluster.is_visible(Path(path), secret)
         with pytest.raises(UserError, match="all nodes share"):
             cluster.on_node("{}", str(tmp_path / "elsewhere" / Path(path).name), secret)
     assert not list((tmp_path / "out").iterdir())
@@ -170,9 +172,9 @@ def test_no_cluster_there(tmp_path):
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"):
-            plan.run_all(cells(), Place(tmp_path, CPU), engine="ray", address=address)
+            execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address=address)
     with pytest.raises(UserError, match="HOST:PORT"):
-        plan.run_all(cells(), Place(tmp_path, CPU), engine="ray", address="here")
+        execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address="here")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sweeps: what a user may write, and that whatever is killed loses and repeats nothing."""
+"""Sweeps: the files a user may write, and that no kill loses or repeats a run."""
 
 import contextlib
 import io
@@ -23,9 +23,9 @@ from rich.console import Console
 from sgdf.cli.main import main
 from sgdf.lab import paper
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.disk import Run
-from sgdf.lab.runs.session import Place
-from sgdf.lab.sweeps import plan, worker
+from sgdf.lab.runs.disk import RunFolder
+from sgdf.lab.runs.session import RunContext
+from sgdf.lab.sweeps import execute, plan, worker
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def wait_for_a_busy_child(out: Path, parent: int, done: int = 0) -> tuple[int, str]:
-    """Id of a worker that is some epochs into a run, and the run; when so many runs are done."""
+    """The id of a worker some epochs into a run, and the run, once `done` runs have ended."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(0.01)
@@ -86,7 +86,7 @@ def lines_in(path: Path) -> int:
 
 
 def starts_of(out: Path, name: str) -> list[int]:
-    """From which epoch each start of a run went on."""
+    """The first epoch of each start of a run."""
     environment = json.loads((out / name / "env.json").read_text())
     return [start["from_epoch"] for start in (*environment["earlier"], environment)]
 
@@ -104,9 +104,9 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, bytes]:
-    """The metrics of a sweep that nothing happens to."""
+    """The metrics of an uninterrupted sweep."""
     out = tmp_path_factory.mktemp("undisturbed")
-    results = plan.run_all(cells(), Place(out, CPU), jobs=2, console=quiet())
+    results = execute.run_all(cells(), RunContext(out, CPU), jobs=2, console=quiet())
     assert [result["status"] for result in results] == ["finished"] * 6
     assert all(starts_of(out, config.name) == [0] for config in cells())
     return {c.name: (out / c.name / "metrics.jsonl").read_bytes() for c in cells()}
@@ -114,7 +114,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 def assert_ended_the_same(out: Path, results: list[dict], undisturbed: dict[str, bytes]) -> None:
     for config, result in zip(cells(), results, strict=True):
-        assert result == Run(out, config).result()
+        assert result == RunFolder(out, config).result()
         assert result["status"] == "finished"
         metrics = (out / config.name / "metrics.jsonl").read_bytes()
         assert metrics == undisturbed[config.name]
@@ -124,6 +124,7 @@ def assert_ended_the_same(out: Path, results: list[dict], undisturbed: dict[str,
         assert starts == sorted(starts)
 
 
+@pytest.mark.slow
 def test_a_killed_worker(tmp_path, undisturbed):
     killed = []
 
@@ -134,7 +135,7 @@ def test_a_killed_worker(tmp_path, undisturbed):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    results = plan.run_all(cells(), Place(tmp_path, CPU), jobs=2, console=quiet())
+    results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=2, console=quiet())
     killer.join()
     assert_ended_the_same(tmp_path, results, undisturbed)
     for config in cells():
@@ -160,6 +161,7 @@ def start_sweep(out: Path) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     stopped = []
 
@@ -169,8 +171,8 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    with pytest.raises(KeyboardInterrupt, match=r"\d of 6 runs at their end; the same command"):
-        plan.run_all(cells(), Place(tmp_path, CPU), jobs=2, console=quiet())
+    with pytest.raises(KeyboardInterrupt, match=r"after \d of 6 runs; the same command resumes"):
+        execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=2, console=quiet())
     stopper.join()
     assert not workers_of(os.getpid())
     saved = lines_in(tmp_path / stopped[0] / "metrics.jsonl")
@@ -181,47 +183,50 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     killed.kill()
     killed.wait()
     starts = len(starts_of(tmp_path, hit))
-    # Started again at once, it has to wait for runs that the orphans still hold.
-    results = plan.run_all(cells(), Place(tmp_path, CPU), jobs=1, console=quiet())
+    # Started again at once, it has to wait for the locks that the orphans still hold.
+    results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=1, console=quiet())
     assert_ended_the_same(tmp_path, results, undisturbed)
     assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
-    assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan did not go on with it
+    assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan stopped
     assert len(orphans) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in orphans)
 
 
 def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
     config = tiny("sgd", lr=0.1)
-    said = []
-    with Run(tmp_path, config).open():
-        monkeypatch.setattr(worker, "PATIENCE", 0.3)
-        (result,) = worker.attempt([config], Place(tmp_path, CPU), said.append)
+    output = []
+    with RunFolder(tmp_path, config).open():
+        monkeypatch.setattr(worker, "LOCK_TIMEOUT", 0.3)
+        (result,) = worker.attempt([config], RunContext(tmp_path, CPU), output.append)
         assert result["status"] == "failed"
         assert f"is being written by process {os.getpid()}" in result["error"]
     assert not (tmp_path / config.name / "failure.json").exists()  # it did not fail, it was busy
 
-    monkeypatch.setattr(worker, "PATIENCE", 30)
+    monkeypatch.setattr(worker, "LOCK_TIMEOUT", 30)
     held = threading.Event()
 
     def hold() -> None:
-        with Run(tmp_path, config).open():
+        with RunFolder(tmp_path, config).open():
             held.set()
             time.sleep(0.4)
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    (result,) = worker.attempt([config], Place(tmp_path, CPU), said.append)
+    (result,) = worker.attempt([config], RunContext(tmp_path, CPU), output.append)
     holder.join()
     assert result["status"] == "finished"
-    assert said == []
+    assert output == []
 
 
-def test_a_worker_is_told_all_of_the_place():
+def test_a_request_holds_the_complete_context():
     config = tiny("sgd", lr=0.1)
     changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep", "keep": 3}
-    for place in (Place(Path("out"), CPU), Place(Path("out"), torch.device("cuda:1"), **changed)):
-        assert worker.from_request(worker.as_request(config, place)) == (config, place)
+    for context in (
+        RunContext(Path("out"), CPU),
+        RunContext(Path("out"), torch.device("cuda:1"), **changed),
+    ):
+        assert worker.from_request(worker.as_request(config, context)) == (config, context)
 
 
 # --- failing -------------------------------------------------------------------------------------
@@ -269,23 +274,24 @@ def statuses(results: list[dict]) -> list[str]:
     return [result["status"] for result in results]
 
 
+@pytest.mark.slow
 def test_failures_leave_the_others_alone(tmp_path, bad_module):
     out = tmp_path / "out"
-    wanted = [
+    runs = [
         tiny(f"{bad_module}.Dies", 0.1),
         tiny(f"{bad_module}.Breaks", 0.1),
         tiny("sgd", 1e10),
         tiny("sgd", 0.1),
     ]
     console = quiet()
-    results = plan.run_all(wanted, Place(out, CPU), jobs=2, console=console)
+    results = execute.run_all(runs, RunContext(out, CPU), jobs=2, console=console)
     assert statuses(results) == ["failed", "failed", "diverged", "finished"]
     assert results[0]["error"] == "its process was killed 3 times (signal 9)"
     assert results[1]["error"] == "RuntimeError: no more steps"
-    said = console.file.getvalue()
-    assert "Breaks lr 0.1 seed 0: failed: RuntimeError: no more steps\n" in said
-    assert "diverged in epoch 1" in said
-    for config, result in zip(wanted[:2], results[:2], strict=True):
+    output = console.file.getvalue()
+    assert "Breaks lr 0.1 seed 0: failed: RuntimeError: no more steps\n" in output
+    assert "diverged in epoch 1" in output
+    for config, result in zip(runs[:2], results[:2], strict=True):
         noted = json.loads((out / config.name / "failure.json").read_text())
         assert noted["error"] == result["error"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", noted["when"])
@@ -294,26 +300,26 @@ def test_failures_leave_the_others_alone(tmp_path, bad_module):
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_retry(tmp_path, bad_module, together):
-    place = Place(tmp_path / "out", CPU)
-    wanted = [tiny(f"{bad_module}.Breaks", 0.1), tiny("sgd", 0.1)]
-    failure = place.out / wanted[0].name / "failure.json"
+    context = RunContext(tmp_path / "out", CPU)
+    runs = [tiny(f"{bad_module}.Breaks", 0.1), tiny("sgd", 0.1)]
+    failure = context.out / runs[0].name / "failure.json"
 
     def run(**options: bool) -> tuple[list[str], str]:
         console = quiet()
-        results = plan.run_all(wanted, place, together=together, console=console, **options)
+        results = execute.run_all(runs, context, together=together, console=console, **options)
         return statuses(results), console.file.getvalue()
 
-    ended, said = run()
+    ended, output = run()
     assert ended == ["failed", "finished"]
-    assert said.count("failed: RuntimeError: no more steps") == 1
+    assert output.count("failed: RuntimeError: no more steps") == 1
     (tmp_path / "modules" / "broken").unlink()
-    ended, said = run()
+    ended, output = run()
     assert ended == ["failed", "finished"]
-    assert "no more steps (before; --retry tries again)" in said
+    assert "no more steps (in an earlier sweep; --retry trains it again)" in output
     assert failure.exists()
-    ended, said = run(retry=True)
+    ended, output = run(retry=True)
     assert ended == ["finished", "finished"]
-    assert "failed" not in said
+    assert "failed" not in output
     assert not failure.exists()
 
 
@@ -339,36 +345,36 @@ lr = 0.001
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """Runs `sgdf sweep` in an empty folder with a file grid.toml; returns what it said."""
+    """Run `sgdf sweep` in an empty folder with a file grid.toml; returns the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "220")
 
     def run(*words: str, grid: str = GRID) -> str:
         Path("grid.toml").write_text(grid)
         main(["sweep", *words])
-        said = capsys.readouterr()
-        return (said.out + said.err).rstrip("\n")
+        output = capsys.readouterr()
+        return (output.out + output.err).rstrip("\n")
 
     return run
 
 
 def test_a_grid_is_every_combination_seed_by_seed(tmp_path):
     (tmp_path / "grid.toml").write_text(GRID)
-    made = plan.read(tmp_path / "grid.toml")
-    assert (made.name, made.title) == ("grid", "SGDF against SGD")
+    sweep = plan.sweep_from_file(tmp_path / "grid.toml")
+    assert (sweep.name, sweep.title) == ("grid", "SGDF against SGD")
     cell = [("sgdf", 0.05), ("sgdf", 0.1), ("sgd", 0.05), ("sgd", 0.1), ("adam", 0.001)]
-    assert [(c.seed, c.optimizer, c.lr) for c in made.configs] == [
+    assert [(c.seed, c.optimizer, c.lr) for c in sweep.configs] == [
         (seed, *words) for seed in (0, 1) for words in cell
     ]
-    assert {(c.task, c.epochs, c.validation, c.batch) for c in made.configs} == {
+    assert {(c.task, c.epochs, c.validation, c.batch) for c in sweep.configs} == {
         ("digits", 1, 300, 512)
     }
-    assert made.configs[2].settings["momentum"] == 0.9  # as published, unless told otherwise
+    assert sweep.configs[2].settings["momentum"] == 0.9  # as published, unless told otherwise
 
 
-def test_the_first_seed_of_all_cells_goes_first():
-    wanted = [tiny(name, 0.1, seed) for name in ("sgdf", "sgd") for seed in (7, 3)]
-    turns = [(c.optimizer, c.seed) for c in plan.by_turns(wanted)]
+def test_the_first_seed_of_every_cell_runs_first():
+    runs = [tiny(name, 0.1, seed) for name in ("sgdf", "sgd") for seed in (7, 3)]
+    turns = [(c.optimizer, c.seed) for c in execute.in_order_of_seeds(runs)]
     assert turns == [("sgdf", 7), ("sgd", 7), ("sgdf", 3), ("sgd", 3)]
 
 
@@ -378,18 +384,18 @@ def test_the_command(command, tmp_path):
     assert listed[2].startswith("digits mlp sgd seed 0, 1 epochs, lr 0.05")
     assert not (tmp_path / "runs").exists()
 
-    said = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
-    assert "SGDF against SGD" in said
-    assert said.count("best test accuracy") == 10
-    assert re.search(r"^sgd,\s+lr\s+0.05\s.*[\d.]+\s±\s[\d.]+\s\(2\)", said, re.MULTILINE)
-    assert "The runs are in runs" in said
+    output = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
+    assert "SGDF against SGD" in output
+    assert output.count("best test accuracy") == 10
+    assert re.search(r"^sgd,\s+lr\s+0.05\s.*[\d.]+\s±\s[\d.]+\s\(2\)", output, re.MULTILINE)
+    assert "The runs are in runs" in output
     planned = json.loads((tmp_path / "runs" / "sweep-grid.json").read_text())
     assert planned["title"] == "SGDF against SGD"
     assert planned["command"] == ("sgdf sweep grid.toml --jobs 1 --seeds 3 4 --set validation=200")
     for values in planned["configs"]:
         config = configs.Config.from_json(values, "the plan")
         assert config.validation == 200
-        assert Run(tmp_path / "runs", config).result()["status"] == "finished"
+        assert RunFolder(tmp_path / "runs", config).result()["status"] == "finished"
 
     again = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
     assert "best test accuracy" not in again
@@ -398,9 +404,9 @@ def test_the_command(command, tmp_path):
 
 def test_the_command_with_a_failure(command, bad_module):
     grid = GRID.replace('"sgdf", "sgd"', f'"{bad_module}.Breaks"')
-    said = command("grid.toml", "--jobs", "1", "--seeds", "0", grid=grid)
-    assert "1 failed" in said
-    assert "sgdf: 2 of 3 runs failed; --retry tries them again" in said
+    output = command("grid.toml", "--jobs", "1", "--seeds", "0", grid=grid)
+    assert "1 failed" in output
+    assert "sgdf: 2 of 3 runs failed; --retry tries them again" in output
 
 
 @pytest.mark.parametrize(
@@ -411,18 +417,18 @@ def test_the_command_with_a_failure(command, bad_module):
         ('"digits"', '"digit"', "there is no task 'digit': did you mean digits?"),
         ('"digits"', '["digits"]', "task is a name, not ['digits']"),
         ('title = "SGDF against SGD"', "title = 3", "title is a text, not 3"),
-        ("epochs = 1", "epochs = 0", "epochs is a whole number from 1 on, not 0"),
-        ("[0, 1]", "3", "seeds is a list of whole numbers, like [0, 1, 2], not 3"),
-        ("[0, 1]", "[0, 0]", "seeds has one of its numbers twice: [0, 0]"),
-        ("[0, 1]", "[-1]", "seed is a whole number from 0 on, not -1"),
+        ("epochs = 1", "epochs = 0", "epochs is an integer of at least 1, not 0"),
+        ("[0, 1]", "3", "seeds is a list of integers, like [0, 1, 2], not 3"),
+        ("[0, 1]", "[0, 0]", "seeds has a duplicate: [0, 0]"),
+        ("[0, 1]", "[-1]", "seed is an integer of at least 0, not -1"),
         ('"sgd"]', '"sdg"]', "there is no optimizer 'sdg': did you mean sgd?"),
         ("lr = [", "lrr = [", "there is no setting of sgdf 'lrr': did you mean lr?"),
         ("[0.05, 0.1]", "0.05", "in the grid, lr is a list of values, not 0.05"),
         ("[0.05, 0.1]", "[]", "in the grid, lr has no values"),
         ("[0.05, 0.1]", '["high"]', "lr is a number, not 'high'"),
-        ("[0.05, 0.1]", "[1, 1.0]", "a cell is there twice: digits mlp sgdf, lr = 1.0, "),
-        ("lr = [", "seed = [1]\nlr = [", "seeds stand outside of the grid, as in seeds = ["),
-        ("lr = 0.001", "lr = 0.001\nseed = 1", "seeds stand outside of the cells, as in seeds"),
+        ("[0.05, 0.1]", "[1, 1.0]", "duplicate cell: digits mlp sgdf, lr = 1.0, "),
+        ("lr = [", "seed = [1]\nlr = [", "write seeds outside of the grid, as in seeds = ["),
+        ("lr = 0.001", "lr = 0.001\nseed = 1", "write seeds outside of the cells, as in seeds"),
         ("[[cells]]", "[cells]", "cells are tables: write [[cells]] above"),
         ("[set]\nvalidation = 300\nbatch = 512", "set = 3", "set is a table: write [set] above"),
         ("[grid]", "[grid", "is not TOML: Expected ']'"),
@@ -430,69 +436,70 @@ def test_the_command_with_a_failure(command, bad_module):
 )
 def test_mistakes_are_one_sentence(command, old, new, sentence):
     assert old in GRID
-    said = command("grid.toml", "--list", grid=GRID.replace(old, new, 1))
-    assert said.startswith("sgdf: grid.toml")
-    assert sentence in said
-    assert "\n" not in said
+    output = command("grid.toml", "--list", grid=GRID.replace(old, new, 1))
+    assert output.startswith("sgdf: grid.toml")
+    assert sentence in output
+    assert "\n" not in output
 
 
-def test_data_that_is_not_there_is_said_once(command):
-    said = command("grid.toml", "--data", "real", "--task", "cifar10", "--data-dir", "nowhere")
-    assert said.startswith("sgdf: cifar10 is not in nowhere: run `sgdf data fetch cifar10")
-    assert said.count("\n") == 0
+def test_missing_data_is_reported_once(command):
+    output = command("grid.toml", "--data", "real", "--task", "cifar10", "--data-dir", "nowhere")
+    assert output.startswith("sgdf: cifar10 is not in nowhere: run `sgdf data fetch cifar10")
+    assert output.count("\n") == 0
 
 
 def test_an_empty_grid(command):
-    said = command("grid.toml", "--list", grid='task = "digits"\n[grid]\n')
-    assert said == (
+    output = command("grid.toml", "--list", grid='task = "digits"\n[grid]\n')
+    assert output == (
         "sgdf: grid.toml: there is nothing to run: give a [grid] of lists, or [[cells]]"
     )
 
 
 def test_no_file_no_preset_no_engine(command, tmp_path):
-    assert command() == "sgdf: give a sweep file, or --preset of lr-grid, budget"
+    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget"
     assert command("no.toml") == "sgdf: there is no file no.toml"
     assert "did you mean lr-grid?" in command("--preset", "lr-gird", "--task", "digits")
     assert "the preset lr-grid needs a task: --task" in command("--preset", "lr-grid")
     with pytest.raises(UserError, match="there is no engine 'rey'"):
-        plan.run_all([tiny("sgd", 0.1)], Place(tmp_path, CPU), engine="rey")
+        execute.run_all([tiny("sgd", 0.1)], RunContext(tmp_path, CPU), engine="rey")
 
 
 # --- presets and documentation ------------------------------------------------------------------
 
 
 def test_lr_grid_has_half_steps():
-    made = plan.preset("lr-grid", {"task": "cifar10", "model": "resnet34"})
-    assert made.name == "lr-grid-cifar10-resnet34"
+    sweep = plan.sweep_from_preset("lr-grid", {"task": "cifar10", "model": "resnet34"})
+    assert sweep.name == "lr-grid-cifar10-resnet34"
     rates = {
-        name: [c.lr for c in made.configs if c.optimizer == name]
+        name: [c.lr for c in sweep.configs if c.optimizer == name]
         for name in ("sgdf", "sgd", "adam")
     }
     assert rates["sgdf"] == [10, 5, 1, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001]
     assert rates["sgd"] == rates["adam"] == rates["sgdf"]
-    assert {c.validation for c in made.configs} == {5000}
+    assert {c.validation for c in sweep.configs} == {5000}
 
 
 def test_budget_is_the_published_search():
     pytest.importorskip("pytorch_optimizer")
-    made = plan.preset("budget", {"task": "digits", "data": "synthetic", "seeds": [0, 1]})
-    trials = Counter(config.optimizer for config in made.configs if config.seed == 1)
+    values = {"task": "digits", "data": "synthetic", "seeds": [0, 1]}
+    sweep = plan.sweep_from_preset("budget", values)
+    trials = Counter(config.optimizer for config in sweep.configs if config.seed == 1)
     assert trials == {name: search.trials for name, search in paper.SEARCHES.items()}
     assert f"{trials.total()} cells" in DOCS.read_text()
-    adamw = [c.settings for c in made.configs if c.optimizer == "adamw"]
+    adamw = [c.settings for c in sweep.configs if c.optimizer == "adamw"]
     assert {settings["betas"][0] for settings in adamw} == {0.5, 0.6, 0.7, 0.8, 0.9}
-    assert {c.validation for c in made.configs} == {204}
+    assert {c.validation for c in sweep.configs} == {204}
 
 
 def test_the_example_of_the_documentation(command):
     text = DOCS.read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    said = command("grid.toml", "--jobs", "1", "--epochs", "1", grid=example)
-    lines = [line for line in said.splitlines() if "(3)" in line]
+    output = command("grid.toml", "--jobs", "1", "--epochs", "1", grid=example)
+    lines = [line for line in output.splitlines() if "(3)" in line]
     assert len({line.partition("  ")[0] for line in lines}) == 7
     for preset in plan.PRESETS:
         assert f"--preset {preset} " in text
 
 
 if __name__ == "__main__":  # the sweep that a test kills
-    plan.run_all(cells(), Place(Path(sys.argv[1]), CPU), jobs=2)
+    execute.run_all(cells(), RunContext(Path(sys.argv[1]), CPU), jobs=2)

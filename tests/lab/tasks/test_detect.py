@@ -25,6 +25,7 @@ from sgdf.lab.data import voc, voc_synthetic
 from sgdf.lab.data.voc import Example
 from sgdf.lab.models import detectors
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import published_value
 from sgdf.lab.tasks.detect import average_precision, detector, drawing
 from sgdf.lab.tasks.detect.average_precision import Detections
 from sgdf.lab.train.distributed import Team
@@ -575,8 +576,8 @@ def test_the_preset_has_the_published_table():
     "words", [{"weights": "random"}, {"lists": "any"}, {"batch": 4}, {"accumulate": 2}]
 )
 def test_the_published_number_is_shown_for_the_published_settings_only(words):
-    assert configs.published(configs.make("voc")).mean == 83.81
-    assert configs.published(configs.make("voc", overrides=words)) is None
+    assert published_value(configs.make("voc")).mean == 83.81
+    assert published_value(configs.make("voc", overrides=words)) is None
 
 
 def test_reproduce_shows_the_published_numbers(data, tmp_path, capsys, monkeypatch):

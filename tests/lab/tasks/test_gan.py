@@ -26,6 +26,7 @@ from sgdf.lab.data import DATASETS
 from sgdf.lab.models import dcgan
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs import disk
+from sgdf.lab.runs.published import published_value
 from sgdf.lab.tasks import trainers
 from sgdf.lab.tasks.gan import features, wgan_gp
 from sgdf.lab.tasks.gan.fid import Distance
@@ -509,16 +510,16 @@ def test_weights_without_code_are_refused(name, tmp_path, capsys):
 
 def test_the_published_fid_is_shown_for_the_published_experiment_only():
     config = configs.make("wgan-gp", optimizer="adam")
-    value = configs.published(config)
+    value = published_value(config)
     assert (value.mean, value.std) == (78.6, 4.8)
     for change in (
         {"features": "runs/x"}, {"fid_samples": 1000}, {"fid_every": 10}, {"critic_norm": "layer"},
         {"batch": 32}, {"lr": 1e-3},
     ):  # fmt: skip
         changed = configs.make("wgan-gp", optimizer="adam", overrides=change)
-        assert configs.published(changed) is None, change
-    assert configs.published(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
-    assert configs.published(configs.make("wgan-gp", model="dcgan-tiny")) is None
+        assert published_value(changed) is None, change
+    assert published_value(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
+    assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
 
 
 def test_options_keep_the_tasks_order():

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from lab.data import layouts
-from lab.runs.test_runs import Server, folder_in, grief
+from lab.runs.commands import Server, fault, folder_in
 from lab.train.test_distributed import TORCHRUN, finish, start
 from sgdf.cli.main import main
 from sgdf.lab import tasks
 from sgdf.lab.data import DATASETS
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import published_value
 from sgdf.support.errors import UserError
 
 pytest.importorskip("torchvision")
@@ -185,7 +186,7 @@ def test_a_killed_run_resumes_and_ends_the_same(server, data, tmp_path):
     straight = server.start(argv, tmp_path / "straight")
     out = tmp_path / "killed"
     for op, nth in (("write metrics.jsonl", 1), ("write last.pt.new", 3), ("replace last.pt", 0)):
-        ended = server.run(argv, out, **grief(op, "SIGKILL", nth))
+        ended = server.run(argv, out, **fault(op, "SIGKILL", nth))
         assert ended.code == -signal.SIGKILL, ended
     ended = server.run(argv, out)
     assert ended.code == 0, ended
@@ -382,7 +383,7 @@ def test_without_torchvision_the_error_names_it(sgdf, monkeypatch):
 
 
 def published(task, **said):
-    value = configs.published(configs.make(task, **said))
+    value = published_value(configs.make(task, **said))
     return value and value.mean
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from lab.data import layouts
 from sgdf.lab import data
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.session import stop_when_asked
+from sgdf.lab.runs.signals import stop_on_signal
 from sgdf.lab.train.batches import micro_batch_sizes
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.pipelines import decoded
@@ -290,7 +289,7 @@ def test_decoding_processes_ignore_ctrl_c(root, monkeypatch, capfd):
     """A terminal sends it to all processes; they inherit the handlers of the training process."""
     monkeypatch.setenv("SGDF_WORKERS", "1")
     batches = batches_of(root)
-    with stop_when_asked(Console()) as stop:
+    with stop_on_signal(print) as stop:
         batches.begin(0)
         batches.take_bytes(torch.tensor(0), 8)
         (worker,) = multiprocessing.active_children()

@@ -13,7 +13,7 @@ import torch
 
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.session import Place, train
+from sgdf.lab.runs.session import RunContext, train
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError
@@ -173,7 +173,7 @@ def test_a_process_stops_when_another_got_the_signal(tmp_path):
 
     config = configs.make("digits", epochs=3)
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
-        train([config], Place(tmp_path, torch.device("cpu")), team=Asked())
+        train([config], RunContext(tmp_path, torch.device("cpu")), team=Asked())
 
 
 def test_too_few_examples_for_the_processes():

@@ -74,14 +74,13 @@ class FirstSteps:
     def __init__(self, config: "Config", dataset: "Dataset", device: "torch.device") -> None:
         import torch
 
-        from sgdf.lab import tasks
         from sgdf.lab.train.batches import seed_for
         from sgdf.lab.train.pipelines.resident import ResidentBatches
 
         torch.manual_seed(seed_for("dropout", config.seed))
         self.model = initial_model(config, dataset, device)
         self.optimizer = optimizer_for(config, self.model.named_parameters(), device)
-        augmented = tasks.find(config.task).augmented
+        augmented = config.task_definition.augmented
         epochs = ResidentBatches(
             dataset.train, dataset, device, seed=config.seed, augmented=augmented
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf.cli.analyze.output import add_out
-from sgdf.cli.options import add_data_dir, add_device, positive
+from sgdf.cli.options import add_data_dir, add_device, find_device, positive
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ def number_of_images(text: str) -> int | None:
 
 
 def device_from(options: argparse.Namespace) -> "torch.device":
-    from sgdf.lab.runs.session import find_device
-
     return find_device(options.device)
 
 
@@ -121,7 +119,7 @@ def check_task(config: "Config") -> None:
     """The command handles the lab's classifiers of images that fit in memory."""
     from sgdf.lab import tasks
 
-    if tasks.find(config.task).kind != "classify":
+    if config.task_definition.kind != "classify":
         fitting = ", ".join(task.name for task in tasks.TASKS.values() if task.kind == "classify")
         raise UserError(
             f"sgdf analyze handles runs of {fitting}, not of {config.task}; sgdf.analysis takes "
@@ -153,9 +151,9 @@ def load(
 
 
 def load_dataset(config: "Config", options: argparse.Namespace) -> "Dataset":
-    from sgdf.lab import data, tasks
+    from sgdf.lab import data
 
-    name = tasks.find(config.task).dataset
+    name = config.task_definition.dataset
     return data.load(name, options.data_dir, synthetic=config.data == "synthetic")
 
 

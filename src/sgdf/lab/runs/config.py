@@ -1,29 +1,28 @@
 """The settings of a run: everything that decides its numbers, and nothing else."""
 
-import ast
 import dataclasses
 import hashlib
 import json
 import math
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab.tasks import Task
 from sgdf.lab.train import schedules
 from sgdf.support.errors import UserError, unknown
-from sgdf.lab.paper import PublishedValue
 
 VERSION = 1
 PRECISIONS = ("tf32", "bf16", "fp32")
+DATA = ("real", "synthetic")
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run. `batch` is what one step of the optimizer sees, in `accumulate` pieces."""
+    """One run. An optimizer step sees `batch` examples, in `accumulate` micro-batches."""
 
     task: str
     model: str
@@ -37,18 +36,22 @@ class Config:
     drop: float = 0.1  # the factor at a milestone
     clip: float | None = None
     accumulate: int = 1
-    precision: str = "tf32"  # where the device has it; a CPU computes in float32
+    precision: str = "tf32"  # on a GPU; a CPU computes in float32
     data: str = "real"
-    validation: int = 0  # training images held out, to choose by
+    validation: int = 0  # training examples held out for validation
     norms: bool = False  # record the norms of gradients and of steps
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the task alone
+    options: Mapping[str, Any] = field(default_factory=dict)  # of this task only
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        task = tasks.find(self.task)
-        fitting = task.models or models.NAMES
-        if self.model not in fitting:
-            raise unknown("model", self.model, fitting)
+        self._check_names()
+        self._check_numbers()
+
+    def _check_names(self) -> None:
+        task = self.task_definition
+        models_of_task = task.models or models.NAMES
+        if self.model not in models_of_task:
+            raise unknown("model", self.model, models_of_task)
         for name in self.options:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
@@ -56,53 +59,72 @@ class Config:
         schedules.check(self.schedule, self.milestones, self.drop)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
-        if self.data not in ("real", "synthetic"):
-            raise unknown("kind of data", self.data, ("real", "synthetic"))
-        for name, least in (("epochs", 1), ("batch", 1), ("accumulate", 1), ("validation", 0)):
+        if self.data not in DATA:
+            raise unknown("kind of data", self.data, DATA)
+
+    def _check_numbers(self) -> None:
+        minimum = {"epochs": 1, "batch": 1, "accumulate": 1, "validation": 0, "seed": 0}
+        for name, least in minimum.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise UserError(f"{name} is a whole number from {least} on, not {value!r}")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
-            raise UserError(f"seed is a whole number from 0 on, not {self.seed!r}")
+                raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
         if self.accumulate > self.batch:
-            raise UserError(f"a batch of {self.batch} cannot be had in {self.accumulate} pieces")
+            raise UserError(
+                f"a batch of {self.batch} cannot be split into {self.accumulate} micro-batches"
+            )
         if self.clip is not None and not (is_number(self.clip) and self.clip > 0):
             raise UserError(f"clip is a positive norm, not {self.clip!r}")
         if not isinstance(self.norms, bool):
             raise UserError(f"norms is true or false, not {self.norms!r}")
+
+    @cached_property
+    def task_definition(self) -> Task:
+        return tasks.find(self.task)
 
     @property
     def lr(self) -> float:
         return float(self.settings["lr"])
 
     def option(self, name: str) -> Any:
-        """One of the task's own, as said or by default."""
-        return self.options.get(name, tasks.find(self.task).options[name])
+        """An option of the task, or its default."""
+        return self.options.get(name, self.task_definition.options[name])
+
+    @property
+    def title(self) -> str:
+        """The run in words, for a line of progress or a result."""
+        return f"{self.task} {self.model} {self.optimizer} lr {self.lr:g} seed {self.seed}"
 
     @property
     def name(self) -> str:
-        """Of the run's folder: what it is in words, and a hash of its settings.
+        """The name of the run's folder: the run in words, and a hash of its settings.
 
-        Settings at their defaults do not count, so that a new one leaves old names as they are.
+        Settings at their defaults do not enter the hash, so that a new one keeps old names valid.
         """
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         defaults["options"] = {}
-        said = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        changed = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
+        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
         return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
+
+    @property
+    def cell_key(self) -> Hashable:
+        """Equal for runs that differ in their seed only."""
+        key: Hashable = frozen({**self.as_json(), "seed": None})
+        return key
 
     def as_json(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str) -> "Config":
+        """The inverse of `as_json`; `where` the values come from is part of every error."""
         if not isinstance(values, Mapping) or not isinstance(values.get("version"), int):
             raise UserError(f"{where} is not the settings of a run")
         if values["version"] > VERSION:
             raise UserError(
-                f"{where} was written by a newer sgdf (version {values['version']} of the "
-                f"settings, this one knows {VERSION}): update sgdf, or start elsewhere with --out"
+                f"{where} was written by a newer sgdf (settings version {values['version']}, this "
+                f"one reads {VERSION}): update sgdf, or write to another folder with --out"
             )
         known = {f.name for f in dataclasses.fields(cls)}
         for name in values:
@@ -115,51 +137,10 @@ class Config:
             raise UserError(f"{where} is not the settings of a run: {error}") from None
 
 
-# --- beside the paper's ---------------------------------------------------------------------------
-
-
-def published(config: Config) -> PublishedValue | None:
-    """The paper's number, if this is the experiment that gave it."""
-    if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
-        return None
-    recipe = paper.settings(config.task, config.optimizer)
-    if frozen(config.settings) == frozen(recipe):
-        return paper.published(config.task, config.model, config.optimizer)
-    for preset in paper.PRESETS.values():  # a figure's curves have settings of their own
-        for cell in preset.cells:
-            same_place = (cell.task, cell.model, cell.optimizer) == (
-                config.task, config.model, config.optimizer
-            )  # fmt: skip
-            if same_place and frozen(config.settings) == frozen({**recipe, **cell.overrides}):
-                return cell.published
-    return None
-
-
-def follows_paper(config: Config) -> bool:
-    """Trained as long, on the same data, from such weights, and measured as in the paper."""
-    try:
-        protocol = paper.protocol(config.task, config.model)
-    except UserError:  # the paper does not have this task
-        return False
-    # Of a task's options, weights from another file are as good as those that come by default.
-    if config.options.keys() - {"weights"} or config.options.get("weights") == "random":
-        return False
-    wanted = dataclasses.asdict(protocol) | {"drop": protocol.gamma}
-    wanted |= {"accumulate": tasks.find(config.task).accumulate, "data": "real", "validation": 0}
-    names = wanted.keys() - {"gamma", "seeds", "note"}
-    return all(getattr(config, name) == wanted[name] for name in names)
-
-
-def frozen(value: Any) -> Any:
-    """JSON that can be compared and hashed; 1 and 1.0 are the same setting."""
-    if isinstance(value, Mapping):
-        return tuple((name, frozen(value[name])) for name in sorted(value))
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
-# --- from what a user says ----------------------------------------------------------------------
-
-OWN = {"schedule", "milestones", "drop", "clip", "accumulate", "batch", "validation", "norms"}
+# Settings of the run that `make` takes among its overrides, beside those of the optimizer.
+RUN_SETTINGS = {
+    "schedule", "milestones", "drop", "clip", "accumulate", "batch", "validation", "norms"
+}  # fmt: skip
 
 
 def make(
@@ -173,38 +154,57 @@ def make(
     data: str = "real",
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The published settings of the task and optimizer, but for what is said otherwise."""
+    """The published settings of the task and optimizer, with `overrides` in their place.
+
+    Args:
+        task, model, optimizer: names; the model defaults to the task's.
+        seed, precision, data: as in `Config`.
+        epochs: default: the task's.
+        overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
+    """
     protocol = tasks.find(task)
-    said = dict(overrides or {})
-    own = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
-    own |= {name: said.pop(name) for name in OWN & said.keys()}
-    options = {name: said.pop(name) for name in protocol.options if name in said}
+    given = dict(overrides or {})
+    of_run = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
+    of_run |= {name: given.pop(name) for name in RUN_SETTINGS & given.keys()}
+    options = {name: given.pop(name) for name in protocol.options if name in given}
     model = model or protocol.model
     epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
-    # The published milestone, 150 of 200 epochs, at the same part of a run of any length.
-    by_rule = (math.ceil(0.75 * epochs),) if own["schedule"] == "step" else ()
-    milestones = own.pop("milestones", by_rule)
-    entry = optimizers.find(optimizer)
-    in_paper = optimizer in paper.OPTIMIZERS
-    published = paper.settings(task, optimizer) if in_paper else entry.settings
-    settings = {**published, **said}
-    if "lr" not in settings:
-        raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
-    check_number("lr", settings["lr"])
-    entry.check(settings)
+    # The published milestone is 150 of 200 epochs: keep the fraction for any length.
+    by_rule = (math.ceil(0.75 * epochs),) if of_run["schedule"] == "step" else ()
+    milestones = of_run.pop("milestones", by_rule)
     return Config(
         task=task,
         model=model,
         optimizer=optimizer,
         seed=seed,
         epochs=epochs,
-        settings=settings,
+        settings=optimizer_settings(task, optimizer, given),
         milestones=tuple(milestones) if isinstance(milestones, Iterable) else (milestones,),
         precision=precision,
         data=data,
         options={name: v for name, v in options.items() if v != protocol.options[name]},
-        **own,
+        **of_run,
     )
+
+
+def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The published settings of an optimizer, or else its row's, with `overrides`; checked."""
+    row = optimizers.find(optimizer)
+    in_paper = optimizer in paper.OPTIMIZERS
+    defaults = paper.settings(task, optimizer) if in_paper else row.settings
+    settings = {**defaults, **overrides}
+    if "lr" not in settings:
+        raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
+    check_number("lr", settings["lr"])
+    row.check(settings)
+    return settings
+
+
+def frozen(value: Any) -> Any:
+    """JSON as something that can be compared and hashed; 1 and 1.0 are equal."""
+    if isinstance(value, Mapping):
+        return tuple((name, frozen(value[name])) for name in sorted(value))
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def check_number(name: str, value: Any) -> None:
@@ -214,29 +214,3 @@ def check_number(name: str, value: Any) -> None:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`name=value`, the value as Python or TOML would write it, or a plain word."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UserError(f"--set takes name=value, not {text!r}")
-    words = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return name, words[value.lower()]
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file of settings, or one sentence that says where it is wrong."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None

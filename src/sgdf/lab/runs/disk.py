@@ -1,20 +1,19 @@
-"""A run on disk: one folder that survives whatever happens to the process that writes it.
+"""A run on disk: one folder, valid at whatever instant its process is killed.
 
     config.json    the settings: all that decides the numbers
-    env.json       command, commit, versions and machine, of this start and of those before
-    metrics.jsonl  a line an epoch: the numbers, the same however often the run was interrupted
-    times.jsonl    a line an epoch: the seconds, which never are the same
+    env.json       command, commit, versions and machine, of this start and of earlier ones
+    metrics.jsonl  one line per epoch: the metrics, the same however often the run was interrupted
+    times.jsonl    one line per epoch: the seconds, which differ from run to run
     last.pt        the checkpoint, with a copy of the lines above; previous.pt the one before it
-    result.json    written once, at the end; failure.json the reason if a sweep's run failed
-    kept/          if asked for, the weights after some epochs: 8.pt those after the eighth
-    pictures/      what the trainer draws, for the tasks that have something to look at
+    result.json    written once, at the end; failure.json the reason if a run of a sweep failed
+    kept/          with --keep, the weights after some epochs: 8.pt after the eighth
+    pictures/      pictures of the last epoch, for tasks that draw some
 
-The checkpoint is the truth: starting again cuts the two lists back to what it holds. It is
-written beside and renamed, so that at every instant one whole checkpoint is there.
+The checkpoint is authoritative: on a restart both lists are cut back to it. It is written to a
+temporary file and renamed, so that a complete checkpoint exists at every instant.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -27,43 +26,43 @@ from typing import Any
 
 import torch
 
-from sgdf.support.files import explained, removed_on_failure, sync_folder, write_atomically
 from sgdf import __version__
 from sgdf.lab.runs.config import Config
 from sgdf.support.errors import Held, UserError
+from sgdf.support.files import explained, removed_on_failure, sync_folder, write_atomically
 from sgdf.support.provenance import commit, machine
 
-SAVING_SHARE = 0.02  # of the time, at most, goes into checkpoints
-LOCKS: set[int] = set()  # of the folders that this process holds
+SAVING_SHARE = 0.02  # the largest part of the time that checkpoints may take
+LOCKS: set[int] = set()  # file descriptors of the locks that this process holds
 
 
-def let_go() -> None:
-    """A forked process, like one that decodes images, must not hold a folder when this one dies."""
+def close_locks() -> None:
+    """In a forked child, which would keep the lock if the parent dies."""
     for lock in LOCKS:
         os.close(lock)
     LOCKS.clear()
 
 
-os.register_at_fork(after_in_child=let_go)
+os.register_at_fork(after_in_child=close_locks)
 
 
-class Run:
-    """The folder of one run, held by this process alone while `open`."""
+class RunFolder:
+    """The folder of one run, locked by this process while `open`."""
 
     def __init__(self, out: Path, config: Config) -> None:
         self.config = config
         self.folder = out / config.name
         self.metrics: list[dict[str, Any]] = []
         self.times: list[dict[str, Any]] = []
-        self.earlier: list[dict[str, Any]] = []  # starts
+        self.earlier: list[dict[str, Any]] = []  # environments of earlier starts
         self.saved_at = 0.0
         self.saving_took = 0.0
 
-    # --- one writer -----------------------------------------------------------------------------
+    # --- the lock -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the folder: no other process can, and a killed one lets go of it."""
+        """Lock the folder; the lock ends with the process, however it ends."""
         with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -91,17 +90,17 @@ class Run:
         if read_config(self.folder).as_json() != self.config.as_json():
             raise UserError(f"{path} has other settings than this run: move the folder away")
 
-    # --- what is here already -------------------------------------------------------------------
+    # --- reading back ---------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any] | None:
-        """How the run ended, if it did."""
+        """The result, if the run has ended."""
         return read_result(self.folder)
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest whole checkpoint, if there is one, and what was wrong with those that are not.
+        """The newest intact checkpoint, if any, and a complaint about every damaged one.
 
-        The lists of metrics and times are cut back to it. A damaged one is set aside, so that it
-        never takes the place of a whole one.
+        Metrics and times are cut back to it. A damaged checkpoint is renamed, so that it never
+        replaces an intact one.
         """
         complaints = []
         checkpoint = None
@@ -111,7 +110,7 @@ class Run:
             try:
                 checkpoint = read_checkpoint(path, device)
                 break
-            except Damaged as error:
+            except DamagedCheckpoint as error:
                 aside = path.with_name(path.name + ".damaged")
                 complaints.append(f"{path} is damaged ({error}), kept as {aside.name}")
                 with explained(self.folder):
@@ -126,10 +125,10 @@ class Run:
         for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
             write_atomically(self.folder / name, "".join(map(as_line, lines)), locked=True)
 
-    # --- what is new ----------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------
 
     def note_environment(self, command: str, device: torch.device) -> None:
-        """Who goes on with this run, where, and from which epoch; and who did before."""
+        """Record command, code and machine of this start, its first epoch, and earlier starts."""
         path = self.folder / "env.json"
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -147,7 +146,7 @@ class Run:
             write_atomically(path, as_line(now, indent=2), locked=True)
 
     def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
-        """Note an epoch's numbers."""
+        """Append the lines of an epoch."""
         self.metrics.append(metrics)
         self.times.append(times)
         for name, line in (("metrics.jsonl", metrics), ("times.jsonl", times)):
@@ -155,7 +154,7 @@ class Run:
                 file.write(as_line(line))
 
     def show(self, pictures: dict[str, bytes]) -> None:
-        """Keep what an epoch looks like: files by their names, in the place of earlier ones."""
+        """Write pictures by their file names; they replace those of earlier epochs."""
         folder = self.folder / "pictures"
         with explained(self.folder):
             for name, content in pictures.items():
@@ -163,11 +162,11 @@ class Run:
                 write_atomically(folder / name, content, locked=True)
 
     def save_is_due(self) -> bool:
-        """As often as costs no more than a fiftieth of the time: on a CPU after every epoch."""
+        """Whether saving now keeps its cost within SAVING_SHARE of the time."""
         return time.monotonic() - self.saved_at >= self.saving_took / SAVING_SHARE
 
     def save(self, checkpoint: dict[str, Any]) -> None:
-        """Put the checkpoint in the place of the last one, which becomes the previous one."""
+        """Replace last.pt, which becomes previous.pt."""
         start = time.monotonic()
         last, new = self.folder / "last.pt", self.folder / "last.pt.new"
         with explained(self.folder), removed_on_failure(new):
@@ -180,7 +179,7 @@ class Run:
         self.saving_took = self.saved_at - start
 
     def keep(self, checkpoint: dict[str, Any]) -> None:
-        """Put the weights of this epoch aside, to be looked at later."""
+        """Keep the weights of this epoch, for later analysis."""
         path = kept_path(self.folder, checkpoint["epoch"])
         new = path.with_name(path.name + ".new")
         with explained(self.folder), removed_on_failure(new):
@@ -196,9 +195,9 @@ class Run:
             os.fsync(file.fileno())
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Note how it ended; the checkpoint before the last has served its purpose.
+        """Write the result, and remove previous.pt, which is no longer needed.
 
-        A line is added without waiting for the disk; here the lists are written to last.
+        `add` does not flush to the disk, so both lists are first written again, with a flush.
         """
         with explained(self.folder):
             self._write_lists()
@@ -209,7 +208,7 @@ class Run:
 # --- reading -------------------------------------------------------------------------------------
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """A checkpoint that cannot be used."""
 
 
@@ -218,47 +217,47 @@ def kept_path(folder: Path, epoch: int) -> Path:
 
 
 def kept_epochs(folder: Path) -> list[int]:
-    """After which epochs the weights are still there."""
+    """The epochs whose weights were kept."""
     stems = (path.stem for path in (folder / "kept").glob("*.pt"))
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def find_checkpoint(folder: Path, epoch: int | None = None) -> Path:
-    """The last one, or the weights that were kept after an epoch."""
+    """The path of the last checkpoint, or of the weights kept after an epoch."""
     path = folder / "last.pt" if epoch is None else kept_path(folder, epoch)
     if path.exists():
         return path
     if epoch is None:
         raise UserError(f"{folder} has no checkpoint yet: train the run first")
     there = ", ".join(map(str, kept_epochs(folder)))
-    instead = f"it has those of {there}" if there else "sgdf train --keep N keeps them"
+    instead = f"it has those of {there}" if there else "train with --keep N"
     raise UserError(f"{folder} has not kept the weights of epoch {epoch}: {instead}")
 
 
 def require_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """A checkpoint that nothing can stand in for, or a sentence that says what is wrong with it."""
+    """Read a checkpoint that has no substitute; damage is the user's to repair."""
     try:
         return read_checkpoint(path, device)
-    except Damaged as error:
+    except DamagedCheckpoint as error:
         raise UserError(f"{path} is damaged ({error}): train the run again") from None
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """A checkpoint that is whole: torch itself does not check the sums of what it reads."""
+    """Read a checkpoint and verify its checksums, which `torch.load` does not."""
     try:
         with zipfile.ZipFile(path) as archive:
-            wrong = archive.testzip()
-        if wrong is not None:
-            raise Damaged(f"its part {wrong} does not have its checksum")
+            part = archive.testzip()
+        if part is not None:
+            raise DamagedCheckpoint(f"the checksum of its part {part} is wrong")
         checkpoint = torch.load(path, map_location=device, weights_only=True)
     except PermissionError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except Damaged:
+    except DamagedCheckpoint:
         raise
-    except Exception as error:  # whatever a reader may say of bytes that are no checkpoint
-        raise Damaged(str(error).partition("\n")[0]) from None
+    except Exception as error:  # a reader of arbitrary bytes may raise anything
+        raise DamagedCheckpoint(str(error).partition("\n")[0]) from None
     if not isinstance(checkpoint, dict) or not {"epoch", "metrics", "times"} <= checkpoint.keys():
-        raise Damaged("it is not the checkpoint of a run")
+        raise DamagedCheckpoint("it is not the checkpoint of a run")
     return checkpoint
 
 
@@ -289,7 +288,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def read_end(folder: Path) -> dict[str, Any] | None:
-    """How a run ended, well or badly, as far as is known: a failure lasts until a success."""
+    """The result of a run, or its recorded failure, if any. A result overrides a failure."""
     result = read_result(folder)
     if result is not None:
         return result
@@ -301,21 +300,10 @@ def read_end(folder: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a list; one that a killed process left unfinished is no line."""
+    """The complete lines; the last one may be a killed process's unfinished write."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
 def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
-
-
-
-
-
-
-
-

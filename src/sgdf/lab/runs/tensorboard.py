@@ -1,4 +1,4 @@
-"""A run's numbers for TensorBoard: `tensorboard --logdir runs`."""
+"""Metrics for TensorBoard: `tensorboard --logdir runs`."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from sgdf.support.errors import UserError
 
 
-class Events:
-    """Event files beside the run's own lists; those of epochs that are done again are dropped."""
+class EventWriter:
+    """Writes event files into the run's folder; those of epochs after `epochs_done` are dropped."""
 
     def __init__(self, folder: Path, epochs_done: int) -> None:
         try:

@@ -1,7 +1,7 @@
-"""The runs of a sweep on a Ray cluster. When a node dies, its runs go on elsewhere.
+"""The runs of a sweep on a Ray cluster. Runs of a node that dies resume on another one.
 
-All nodes share the folder of the runs: checkpoints, results and locks in it are all that a run
-needs to move. Ray decides where it runs, and is told nothing else.
+All nodes share the folder of the runs, with checkpoints, results and locks: a run needs nothing
+else to move. Ray decides only where it runs.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab.runs.config import Config
-from sgdf.lab.runs.session import Place
+from sgdf.lab.runs.results import failure
+from sgdf.lab.runs.session import RunContext
 from sgdf.lab.sweeps.worker import (
-    DEATHS,
-    Ends,
-    Say,
+    MAX_DEATHS,
+    Notify,
+    Results,
+    answer_to,
     as_request,
-    attempt,
-    failed,
     from_request,
-    note,
+    record_failure,
 )
 from sgdf.support.errors import UserError
 
@@ -34,27 +34,27 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray  # type: ignore[import-not-found,unused-ignore]
 
-SIGHT = 15.0  # seconds that a shared folder may take to show a new file on another node
-SAVING = 60.0  # seconds that runs have to save when the sweep is stopped
+VISIBLE_TIMEOUT = 15.0  # seconds until a shared folder shows a new file on another node
+SAVE_TIMEOUT = 60.0  # seconds that runs have to save when the sweep is stopped
 
 
-def run(
-    todo: list[Config],
-    place: Place,
-    say: Say,
+def run_on_cluster(
+    configs: list[Config],
+    context: RunContext,
+    notify: Notify,
     *,
     address: str | None = None,
     cpus: float = 1,
     gpus: float | None = None,
-) -> Ends:
-    """The runs as they end. Ray starts them in their order, as many at a time as it has room."""
-    gpus = gpus if gpus is not None else float(place.device.type == "cuda")
-    out, data_dir = place.out.resolve(), place.data_dir and place.data_dir.resolve()
-    place = dataclasses.replace(place, out=out, data_dir=data_dir)
+) -> Results:
+    """Train on the cluster. Ray starts the runs in their order, as resources become free."""
+    gpus = gpus if gpus is not None else float(context.device.type == "cuda")
+    out, data_dir = context.out.resolve(), context.data_dir and context.data_dir.resolve()
+    context = dataclasses.replace(context, out=out, data_dir=data_dir)
     task = ray.remote(on_node).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
     with connected(address), token_in(out) as token:
-        say_if_there_is_no_room(cpus, gpus, say)
-        running = {task.remote(as_request(config, place), *token): config for config in todo}
+        warn_without_resources(cpus, gpus, notify)
+        running = {task.remote(as_request(config, context), *token): config for config in configs}
         deaths: Counter[str] = Counter()
         try:
             while running:
@@ -62,50 +62,51 @@ def run(
                     config = running.pop(ref)
                     answer = answer_of(ref, deaths, config)
                     if answer is None:
-                        running[task.remote(as_request(config, place), *token)] = config
+                        running[task.remote(as_request(config, context), *token)] = config
                         continue
-                    note(config, place, answer["result"])
-                    for text in answer["said"]:
-                        say(text)
+                    record_failure(config, context, answer["result"])
+                    for text in answer["messages"]:
+                        notify(text)
                     yield config, answer["result"]
         finally:
-            stop(list(running), say)
+            stop(list(running), notify)
 
 
 def answer_of(ref: Any, deaths: Counter[str], config: Config) -> dict[str, Any] | None:
-    """What a task says, or nothing when it died with its process or node and shall run again."""
+    """The answer of a task; None if it died with its process or node and has to run again."""
     try:
         return dict(ray.get(ref))
     except ray.exceptions.NodeDiedError:
-        return None  # that is not the run's fault, however often it happens
-    except ray.exceptions.RayTaskError as error:  # not of the run, but of the node
+        return None  # not the run's fault, however often it happens
+    except ray.exceptions.RayTaskError as error:  # raised by `on_node`, outside of the run
         if isinstance(error.cause, UserError):
             raise error.cause from None
-        return {"result": failed(f"{type(error.cause).__name__}: {error.cause}"), "said": []}
+        return failed_answer(f"{type(error.cause).__name__}: {error.cause}")
     except ray.exceptions.RayError as error:
         deaths[config.name] += 1
-        if deaths[config.name] < DEATHS:
+        if deaths[config.name] < MAX_DEATHS:
             return None
         reason = str(error).partition("\n")[0]
-        return {"result": failed(f"its process died {DEATHS} times ({reason})"), "said": []}
+        return failed_answer(f"its process died {MAX_DEATHS} times ({reason})")
+
+
+def failed_answer(error: str) -> dict[str, Any]:
+    return {"result": failure(error), "messages": []}
 
 
 def on_node(request: str, token: str, secret: str) -> dict[str, Any]:
-    """A task: bring a run to its end, on whatever node this is."""
-    if not is_seen(Path(token), secret):
+    """The Ray task: train a run on whichever node this is."""
+    if not is_visible(Path(token), secret):
         raise UserError(
-            f"{Path(token).parent} is not the same folder on {socket.gethostname()}: --out is a "
-            "folder that all nodes share, under the same name"
+            f"{Path(token).parent} is not the same folder on {socket.gethostname()}: --out has to "
+            "be a folder that all nodes share, under the same path"
         )
-    config, place = from_request(request)
-    said: list[str] = []
-    (result,) = attempt([config], place, said.append)
-    return {"result": result, "said": said}
+    return answer_to(*from_request(request))
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """To a cluster that is there: this starts none."""
+    """Connect to a running cluster; this starts none."""
     if ray.is_initialized():
         yield
         return
@@ -116,8 +117,8 @@ def connected(address: str | None) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address in (None, "auto"):
             raise UserError(
-                "no Ray cluster runs here: start one with `ray start --head`, or give --address "
-                "HOST:PORT"
+                "no Ray cluster runs on this machine: start one with `ray start --head`, or give "
+                "--address HOST:PORT"
             ) from error
         raise UserError(f"no Ray cluster answers at {address}: {error}") from error
     try:
@@ -127,7 +128,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def check_reachable(address: str) -> None:
-    """Ray itself would wait for minutes."""
+    """Fail at once where Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"--address is auto or HOST:PORT, not {address!r}")
@@ -139,7 +140,7 @@ def check_reachable(address: str) -> None:
 
 @contextlib.contextmanager
 def token_in(out: Path) -> Iterator[tuple[str, str]]:
-    """A file by which a node knows the folder."""
+    """A temporary file in the folder, by which a node recognizes it."""
     secret = secrets.token_hex(8)
     path = out / f".token-{secret}"
     try:
@@ -153,8 +154,8 @@ def token_in(out: Path) -> Iterator[tuple[str, str]]:
         path.unlink(missing_ok=True)
 
 
-def is_seen(path: Path, secret: str) -> bool:
-    deadline = time.monotonic() + SIGHT
+def is_visible(path: Path, secret: str) -> bool:
+    deadline = time.monotonic() + VISIBLE_TIMEOUT
     while path.parent.exists():
         with contextlib.suppress(OSError):
             if path.read_text() == secret:
@@ -165,19 +166,19 @@ def is_seen(path: Path, secret: str) -> bool:
     return False
 
 
-def say_if_there_is_no_room(cpus: float, gpus: float, say: Say) -> None:
-    """Ray waits in silence for a node that may never come."""
+def warn_without_resources(cpus: float, gpus: float, notify: Notify) -> None:
+    """Ray waits silently for a node that may never join."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(n.get("CPU", 0) >= cpus and n.get("GPU", 0) >= min(gpus, 1) for n in nodes):
-        say(f"no node has {cpus:g} CPUs and {gpus:g} GPUs yet: the runs wait until one joins")
+        notify(f"no node has {cpus:g} CPUs and {gpus:g} GPUs yet: the runs wait until one joins")
 
 
-def stop(running: list[Any], say: Say) -> None:
-    """Let what still runs save; what does not make it in time goes on from where it saved last."""
+def stop(running: list[Any], notify: Notify) -> None:
+    """Let the runs save. One that takes too long resumes from its last checkpoint."""
     if not running:
         return
-    say("stopping: once more stops without saving")
+    notify("stopping: once more stops without saving")
     for ref in running:
-        ray.cancel(ref, force=False)  # as Ctrl-C in the task
+        ray.cancel(ref, force=False)  # raises KeyboardInterrupt in the task
     with contextlib.suppress(KeyboardInterrupt):
-        ray.wait(running, num_returns=len(running), timeout=SAVING)
+        ray.wait(running, num_returns=len(running), timeout=SAVE_TIMEOUT)

@@ -1,7 +1,7 @@
 """A small fair comparison: handwritten digits, about a minute on two cores.
 
-Every optimizer gets the same search: three learning rates, picked on validation images, then
-judged on test images that took no part in the choice.
+Every optimizer gets the same search: three learning rates. The choice is made on validation
+images, and the chosen one is evaluated on test images that played no part in it.
 """
 
 from sgdf.lab.runs import config as configs
@@ -11,7 +11,7 @@ SEEDS = (0, 1, 2)
 EPOCHS = 20
 VALIDATION = 300
 
-# A sum with factor 0.9 is ten times an average, so momentum's grid is a tenth of SGDF's.
+# SGD's momentum of 0.9 sums what SGDF averages, ten times as much: its grid is a tenth of SGDF's.
 LEARNING_RATES = {
     "sgdf": (0.05, 0.15, 0.5),
     "sgd": (0.005, 0.015, 0.05),
@@ -24,8 +24,8 @@ NOTE = (
 )
 
 
-def sweep(epochs: int = EPOCHS) -> Sweep:
-    made = tuple(
+def demo_sweep(epochs: int = EPOCHS) -> Sweep:
+    planned = tuple(
         configs.make(
             "digits",
             optimizer=optimizer,
@@ -37,4 +37,4 @@ def sweep(epochs: int = EPOCHS) -> Sweep:
         for lr in rates
         for seed in SEEDS
     )
-    return Sweep("demo", "Handwritten digits: four ways to descend", made, NOTE)
+    return Sweep("demo", "Handwritten digits: four ways to descend", planned, NOTE)

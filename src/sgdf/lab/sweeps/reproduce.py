@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sgdf.lab import paper
-from sgdf.lab.paper import Preset, PresetCell
 from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.config import Config
 from sgdf.lab.sweeps.plan import Sweep
 from sgdf.support.errors import unknown
 
 
-def sweep_of(
+def sweep_from_paper(
     name: str,
     *,
     only: Sequence[str] | None = None,
@@ -21,7 +19,7 @@ def sweep_of(
     data: str = "real",
     overrides: Mapping[str, Any] | None = None,
 ) -> Sweep:
-    """A preset as published, but for what is said otherwise.
+    """A preset as published, unless an argument changes it.
 
     Args:
         name: one of `paper.PRESETS`.
@@ -35,35 +33,20 @@ def sweep_of(
     for optimizer in only or ():
         if optimizer not in names:
             raise unknown(f"optimizer in {preset.name}:", optimizer, names)
-    made = tuple(
-        config_of(
-            preset, cell, seed, overrides or {}, epochs=epochs, precision=precision, data=data
+    norms = {"norms": True} if preset.track_norms else {}
+    planned = tuple(
+        configs.make(
+            cell.task,
+            model=cell.model,
+            optimizer=cell.optimizer,
+            seed=seed,
+            epochs=epochs or preset.epochs,
+            precision=precision,
+            data=data,
+            overrides={**cell.overrides, **(overrides or {}), **norms},
         )
         for cell in preset.cells
         if not only or cell.optimizer in only
         for seed in seeds or preset.seeds
     )
-    return Sweep(preset.name, preset.title, made, preset.note)
-
-
-def config_of(
-    preset: Preset,
-    cell: PresetCell,
-    seed: int,
-    overrides: Mapping[str, Any],
-    *,
-    epochs: int | None,
-    precision: str,
-    data: str,
-) -> Config:
-    norms = {"norms": True} if preset.track_norms else {}
-    return configs.make(
-        cell.task,
-        model=cell.model,
-        optimizer=cell.optimizer,
-        seed=seed,
-        epochs=epochs or preset.epochs,
-        precision=precision,
-        data=data,
-        overrides={**cell.overrides, **overrides, **norms},
-    )
+    return Sweep(preset.name, preset.title, planned, preset.note)

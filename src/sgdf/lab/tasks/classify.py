@@ -66,7 +66,7 @@ def resident_classifier(
         shape = channels, height, width
         model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
     training, evaluation = splits(config, dataset)
-    augmented = tasks.find(config.task).augmented
+    augmented = config.task_definition.augmented
     batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
@@ -120,7 +120,7 @@ class Classifier(Trainer):
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
         self.evaluation = evaluation
-        keys = {metric.key for metric in tasks.find(config.task).metrics}
+        keys = {metric.key for metric in config.task_definition.metrics}
         self.counts_top5 = "test_top5_accuracy" in keys
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sgdf.lab import tasks
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError
@@ -38,6 +37,6 @@ def check(config: "Config", data_dir: Path | None) -> None:
 
 def module_of(config: "Config") -> ModuleType:
     try:
-        return importlib.import_module(tasks.find(config.task).trainer)
+        return importlib.import_module(config.task_definition.trainer)
     except ModuleNotFoundError as error:
         raise UserError(f'{config.task} needs {error.name}: pip install "sgdf[vision]"') from None

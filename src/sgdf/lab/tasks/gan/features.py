@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf.lab import data, models, tasks
+from sgdf.lab import data, models
 from sgdf.lab.data import ArrayDataset
-from sgdf.lab.runs.disk import Damaged, read_checkpoint, read_config
+from sgdf.lab.runs.disk import DamagedCheckpoint, read_checkpoint, read_config
 from sgdf.support.errors import UserError
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
@@ -89,7 +89,7 @@ def inception() -> nn.Module:
 def from_run(folder: Path) -> nn.Module:
     """The inputs of the last layer of a trained network."""
     config = read_config(folder)
-    task = tasks.find(config.task)
+    task = config.task_definition
     facts = data.find(task.dataset)
     if task.kind != "classify" or not isinstance(facts, ArrayDataset) or facts.shape[0] != 3:
         raise UserError(
@@ -102,7 +102,7 @@ def from_run(folder: Path) -> nn.Module:
     network = models.build_classifier(config.model, classes=facts.classes, shape=facts.shape)
     try:
         network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
-    except Damaged as error:
+    except DamagedCheckpoint as error:
         raise UserError(f"{path} is damaged ({error}): name another run") from None
     except (RuntimeError, LookupError) as error:
         reason = str(error).partition("\n")[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision import transforms
 
-from sgdf.lab import data, tasks
+from sgdf.lab import data
 from sgdf.lab.data import ImageFolderDataset
 from sgdf.lab.data.image_folders import FileDataset
 from sgdf.lab.models import vision
@@ -35,7 +35,7 @@ Data = tuple[int, Batches, dict[str, EvaluationImages]]
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or weights are missing; `build_trainer` lists the files."""
-    name = tasks.find(config.task).dataset
+    name = config.task_definition.dataset
     for option in ("size", "classes"):
         value, least = config.options.get(option, 1), int(option == "size")
         if type(value) is not int or value < least:
@@ -59,7 +59,7 @@ def build_trainer(
     team: Team = ALONE,
 ) -> Trainer:
     check(config, data_dir)
-    are_files = isinstance(data.find(tasks.find(config.task).dataset), ImageFolderDataset)
+    are_files = isinstance(data.find(config.task_definition.dataset), ImageFolderDataset)
     load = decoded_data if are_files else resident_data
     classes, batches, evaluation = load(config, data_dir, device, team)
     with torch.random.fork_rng(devices=[]):
@@ -81,7 +81,7 @@ class FileClassifier(Classifier):
 
 def weights_of(config: "Config") -> Path | None:
     """The file of weights that a run starts from; None: random weights, as on ImageNet."""
-    if "weights" not in tasks.find(config.task).options:
+    if "weights" not in config.task_definition.options:
         return None
     return vision.weights_file(config.model, config.option("weights"))
 
@@ -106,7 +106,7 @@ def resident_data(
 
 def decoded_data(config: "Config", data_dir: Path | None, device: torch.device, team: Team) -> Data:
     """Images that are decoded from their files while the device works."""
-    dataset = load_files(tasks.find(config.task).dataset, data_dir, config.option("classes"))
+    dataset = load_files(config.task_definition.dataset, data_dir, config.option("classes"))
     training, evaluation = dataset.train, {"test": dataset.test}
     if config.validation:
         classify.check_validation(config, len(training))
@@ -137,7 +137,7 @@ def image_transforms(config: "Config") -> tuple[Transform, Transform]:
     """
     size = config.option("size")
     flip = transforms.RandomHorizontalFlip()
-    if "weights" in tasks.find(config.task).options:
+    if "weights" in config.task_definition.options:
         resize = transforms.Resize((size, size))
         return transforms.Compose([resize, flip]), resize
     centre = transforms.Compose(

@@ -167,7 +167,9 @@ class DecodedBatches:
 class DecodedImages:
     """Images for evaluation: in the order of their files, with nothing random."""
 
-    def __init__(self, files: ImageFiles, transform: Transform, normalisation: Normalisation) -> None:
+    def __init__(
+        self, files: ImageFiles, transform: Transform, normalisation: Normalisation
+    ) -> None:
         self.decoder, self.normalisation = MicroBatchDecoder(files, transform, 0), normalisation
 
     def __len__(self) -> int:

@@ -1,0 +1,44 @@
+"""Which published number a run may be compared with."""
+
+import dataclasses
+
+from sgdf.lab import paper
+from sgdf.lab.paper import PublishedValue
+from sgdf.lab.runs.config import Config, frozen
+from sgdf.support.errors import UserError
+
+
+def published_value(config: Config) -> PublishedValue | None:
+    """The paper's number, if this run repeats the experiment behind it."""
+    if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
+        return None
+    recipe = paper.settings(config.task, config.optimizer)
+    settings = frozen(config.settings)
+    if settings == frozen(recipe):
+        return paper.published(config.task, config.model, config.optimizer)
+    run = (config.task, config.model, config.optimizer)
+    for preset in paper.PRESETS.values():  # the curves of a figure have their own settings
+        for cell in preset.cells:
+            is_of_cell = run == (cell.task, cell.model, cell.optimizer)
+            if is_of_cell and settings == frozen({**recipe, **cell.overrides}):
+                return cell.published
+    return None
+
+
+def follows_paper(config: Config) -> bool:
+    """Whether data, length, initial weights and evaluation are those of the paper."""
+    try:
+        protocol = paper.protocol(config.task, config.model)
+    except UserError:  # the paper does not have this task
+        return False
+    # The same pretrained weights may come from another file; any other option is a change.
+    if config.options.keys() - {"weights"} or config.options.get("weights") == "random":
+        return False
+    expected = dataclasses.asdict(protocol) | {
+        "drop": protocol.gamma,
+        "accumulate": config.task_definition.accumulate,
+        "data": "real",
+        "validation": 0,
+    }
+    names = expected.keys() - {"gamma", "seeds", "note"}
+    return all(getattr(config, name) == expected[name] for name in names)

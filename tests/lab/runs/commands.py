@@ -1,0 +1,78 @@
+"""Start `sgdf` in other processes, which can be made to fail at one of their disk operations."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.runs import run_driver
+
+EVERY_EPOCH = 1e9  # as the share of the time that saving may take: every epoch is saved
+
+
+@dataclass
+class Ended:
+    """A process that has ended."""
+
+    code: int  # minus the number of the signal that killed it
+    output: str
+
+
+class Started:
+    """A process that runs `sgdf`."""
+
+    def __init__(self, server: "Server", pid: int, log: Path) -> None:
+        self.server, self.pid, self.log = server, pid, log
+
+    def wait(self) -> Ended:
+        return Ended(self.server.ask(wait=self.pid), self.log.read_text())
+
+    def send(self, *signals: signal.Signals) -> None:
+        for s in signals:
+            os.kill(self.pid, s)
+
+
+class Server:
+    """A process that runs run_driver.py."""
+
+    def __init__(self) -> None:
+        plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        self.process = subprocess.Popen(
+            [sys.executable, run_driver.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**plain, "OMP_NUM_THREADS": "1", "SGDF_COMMIT": "none"},
+        )
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "ready\n"
+
+    def ask(self, **request: Any) -> int:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return int(json.loads(self.process.stdout.readline()))
+
+    def start(self, argv: tuple[str, ...], out: Path, **request: Any) -> Started:
+        log = request.pop("log", out.with_name(out.name + ".log"))
+        request |= {"argv": argv, "out": str(out), "log": str(log)}
+        return Started(self, self.ask(**request), log)
+
+    def run(self, argv: tuple[str, ...], out: Path, **request: Any) -> Ended:
+        return self.start(argv, out, **request).wait()
+
+
+def folder_in(out: Path) -> Path:
+    """The folder of the only run."""
+    [folder] = out.iterdir()
+    return folder
+
+
+def fault(op: str, do: str, nth: int = 0) -> dict[str, Any]:
+    """A request to fail at the nth such operation, in a run that saves every epoch."""
+    return {"fault": {"op": op, "nth": nth, "do": do}, "saving_share": EVERY_EPOCH}

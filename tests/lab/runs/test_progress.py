@@ -1,0 +1,146 @@
+"""What `train` reports, and how it is shown."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from sgdf.lab.runs import config as configs
+from sgdf.lab.runs import progress as progresses
+from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.progress import MessagesOnly, ProgressBars, ProgressLines, shown_on
+from sgdf.lab.runs.session import RunContext, train
+from sgdf.support.errors import UserError
+
+
+def short_run(seed: int = 0, **settings: Any) -> Config:
+    overrides = {"lr": 0.1, "batch": 512, **settings}
+    return configs.make("digits", seed=seed, epochs=2, data="synthetic", overrides=overrides)
+
+
+def context_in(folder: Path) -> RunContext:
+    return RunContext(folder, torch.device("cpu"))
+
+
+class Recorder:
+    """Keeps every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def started(self, config: Config) -> None:
+        self.calls.append(("started", config.seed))
+
+    def step(self, config: Config, epochs: float) -> None:
+        self.calls.append(("step", epochs))
+
+    def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
+        self.calls.append(("epoch", metrics["epoch"]))
+
+    def failed(self, config: Config, error: str) -> None:
+        self.calls.append(("failed", error))
+
+    def message(self, text: str) -> None:
+        self.calls.append(("message", text))
+
+
+def test_what_a_run_reports(tmp_path, capsys):
+    recorder = Recorder()
+    train([short_run()], context_in(tmp_path), recorder)
+    steps = [epochs for name, epochs in recorder.calls if name == "step"]
+    per_epoch = len(steps) // 2
+    assert steps == pytest.approx([(i + 1) / per_epoch for i in range(2 * per_epoch)])
+    others = [call for call in recorder.calls if call[0] != "step"]
+    assert others == [("started", 0), ("epoch", 1), ("epoch", 2)]
+    assert capsys.readouterr() == ("", ""), "train prints nothing itself"
+
+    again = Recorder()
+    train([short_run()], context_in(tmp_path), again)
+    assert again.calls == [], "a finished run does not start"
+
+
+def test_a_damaged_checkpoint_is_a_message(tmp_path):
+    folder = tmp_path / short_run().name
+    folder.mkdir()
+    (folder / "last.pt").write_bytes(b"nothing")
+    recorder = Recorder()
+    train([short_run()], context_in(tmp_path), recorder)
+    (text,) = (text for name, text in recorder.calls if name == "message")
+    assert text.startswith(f"{folder}/last.pt is damaged")
+
+
+def test_a_failure_among_several_runs_is_reported_at_once(tmp_path, monkeypatch):
+    """And raised, if the run is alone."""
+    good, bad = short_run(seed=0), short_run(seed=1, validation=10_000)
+    recorder = Recorder()
+    results = train([bad, good], context_in(tmp_path), recorder)
+    assert [result["status"] for result in results] == ["failed", "finished"]
+    names = [name for name, _ in recorder.calls]
+    assert ("failed", results[0]["error"]) in recorder.calls
+    assert names.index("failed") < names.index("epoch")
+
+    alone = Recorder()
+    with pytest.raises(UserError, match=results[0]["error"]):
+        train([bad], context_in(tmp_path), alone)
+    assert alone.calls == [("started", 1)]
+
+
+def metrics_of(epoch: int, accuracy: float | None) -> dict[str, Any]:
+    return {"epoch": epoch, "train_loss": 0.5, "test_accuracy": accuracy}
+
+
+def test_a_sweep_passes_messages_on_and_nothing_else():
+    texts: list[str] = []
+    silent = MessagesOnly(texts.append)
+    silent.started(short_run())
+    silent.step(short_run(), 0.5)
+    silent.epoch(short_run(), metrics_of(1, 90.0))
+    silent.failed(short_run(), "no reason")
+    title = short_run().title
+    silent.message(f"{title} is what this message begins with")
+    assert texts == [f"{title} is what this message begins with"]
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_lines_now_and_then_and_after_the_last_epoch(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=200)
+    config = configs.make("digits", epochs=40, overrides={"lr": 0.1})
+    with shown_on(console) as lines:
+        assert isinstance(lines, ProgressLines)
+        lines.started(config)
+        for epoch in range(1, 41):
+            lines.step(config, epoch)
+            lines.epoch(config, metrics_of(epoch, 90.0 - epoch if epoch % 2 else None))
+            clock.now += 1
+    printed = console.file.getvalue().splitlines()
+    assert [line.split()[8] for line in printed] == ["1/40", "12/40", "23/40", "34/40", "40/40"]
+    assert printed[0].startswith("digits mlp sgdf lr 0.1 seed 0  epoch 1/40  loss 0.500  test acc")
+    assert printed[0].endswith("test accuracy 89.00  best 89.00")
+    assert printed[1].endswith("loss 0.500"), "not measured in this epoch"
+    assert printed[2].endswith("test accuracy 67.00  best 89.00")
+
+
+def test_a_bar_for_every_run_on_a_terminal():
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    first, second = short_run(0), short_run(1)
+    with shown_on(console) as bars:
+        assert isinstance(bars, ProgressBars)
+        for config in (first, second):
+            bars.started(config)
+        bars.step(first, 0.5)
+        bars.epoch(second, metrics_of(2, 91.25))
+        done = {task.description: task.completed for task in bars.display.tasks}
+        assert done == {first.title: 0.5, second.title: 2}
+    drawn = console.file.getvalue()
+    assert "epoch 2/2  loss 0.500  test accuracy 91.25  best 91.25" in drawn
