@@ -5,9 +5,9 @@ import pytest
 
 from report import made
 from sgdf.lab import optimizers
+from sgdf.lab.optimizers import style
 from sgdf.report.cells import cells_by_task
 from sgdf.report.charts import Chart, all_charts, plain
-from sgdf.report.curves import look
 from sgdf.report.records import read_runs
 
 
@@ -143,14 +143,14 @@ def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
 def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
     looks = [look(name) for name in optimizers.OPTIMIZERS]
     assert len(set(looks)) == len(looks)
-    assert look("someones.Optimizer") == look("someones.Optimizer")
+    assert style("someones.Optimizer") == style("someones.Optimizer")
 
 
 def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:
     for lr in (0.1, 0.3):
         made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
     first, second = visible_lines(charts(tmp_path)["metric"]).values()
-    assert first["line"]["color"] == second["line"]["color"] == look("sgd").colour
+    assert first["line"]["color"] == second["line"]["color"] == style("sgd").colour
     assert first["line"]["dash"] != second["line"]["dash"]
 
 

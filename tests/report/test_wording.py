@@ -4,7 +4,7 @@ import pytest
 
 from report import made
 from report.made import in_terminal
-from sgdf.lab.tasks import ACCURACY, FID
+from sgdf.lab import tasks
 from sgdf.report import page, wording
 from sgdf.report.statistics import paired_interval
 
@@ -52,8 +52,8 @@ def test_a_verdict_is_by_the_interval_and_the_metric(
     differences: list[float], verdict: str, of_a_distance: str
 ) -> None:
     interval = paired_interval(differences)
-    assert wording.verdict(ACCURACY, interval) == verdict
-    assert wording.verdict(FID, interval) == of_a_distance
+    assert wording.verdict(tasks.find("cifar10").metric, interval) == verdict
+    assert wording.verdict(tasks.find("wgan-gp").metric, interval) == of_a_distance
 
 
 def test_nothing_finished(tmp_path: Path) -> None:

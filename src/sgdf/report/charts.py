@@ -10,13 +10,13 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sgdf.lab.optimizers import style
 from sgdf.report.cells import RunCell
 from sgdf.report.curves import (
     CurveView,
     drawn_runs,
     last_epoch,
     learning_rate_sweeps,
-    look,
     looks,
     metric_view,
     seed_values,
@@ -249,7 +249,7 @@ def rate_traces(sweeps: Sweeps, value: Callable[[RunRecord], float], unit: str) 
 
 
 def rate_line(optimizer: str, points: Mapping[float, Sequence[float]], unit: str) -> Json:
-    colour, dash = look(optimizer)
+    colour, dash = style(optimizer)
     means = {lr: statistics.fmean(values) for lr, values in points.items()}
     return {
         "type": "scatter",
@@ -278,7 +278,7 @@ def crosses(optimizer: str, rates: Sequence[float], height: float) -> Json:
         "mode": "markers",
         "x": list(rates),
         "y": [short(height)] * len(rates),
-        "marker": {"color": look(optimizer).colour, "size": 10, "symbol": "x"},
+        "marker": {"color": style(optimizer).colour, "size": 10, "symbol": "x"},
         "legendgroup": plain(optimizer),
         "name": plain(optimizer),
         "showlegend": False,

@@ -3,10 +3,10 @@
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from sgdf.lab import optimizers
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
 from sgdf.report.records import RunRecord
-from sgdf.support import palette
 from sgdf.support.palette import DASHES, Look
 
 
@@ -26,17 +26,12 @@ def metric_view(metric: Metric) -> CurveView:
     return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
 
 
-def look(optimizer: str) -> Look:
-    """The colour and dash of an optimizer in every chart and figure."""
-    return palette.look(optimizer)
-
-
 def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:
     """By label: the optimizer's colour, and a different dash for each of its cells."""
     by_label: dict[str, Look] = {}
     cells_so_far: dict[str, int] = {}
     for cell in sorted(cells, key=lambda cell: cell.label in set_aside):
-        own = look(cell.optimizer)
+        own = optimizers.style(cell.optimizer)
         number = cells_so_far.setdefault(cell.optimizer, 0)
         cells_so_far[cell.optimizer] += 1
         dash = DASHES[(DASHES.index(own.dash) + number) % len(DASHES)]

@@ -9,13 +9,13 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgdf.lab.optimizers import style
 from sgdf.report import wording
 from sgdf.report.cells import RunCell
 from sgdf.report.curves import (
     drawn_runs,
     last_epoch,
     learning_rate_sweeps,
-    look,
     looks,
     metric_view,
     seed_values,
@@ -147,7 +147,9 @@ def learning_rate_figure(
         for number, (optimizer, rates) in enumerate(sweeps.items(), start=1):
             lost = [lr for lr, cell in rates.items() if not cell.finished]
             height = low - 0.05 * (high - low) * number
-            axes.scatter(lost, [height] * len(lost), color=look(optimizer).colour, marker="x", s=24)
+            axes.scatter(
+                lost, [height] * len(lost), color=style(optimizer).colour, marker="x", s=24
+            )
         ticks = sorted({lr for rates in sweeps.values() for lr in rates})
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{lr:g}" for lr in ticks])
@@ -161,7 +163,7 @@ def learning_rate_figure(
 
 
 def draw_rates(axes: Axes, optimizer: str, rates: Mapping[float, RunCell]) -> None:
-    colour, dash = look(optimizer)
+    colour, dash = style(optimizer)
     finals = {
         lr: [run.final for run in cell.finished.values()]
         for lr, cell in rates.items()

@@ -1,6 +1,7 @@
-"""One colour and dash for each optimizer in every figure.
+"""The colours and dashes of all figures.
 
-The colours are Okabe and Ito's, which colour-blind readers can tell apart.
+The colours are Okabe and Ito's, which colour-blind readers can tell apart. Those of an
+optimizer are in its row of `sgdf.lab.optimizers.registry`.
 """
 
 import hashlib
@@ -21,40 +22,7 @@ class Look(NamedTuple):
     dash: str
 
 
-# Related optimizers share a colour or a dash, never both.
-LOOKS = {
-    "sgdf": Look(VERMILION, "solid"),
-    "sgd": Look(BLUE, "dash"),
-    "sgd-cm": Look(SKY, "dashdot"),
-    "sgd-ema": Look(PURPLE, "dot"),
-    "adam": Look(GREEN, "dot"),
-    "adamw": Look(GREEN, "longdash"),
-    "filter-adam": Look(VERMILION, "dash"),
-    "filter-adamw": Look(VERMILION, "longdash"),
-    "radam": Look(GREEN, "dashdot"),
-    "adabelief": Look(PURPLE, "longdash"),
-    "adabound": Look(SKY, "solid"),
-    "msvag": Look(ORANGE, "dashdot"),
-    "lion": Look(BROWN, "dash"),
-    "sophia-g": Look(BLACK, "dot"),
-    "yogi": Look(PURPLE, "dashdot"),
-    "padam": Look(ORANGE, "dash"),
-    "eadam": Look(SKY, "dash"),
-    "rmsprop": Look(GREY, "solid"),
-    "fromage": Look(GREY, "dash"),
-}
-
-
-def look(optimizer: str) -> Look:
-    """The optimizer's colour and dash."""
-    return LOOKS.get(optimizer) or spare_look(optimizer)
-
-
 def spare_look(optimizer: str) -> Look:
     """For an unknown optimizer; always the same for the same name."""
     digest = hashlib.sha256(optimizer.encode(errors="replace")).digest()
     return Look(SPARE[digest[0] % len(SPARE)], DASHES[digest[1] % len(DASHES)])
-
-
-def colour(optimizer: str) -> str:
-    return look(optimizer).colour

@@ -16,10 +16,10 @@ PARTS = {"bias2": "squared bias", "variance": "variance", "mse": "mean squared e
 NOT_COMPARED = ("g", "sgd-cm")  # with the average: their errors are far larger
 ESTIMATOR_LOOKS = {  # of the estimators: label, colour, dash
     "g": ("g, raw", palette.BLACK, "-"),
-    "sgd-cm": ("SGD-CM", palette.colour("sgd-cm"), "-"),
-    "sgd-ema": ("SGD-EMA = (1 - β) SGD-CM", palette.colour("sgd-ema"), "-"),
+    "sgd-cm": ("SGD-CM", palette.SKY, "-"),
+    "sgd-ema": ("SGD-EMA = (1 - β) SGD-CM", palette.PURPLE, "-"),
     "ema": ("EMA, bias-corrected", palette.BLUE, "--"),
-    "sgdf": ("SGDF (2K)", palette.colour("sgdf"), "-"),
+    "sgdf": ("SGDF (2K)", palette.VERMILION, "-"),
     "sgdf-k": ("SGDF with K", palette.ORANGE, "--"),
     "sgdf-root": ("SGDF with √K", palette.BROWN, ":"),
 }

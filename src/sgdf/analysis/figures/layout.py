@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sgdf.lab import optimizers
 from sgdf.support import palette
 from sgdf.support.figures import plain
 
@@ -15,7 +16,7 @@ DASHES = ("-", "--", ":", "-.")
 
 def colour(label: str) -> str:
     """The colour of the optimizer that the label begins with."""
-    return palette.colour(label.partition(",")[0].strip().lower())
+    return optimizers.style(label.partition(",")[0].strip().lower()).colour
 
 
 def dashes(labels: Iterable[str]) -> dict[str, str]:

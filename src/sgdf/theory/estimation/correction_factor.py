@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sgdf.support.palette import BLACK, PURPLE, colour
+from sgdf.support.palette import BLACK, PURPLE, VERMILION
 from sgdf.theory.estimation.averages import corrected_mean_factor, correction_factor
 from sgdf.theory.filtering import BETA1
 from sgdf.theory.result import Check, Curve, Panel, Result, variance_and_error
@@ -50,7 +50,7 @@ def variance_panel(variances: dict[int, tuple[float, float]]) -> Panel:
         "variance / σ²",
         (
             Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
-            Curve("mₜ, simulated", list(variances), simulated, colour("sgdf"), "o"),
+            Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
             Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
         ),
         logy=True,

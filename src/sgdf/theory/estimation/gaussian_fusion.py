@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdf.support.palette import BLACK, BLUE, PURPLE, colour
+from sgdf.support.palette import BLACK, BLUE, PURPLE, VERMILION
 from sgdf.theory.estimation.averages import (
     average_and_gradient,
     combined_variance,
@@ -116,7 +116,7 @@ def density_panel() -> Panel:
         (
             Curve("g", x, density(1.0), BLUE),
             Curve("m̂", x, density(0.25), PURPLE),
-            Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), colour("sgdf")),
+            Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), VERMILION),
         ),
     )
 
@@ -132,7 +132,7 @@ def gain_panel() -> Panel:
         "variance / σ²",
         (
             Curve("independent m̂", scales, combined_variance(gains, var_m, 1.0), BLUE),
-            Curve("the algorithm's m̂ₜ", scales, correlated, colour("sgdf")),
+            Curve("the algorithm's m̂ₜ", scales, correlated, VERMILION),
             Curve("m̂ alone", scales, np.full_like(scales, var_m), BLACK, "--"),
         ),
     )

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdf.support.palette import colour
+from sgdf.support.palette import PURPLE, SKY, VERMILION
 from sgdf.theory.filtering import BETA1, SimulatedFilter
 from sgdf.theory.result import Array, Check, Curve, Panel, Result, mean_and_error
 
 STEPS = 60
 SIGNAL = 3 - 0.05 * np.arange(STEPS)
-COLOURS = {"EMA": colour("sgd-ema"), "CM": colour("sgd-cm"), "SGDF": colour("sgdf")}
+COLOURS = {"EMA": PURPLE, "CM": SKY, "SGDF": VERMILION}
 
 
 class EstimatorRun(NamedTuple):

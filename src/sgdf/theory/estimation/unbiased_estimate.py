@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdf.support.palette import BLACK, BLUE, colour
+from sgdf.support.palette import BLACK, BLUE, VERMILION
 from sgdf.theory.filtering import Noise, bias_of_the_estimate, rare_noise
 from sgdf.theory.result import Array, Check, Curve, Panel, Result, mean_and_error
 
@@ -12,7 +12,7 @@ from sgdf.theory.result import Array, Check, Curve, Panel, Result, mean_and_erro
 RARE = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
 TENTH = 2
 GAINS = {"2K": 2.0, "K": 1.0}
-COLOURS = {"2K": colour("sgdf"), "K": BLUE}
+COLOURS = {"2K": VERMILION, "K": BLUE}
 
 
 class Biases(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sgdf.support.palette import BLACK, BLUE, VERMILION, colour
+from sgdf.support.palette import BLACK, BLUE, VERMILION
 from sgdf.theory.estimation.averages import corrected_mean_factor, correction_factor
 from sgdf.theory.filtering import BETA1, BETA2, SimulatedFilter
 from sgdf.theory.result import Array, Check, Curve, Panel, Result, mean_and_error
@@ -138,9 +138,9 @@ def ratio_panel(simulated: dict[int, tuple[float, float]]) -> Panel:
         "step t",
         "E ŝ / Var m̂",
         (
-            Curve("mean gradient 0", t, exact_ratio(1000), colour("sgdf")),
+            Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
             Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
-            Curve("simulated (mean 0)", list(simulated), points, colour("sgdf"), "o"),
+            Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
             Curve("correct", t, np.ones(1000), BLACK, "--"),
         ),
         logx=True,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sgdf.support.palette import BLACK, BLUE, GREY, colour
+from sgdf.support.palette import BLACK, BLUE, GREY, VERMILION
 from sgdf.theory.estimation.averages import (
     average_and_gradient,
     combined_variance,
@@ -134,7 +134,7 @@ def scan_panel(scan: GainScan, scan_before: GainScan) -> Panel:
         "K",
         "MSE of (1-K)m̂ + Kg, σ²=1",
         (
-            Curve("with m̂ₜ (the algorithm's)", GAINS, scan.errors, colour("sgdf")),
+            Curve("with m̂ₜ (the algorithm's)", GAINS, scan.errors, VERMILION),
             Curve("with m̂ₜ₋₁ (independent of g)", GAINS, scan_before.errors, BLUE),
             Curve("printed K", [scan.printed] * 2, [0.04, 0.13], BLACK, "--"),
         ),
@@ -154,7 +154,7 @@ def drift_panel() -> Panel:
         "drift per step / σ",
         "gain",
         (
-            Curve("best for m̂ₜ", drift, best, colour("sgdf")),
+            Curve("best for m̂ₜ", drift, best, VERMILION),
             Curve("printed K", drift, printed, BLACK, "--"),
             Curve("zero", drift, np.zeros_like(drift), GREY, ":"),
         ),

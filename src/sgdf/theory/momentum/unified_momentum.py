@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sgdf.support.palette import colour
+from sgdf.support.palette import PURPLE, SKY
 from sgdf.theory.result import (
     Array,
     Check,
@@ -17,7 +17,7 @@ from sgdf.theory.result import (
 )
 
 KINDS: dict[str, Callable[[float], float]] = {"EMA": lambda beta: 1 - beta, "CM": lambda beta: 1.0}
-COLOURS = {"EMA": colour("sgd-ema"), "CM": colour("sgd-cm")}
+COLOURS = {"EMA": PURPLE, "CM": SKY}
 BETA, SIGMA, STEPS = 0.9, 1.0, 60
 SIGNALS = {"constant": np.ones(STEPS), "drifting": 1 - 0.02 * np.arange(STEPS)}
 
