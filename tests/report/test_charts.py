@@ -141,7 +141,7 @@ def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
-    looks = [look(name) for name in optimizers.OPTIMIZERS]
+    looks = [style(name) for name in optimizers.OPTIMIZERS]
     assert len(set(looks)) == len(looks)
     assert style("someones.Optimizer") == style("someones.Optimizer")
 
