@@ -28,7 +28,7 @@ from sgdf.analysis.probe import (
     trainable,
 )
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.kernels.eager import positive_eps
+from sgdf.kernels.arithmetic import positive_eps
 from sgdf.support.files import write_json
 from sgdf.support.numerics import full_precision
 

@@ -761,7 +761,7 @@ def run(
         "machine": provenance.machine(device),
         "settings": {"device": device, "repeats": effort.repeats, "seconds": effort.seconds},
         # Compiled in the background of a training's first seconds; here before it.
-        "looks_in_c++": changes.wait() if device == "cuda" else None,
+        "looks_in_c++": changes.wait_until_compiled() if device == "cuda" else None,
         "copy": None,
         "lists": {},
         "skipped": {},
