@@ -16,6 +16,7 @@ from sgdf.kernels.arithmetic import as_real, compute_dtype, positive_eps
 from sgdf.kernels.loop import RandomBits, filter_loop
 from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
 from sgdf.kernels.rounding import FOR_MOMENTS, FOR_PARAMETER, FOR_SECOND_MOMENT, round_to_bfloat16
+from sgdf.optim.state import moment_in
 
 #: Between cpu.cpp and the loop, for parameters that a root or a power enters. To first order: a
 #: root may be 1 unit off, a power 2; the two products after a power round twice each, as do the sum
@@ -105,8 +106,7 @@ def _assert_root_agrees(before, stored, i, options):
     p, g, step, *moments = (column[i] for column in before)
     dtype = compute_dtype(p)
     wide = as_real(p).to(dtype).clone()
-    copies = [Quantized(*(t.clone() for t in x)) if isinstance(x, Quantized) else
-              as_real(x).clone() for x in moments]  # fmt: skip
+    copies = [copied(x if isinstance(x, Quantized) else as_real(x)) for x in moments]
     after = step.clone()
     loop = {**options, "stochastic_rounding": False, "capturable": False, "differentiable": False}
     filter_loop([wide], [as_real(g)], [after], *([x] for x in copies), **arguments(loop))
@@ -130,10 +130,35 @@ def rounded(x, dtype, bits=None):
 # --- Triton and the statement -----------------------------------------------------------------
 
 
+def assert_steps_round_the_statement(optimizer, set_gradients, steps=4):
+    """Every step but the first, each from the state that the one before it left."""
+    group = optimizer.param_groups[0]
+    params = group["params"]
+    for seed in range(steps):
+        set_gradients(params, seed)
+        before = [row_of(optimizer, p) for p in params] if seed else []
+        optimizer.step()
+        for i, row in enumerate(before):
+            after = row_of(optimizer, params[i])
+            assert_rounds_the_statement(row, after, i, group["rounding_seed"], group)
+
+
+def row_of(optimizer, p):
+    """A parameter, its gradient, its step and its moments, copied."""
+    state = optimizer.state[p]
+    moments = [moment_in(state, key) for key in optimizer.state_keys]
+    return [copied(t) for t in (p.detach(), p.grad, state["step"], *moments)]
+
+
+def copied(t):
+    return Quantized(*map(copied, t)) if isinstance(t, Quantized) else t.clone()
+
+
 def assert_rounds_the_statement(before, after, index, seed, options):
     """A row of columns after a step of Triton, against float64, before it is rounded at random."""
     p, g, step, *moments = before
     assert options["gain_power"] in (0.5, 1), "other powers need more units"
+    assert not options["weight_decay"] and not options["maximize"], "not in exact_step"
     step = step.item() + 1
     wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
     values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)
