@@ -1,8 +1,8 @@
 """How near one step of one kernel has to be to the same step of another, on any machine.
 
-`sgdf.kernels.arithmetic` says which operations round alike. Whatever does not is compared in units
-in the last place of the *terms* that a result is the sum of: their sum may cancel, so a bound in
-units of the result itself would not hold. Rounding is monotonic, so a result that is stored in
+`sgdf.kernels.arithmetic` says which operations round alike. Other results are compared in units in
+the last place of the *terms* they are the sum of: terms may cancel, so no bound in units of the
+result itself would hold. Rounding is monotonic, so a result that is stored in
 fewer bits has to lie between the two ends of that interval, rounded in the same way and with the
 same random bits. No share of elements may be further away.
 """
@@ -158,7 +158,7 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     """A row of columns after a step of Triton, against float64, before it is rounded at random."""
     p, g, step, *moments = before
     assert options["gain_power"] in (0.5, 1), "other powers need more units"
-    assert not options["weight_decay"] and not options["maximize"], "not in exact_step"
+    assert (options["weight_decay"], options["maximize"]) == (0, False), "exact_step ignores them"
     step = step.item() + 1
     wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
     values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)

@@ -425,7 +425,7 @@ def test_8_bit_blocks_of_zeros_tiny_numbers_and_nan():
 
 
 def test_8_bit_rounding_has_no_bias():
-    """The mean of many roundings of one moment is the moment, which no single level is."""
+    """The mean of many roundings of one moment is the moment, though no level equals it."""
     g = torch.zeros(16, 1024)
     g[:, ::256] = 1.0  # the largest of each block
     g[:, 1::2] = 0.3217

@@ -318,7 +318,7 @@ def test_gradients_that_come_and_go(built, detection):
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_no_gradient_is_kept_after_its_step(layout, detection):
-    """Else its memory would be taken twice once the next one is there."""
+    """Otherwise two sets of gradients would be in memory at once."""
     parameters = [p.detach().requires_grad_() for p in normal([(2, 3, 4, 5), (2, 2, 2, 2)])]
     optimizer = SGDF(parameters, fused=True)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""State in 8 bits and bfloat16 parameters that learn."""
+"""State in 8 bits, and training of bfloat16 parameters."""
 
 import io
 
@@ -154,7 +154,7 @@ def advance(optimizer, steps, first=0):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_state_of_a_large_tensor_is_two_bytes_a_parameter(path):
+def test_the_state_of_a_large_tensor_is_two_bytes_per_parameter(path):
     big, small = big_and_small()
     optimizer = SGDF([big, small], state_dtype=torch.int8, **path)
     advance(optimizer, 2)
@@ -214,7 +214,7 @@ def test_checkpoints_convert_both_ways(other):
     advance(eight, 1), advance(wide, 1)
 
 
-def test_what_8_bits_and_random_rounding_do_not_go_with():
+def test_8_bits_and_random_rounding_exclude_foreach_and_differentiable():
     p = torch.randn(3)
     for refused in ({"foreach": True}, {"differentiable": True}):
         for setting in ({"state_dtype": torch.int8}, {"stochastic_rounding": True}):
@@ -228,7 +228,7 @@ def test_what_8_bits_and_random_rounding_do_not_go_with():
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_updates_below_half_a_unit_are_lost_without_and_arrive_with_random_rounding(path):
+def test_updates_below_half_a_unit_need_random_rounding(path):
     """A hundred steps of a fiftieth of bfloat16's spacing, on 20000 parameters."""
 
     def moved(**kwargs):

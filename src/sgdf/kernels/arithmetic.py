@@ -1,7 +1,7 @@
 """What every kernel computes in, and how far the kernels may differ from one another.
 
-A step computes in `compute_dtype(param)`, whatever dtypes parameters, gradients and state are
-stored in. It rounds once, when it stores, and never writes to a gradient.
+A step computes in `compute_dtype(param)`, whatever the dtypes of parameters, gradients and state.
+It rounds once, when it stores, and never writes to a gradient.
 
 All kernels evaluate the formulas of `sgdf.filter`, but they do not all round alike:
 

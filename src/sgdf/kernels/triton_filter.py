@@ -353,7 +353,7 @@ def filter_kernel_8bit(
     WHOLE_ROWS: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with a scale of its own."""
+    """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with its own scale."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     numel = tl.load(table + NUMEL * n + tensor)
     row_length = tl.load(table + ROW_LENGTH * n + tensor)
@@ -388,7 +388,7 @@ def filter_kernel_8bit(
     last = tl.minimum(first + BLOCKS, count)
     offset = tl.arange(0, QUANTUM)
     for block in range(first, last):
-        if WHOLE_ROWS:  # every row is a whole number of blocks: they follow one another
+        if WHOLE_ROWS:  # every row is a whole number of blocks: the blocks are consecutive
             start = tl.multiple_of(block * QUANTUM, QUANTUM)
             mask = None
         else:
