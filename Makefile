@@ -1,19 +1,29 @@
-# make demo    install what the demo needs and run it
-# make test    install everything, lint, type-check, test
+# make demo      install what the demo needs and run it
+# make check     the quick half: lint, types, import contracts, tests that take no more than seconds
+# make test      everything: the quick half, all tests, and the kernels' arithmetic on other CPUs
 # make test-gpu  the tests that need a GPU, with $(PYTHON) as it is: installs nothing
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEPENDENCIES := pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-gpu lint types clean
+.PHONY: demo check test test-capabilities test-gpu lint types imports clean
 
 demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
 
-test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+check: lint types imports
+	$(PYTEST) -m "not gpu and not slow"
+
+test: lint types imports
+	$(PYTEST) -m "not gpu"
+	$(MAKE) test-capabilities
+
+# torch rounds differently with other instruction sets: one machine stands for several.
+test-capabilities: $(VENV)/.installed-dev
+	$(BIN)/python tests/kernels/capabilities.py
 
 test-gpu:
 	PYTHONPATH="src:tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu tests/lab/models tests/lab/optimizers
@@ -24,6 +34,9 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev
+	$(BIN)/lint-imports
 
 # A stamp is younger than the files it was installed from, or the install runs again.
 $(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
@@ -38,4 +51,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,21 +1,21 @@
-"""Which 8-bit code for the moments? The error that each adds to the estimated gradient.
+"""Compare 8-bit codes for the moments by the error that they add to the estimated gradient.
 
     python benchmarks/codes.py
 
-runs the filter on blocks of 256 coordinates whose noise differs in scale by e^(spread z), z normal,
-stores its moments in the code after each of 2500 steps, and prints the root mean square difference
-of g^ from that of unrounded moments, in units of the coordinate's noise. Writes results/codes.json.
+The filter runs on blocks of 256 coordinates whose noise differs in scale by e^(spread z), z normal,
+and stores its moments in the code after each of 2500 steps. The error is the root mean square
+difference of g^ from that with unrounded moments, in units of the coordinate's noise. Prints a
+table and writes results/codes.json.
 """
 
-import json
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from sgdf.filter import bias_corrections, wiener_filter
+from sgdf.support import provenance
+from sgdf.support.files import write_json
 
 BLOCKS, SIZE, STEPS, LAST = 64, 256, 2500, 100
 SPREADS = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -26,7 +26,7 @@ def exact(x, chance):
 
 
 def power(n, levels, nearest=False):
-    """(c / levels)^n of the block's largest, rounded at random without bias, or to nearest."""
+    """(c / levels)^n of the block's largest, rounded stochastically without bias, or to nearest."""
 
     def code(x, chance):
         largest = np.abs(x).max(-1, keepdims=True) + 1e-38
@@ -40,7 +40,7 @@ def power(n, levels, nearest=False):
 
 
 def leading_bits(mantissa, floor):
-    """The leading bits of t + floor, as sgdf.kernels.quantized has them."""
+    """The leading bits of t + floor, as in sgdf.kernels.quantized."""
     dropped = 23 - mantissa
 
     def code(x, chance):
@@ -75,8 +75,8 @@ CODES = {
 }
 
 
-def run(spread, store_m, store_s):
-    """The last estimates, over the scale of their coordinates' noise."""
+def last_estimates(spread, store_m, store_s):
+    """The last estimates g^, divided by the noise of their coordinates."""
     rng, chances = np.random.default_rng(0), np.random.default_rng(1)
     scale = np.exp(spread * rng.normal(size=(BLOCKS, SIZE)))
     mean = 0.3 * scale * rng.normal(size=(BLOCKS, SIZE))
@@ -95,25 +95,25 @@ def run(spread, store_m, store_s):
 def main():
     table = {name: [] for name in CODES}
     for spread in SPREADS:
-        reference = run(spread, exact, exact)
+        reference = last_estimates(spread, exact, exact)
         for name, codes in CODES.items():
-            table[name].append(float(np.sqrt(np.mean((run(spread, *codes) - reference) ** 2))))
+            difference = last_estimates(spread, *codes) - reference
+            table[name].append(float(np.sqrt(np.mean(difference**2))))
     print("| code | " + " | ".join(f"spread {spread}" for spread in SPREADS) + " |")
     print("|---|" + "---|" * len(SPREADS))
     for name, errors in table.items():
         print(f"| {name} | " + " | ".join(f"{error:.3g}" for error in errors) + " |")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     record = {
         "command": "python benchmarks/codes.py",
-        "commit": commit.stdout.strip(),
+        "commit": provenance.commit(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "numpy": np.__version__,
         "spreads": SPREADS,
         "error of the estimate, in units of the noise": table,
     }
     target = Path(__file__).parent.parent / "results" / "codes.json"
-    target.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"\nwrote {target}", file=sys.stderr)
+    write_json(target, record, indent=2)
+    print(f"\nwrote {target}")
 
 
 if __name__ == "__main__":

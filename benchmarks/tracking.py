@@ -1,19 +1,18 @@
-"""Does the filter estimate the gradient better? Mean squared errors about a known signal.
+"""Mean squared errors of the filter and of other estimators about a known signal.
 
     python benchmarks/tracking.py
 
-prints the two tables of docs/filter.md and writes results/tracking.json.
+Prints the two tables of docs/filter.md and writes results/tracking.json.
 """
 
-import json
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from sgdf.filter import bias_corrections, wiener_filter
+from sgdf.support import provenance
+from sgdf.support.files import write_json
 
 #: name: (gain_scale, gain_power)
 ESTIMATORS = {"EMA": (0.0, 1.0), "K": (1.0, 1.0), "2K": (2.0, 1.0), "K^0.5": (1.0, 0.5)}
@@ -53,7 +52,7 @@ def heavy_tailed(rng, size):
 
 
 def walking_signal(q, noise=gaussian, coordinates=4000, steps=400, burn_in=100, seed=0):
-    """Errors of g and every estimator about a signal that walks by q a step, in noise of 1."""
+    """Errors of g and every estimator about a signal that walks by q per step, noise variance 1."""
     rng = np.random.default_rng(seed)
     signal = np.zeros(coordinates)
     estimators = {name: Estimator(gain, coordinates) for name, gain in ESTIMATORS.items()}
@@ -69,7 +68,7 @@ def walking_signal(q, noise=gaussian, coordinates=4000, steps=400, burn_in=100, 
 
 
 def noisy_quadratic(lr, coordinates=4000, steps=300, seed=0):
-    """The same while each estimator descends theta^2 / 2 from 10, its gradient in noise of 1."""
+    """The same while each estimator descends theta^2 / 2 from 10, noise variance 1."""
     errors = {"g": 1.0}  # the variance of the noise, whatever the path
     for name, gain in ESTIMATORS.items():
         rng = np.random.default_rng(seed)
@@ -96,17 +95,16 @@ def main():
         print("|---|" + "---|" * (1 + len(ESTIMATORS)))
         for row, errors in rows.items():
             print(f"| {row} | " + " | ".join(f"{error:.3g}" for error in errors.values()) + " |")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     record = {
         "command": "python benchmarks/tracking.py",
-        "commit": commit.stdout.strip(),
+        "commit": provenance.commit(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "numpy": np.__version__,
         "mean squared error": tables,
     }
     target = Path(__file__).parent.parent / "results" / "tracking.json"
-    target.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"\nwrote {target}", file=sys.stderr)
+    write_json(target, record, indent=2)
+    print(f"\nwrote {target}")
 
 
 if __name__ == "__main__":

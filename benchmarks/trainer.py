@@ -1,15 +1,14 @@
-"""What the trainer costs beyond forward, backward and step, and what several runs at once save.
+"""The overhead of the trainer over forward, backward and step, and the gain of concurrent runs.
 
     python benchmarks/trainer.py [--device cuda] [--models vgg11 resnet18] [--epochs 3]
 
-`bare` is the model's forward and backward and the optimizer's step on one batch that stays where
-it is, captured and compiled as the trainer does it. `trainer` is a whole epoch as the lab runs it:
-order, augmentation, metrics, the smaller last batch, divided by its steps. Both are measured in
-turns, and the medians compared. Images are the synthetic ones, 50,000 of them.
+`bare` is forward, backward and the optimizer's step on one fixed batch, captured and compiled as in
+the trainer. `trainer` is an epoch as the lab runs it (order, augmentation, metrics, the smaller
+last batch), divided by its steps. Both are measured in turns, and the medians are compared. The
+images are 50,000 synthetic ones. Prints a table and writes results/bench-trainer-DEVICE.json.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from sgdf.lab.runs import config as configs
 from sgdf.lab.tasks.classify import resident
 from sgdf.lab.train.loop import Trainer, take_turns
 from sgdf.support import provenance
+from sgdf.support.files import write_json
 
 OPTIMIZER = "sgdf"
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--precisions", nargs="+")
     parser.add_argument("--together", nargs="*", type=int, default=[3])
-    parser.add_argument("--epochs", type=int, default=5, help="measured, of each")
+    parser.add_argument("--epochs", type=int, default=5, help="measured epochs of each")
     parser.add_argument("--images", type=int, default=0, help="default 50,000; on a CPU 2,048")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -61,11 +61,12 @@ def main() -> None:
         "images": len(dataset.train.labels),
         "rows": rows,
     }
-    out.write_text(json.dumps(record, indent=1) + "\n")
-    print("written to", out)
+    write_json(out, record, indent=1)
+    print("wrote", out)
 
 
 def enlarged(images: int) -> Dataset:
+    """The synthetic dataset, repeated up to the given size."""
     small = data.load("cifar10", synthetic=True)
 
     def repeated(split: Split, count: int) -> Split:
@@ -95,24 +96,24 @@ def alone(model: str, precision: str, dataset: Dataset, device: torch.device, ep
     lab = trainer(model, precision, dataset, device)
     epoch(lab)
     ready = time.perf_counter() - start
-    for _ in range(3):  # every graph captured
+    for _ in range(3):  # until every graph is captured
         epoch(lab)
     lab.metrics()
     bare = Bare(trainer(model, precision, dataset, device))
     steps = len(lab.sizes)
     bare(steps // 4)
-    bare_ms, trainer_ms, judge_ms = [], [], []
+    bare_ms, trainer_ms, evaluation_ms = [], [], []
     for _ in range(epochs):
         bare_ms.append(1000 * timed(lambda: bare(steps), device) / steps)
         trainer_ms.append(1000 * timed(lambda: epoch(lab), device) / steps)
-        judge_ms.append(1000 * timed(lab.metrics, device))
+        evaluation_ms.append(1000 * timed(lab.metrics, device))
     return {
         "model": model,
         "precision": precision,
         "bare_ms": bare_ms,
         "trainer_ms": trainer_ms,
-        "evaluation_ms": judge_ms,
-        "epoch_s": (median(trainer_ms) * steps + median(judge_ms)) / 1000,
+        "evaluation_ms": evaluation_ms,
+        "epoch_s": (median(trainer_ms) * steps + median(evaluation_ms)) / 1000,
         "first_epoch_s": ready,
     }
 
@@ -120,7 +121,7 @@ def alone(model: str, precision: str, dataset: Dataset, device: torch.device, ep
 def together(
     count: int, model: str, precision: str, dataset: Dataset, device: torch.device, epochs: int
 ) -> list[float]:
-    """Seconds an epoch of `count` runs that take turns on streams of their own."""
+    """Seconds per epoch of `count` runs that take turns, each on its own stream."""
     labs = [trainer(model, precision, dataset, device, seed) for seed in range(count)]
 
     def all_epochs() -> None:
@@ -134,7 +135,7 @@ def together(
 
 
 class Bare:
-    """Forward, backward and step on one batch, over and over."""
+    """Forward, backward and step on one batch, repeatedly."""
 
     def __init__(self, lab: Trainer) -> None:
         self.lab = lab
@@ -183,13 +184,13 @@ def show(rows: list[dict]) -> None:
     for name in ("bare ms", "trainer ms", "overhead", "evaluation ms", "s/epoch", "first epoch s"):
         table.add_column(name, justify="right")
     for row in rows:
-        bare, whole = median(row["bare_ms"]), median(row["trainer_ms"])
+        bare, trained = median(row["bare_ms"]), median(row["trainer_ms"])
         table.add_row(
             row["model"],
             row["precision"],
             f"{bare:.3f}",
-            f"{whole:.3f}",
-            f"{100 * (whole / bare - 1):+.1f} %",
+            f"{trained:.3f}",
+            f"{100 * (trained / bare - 1):+.1f} %",
             f"{median(row['evaluation_ms']):.1f}",
             f"{row['epoch_s']:.3f}",
             f"{row['first_epoch_s']:.1f}",

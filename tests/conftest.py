@@ -1,8 +1,51 @@
-"""Where there is no GPU, Triton interprets its kernels; it looks at this when it is imported."""
+"""What all tests share: one thread, Triton's interpreter, and no silent skips in CI."""
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
+    # Triton reads this when it is imported: without a GPU it interprets its kernels.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+#: Skips that CI accepts, by the beginning of their reason. Every other skip fails the run.
+ALLOWED_SKIPS = {
+    "nothing can be mounted here": "a tmpfs needs root with CAP_SYS_ADMIN, which a container lacks",
+}
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Sums in one order: with several threads torch splits them, and equal runs differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def unexpected_skips(reports: list[Any]) -> list[str]:
+    """The skipped tests whose reason is not on the list."""
+    found = []
+    for report in reports:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(ALLOWED_SKIPS)):
+            found.append(f"{report.nodeid or report.fspath}: {reason}")
+    return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skip is a failure: a missing package must not hide tests."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("CI") or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    skips = unexpected_skips(reporter.stats.get("skipped", []))
+    if skips:
+        reporter.write_line("")
+        for line in skips:
+            reporter.write_line(f"skipped in CI, and not in ALLOWED_SKIPS: {line}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

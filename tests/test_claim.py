@@ -1,4 +1,4 @@
-"""The point of the filter, and where it is not: mean squared error about the true gradient.
+"""Where the filter estimates the true gradient better (mean squared error), and where not.
 
 docs/filter.md states these regimes, with the numbers of `benchmarks/tracking.py`.
 """
@@ -21,7 +21,7 @@ def test_the_gain_lowers_the_error_of_the_average_where_the_signal_moves_fast(q)
 
 @pytest.mark.parametrize("q", [0.0, 0.03, 0.1])
 def test_the_gain_raises_the_error_of_the_average_where_the_signal_is_nearly_still(q):
-    """The other regime: with little to follow, what the gain lets through is noise."""
+    """With little signal to follow, the gain lets noise through."""
     errors = walking_signal(q)
     assert errors["EMA"] < errors["K"] < errors["2K"] < errors["K^0.5"]
 
@@ -32,7 +32,7 @@ def test_heavy_tails_favour_the_plain_gain():
 
 
 def test_a_signal_that_outruns_the_average_is_better_followed_raw():
-    """At q = 1 the trend lags so far behind that even the noisy gradient is closer."""
+    """At q = 1 the trend lags so far that even the noisy gradient is closer."""
     errors = walking_signal(1.0)
     assert errors["g"] < min(errors[name] for name in ESTIMATORS)
 

@@ -1,4 +1,4 @@
-"""`sgdf.optax`: the torch optimizers' twin, and a well-behaved optax transformation."""
+"""`sgdf.optax` agrees with the torch optimizers and follows the rules of optax."""
 
 import functools
 import io
@@ -36,9 +36,9 @@ SETTINGS = {
     "-".join(names): GAINS[names[0]] | CORRECTIONS[names[1]] | DECAYS[names[2]]
     for names in itertools.product(GAINS, CORRECTIONS, DECAYS)
 }
-# Decoupled decay is what takes float32 this far: torch rounds 1 - lr * decay, optax never forms it.
+# Decoupled decay needs this in float32: torch rounds 1 - lr * decay, optax never forms it.
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
-# Between programs that XLA compiled differently; bfloat16 is the parameters' own precision.
+# For programs that XLA compiled differently; in bfloat16, the precision of the parameters.
 ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 over_twins = pytest.mark.parametrize("twin", TWINS)
@@ -47,15 +47,15 @@ over_gains = pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS.keys())
 
 
 def precision(dtype):
-    """float64 exists in JAX only where it is switched on."""
+    """JAX has float64 only if it is enabled."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(dtype is np.float64)
-    from jax.experimental import enable_x64  # where older versions have it
+    from jax.experimental import enable_x64  # its place in older versions
 
     return enable_x64(dtype is np.float64)
 
 
-# --- a problem to give to both frameworks ------------------------------------------------------
+# --- a problem for both frameworks -------------------------------------------------------------
 
 # The first elements are noisy quadratics: their gradients depend on the parameters, so that two
 # optimizers which differ drift apart. The rest is gradients from far below sqrt(eps) to far above
@@ -75,7 +75,7 @@ def gradient(p, t, dtype):
 
 
 def torch_paths(build, dtype, names=("w",), lrs=None):
-    """Parameters after every step; `build` makes the optimizer from a dict of parameters."""
+    """Parameters after every step; `build` creates the optimizer from a dict of parameters."""
     params = {name: torch.nn.Parameter(torch.tensor(START.astype(dtype))) for name in names}
     optimizer, path = build(params), []
     for t in range(STEPS):
@@ -89,7 +89,7 @@ def torch_paths(build, dtype, names=("w",), lrs=None):
 
 
 def optax_paths(optimizers, dtype, names=("w",)):
-    """The same for each of some optimizers, in one compilation: that is what takes the time."""
+    """The same for several optimizers in one compilation, which takes most of the time."""
 
     @jax.jit
     def step(grads, states, params):
@@ -112,7 +112,7 @@ def optax_paths(optimizers, dtype, names=("w",)):
 def assert_same_path(actual, expected, dtype):
     assert actual.dtype == expected.dtype == dtype
     assert actual.shape == expected.shape == (STEPS, START.size)
-    # Relative to the largest value on the way, since an element may cross zero.
+    # Relative to the largest value of the path, since an element may cross zero.
     error = np.abs(actual - expected).max(axis=0) / np.abs(expected).max(axis=0)
     np.testing.assert_array_less(error, TOLERANCE[dtype])
 
@@ -143,7 +143,7 @@ def descend(optimizer, params, grads, jit=False):
 
 
 def assert_trees_close(actual, expected, tolerance=1e-5):
-    """To a tolerance relative to the largest value of each leaf."""
+    """Compare with a tolerance relative to the largest value of each leaf."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert jnp.asarray(ours).dtype == jnp.asarray(theirs).dtype
@@ -182,7 +182,7 @@ def test_agrees_with_torch(twin, dtype, settings):
 
 @over_twins
 def test_settings_that_are_compared_differ(twin):
-    """Or the comparison above says nothing about them."""
+    """Otherwise the comparison above would say nothing about them."""
     _, theirs = paths_of_all_settings(twin, np.float64)
     for one, other in itertools.combinations(theirs.values(), 2):
         assert np.abs(one - other).max() > 1e-3
@@ -231,7 +231,7 @@ def test_weight_decay_mask_is_a_parameter_group(twin, decay):
 
 @over_twins
 def test_injected_hyperparameters_agree_with_torch(twin):
-    """Every number a traced value, none at its default; the flags stay Python's."""
+    """Every number is a traced value and none at its default; the flags stay Python values."""
     torch_class, make, lr = TWINS[twin]
     settings = GAINS["release"] | DECAYS["decoupled"] | {"eps": 1e-5, "correction": False}
     injected = optax.inject_hyperparams(make)(lr, b1=0.8, b2=0.99, **settings)
@@ -271,7 +271,7 @@ def test_complex_parameters_agree_with_torch_when_split(twin):
 @pytest.mark.parametrize("low", ["bfloat16", "float16"])
 @over_twins
 def test_low_precision_state_agrees_with_torch(twin, low):
-    """To float32's digits, which are what the moments have."""
+    """To the precision of float32, that of the moments."""
     torch_class, make, lr = TWINS[twin]
     p = torch.nn.Parameter(torch.tensor(START).to(getattr(torch, low)))
     reference, grads = torch_class([p], lr), []
@@ -287,7 +287,7 @@ def test_low_precision_state_agrees_with_torch(twin, low):
             np.testing.assert_allclose(getattr(moments, name), value.numpy(), rtol=1e-5, atol=1e-20)
 
 
-# --- the filter's own promises -----------------------------------------------------------------
+# --- properties of the filter ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("correction", [True, False])
@@ -304,8 +304,8 @@ def test_first_step_gives_the_gradient(gain, correction):
     np.testing.assert_allclose(update, -0.1 * g / (jnp.abs(g) + 1e-8), rtol=2e-6)
 
 
-# filter_adam with eps=0 is not here: there it is Adam's own denominator that makes 0/0.
-@pytest.mark.parametrize("dtype", ["float32", "float16"])  # which has no 1e-8
+# Without filter_adam at eps=0: there Adam's own denominator gives 0/0.
+@pytest.mark.parametrize("dtype", ["float32", "float16"])  # float16 rounds 1e-8 to 0
 @pytest.mark.parametrize(
     ("make", "eps"), [(sgdf, 1e-8), (sgdf, 0.0), (filter_adam, 1e-8)], ids=["sgdf", "eps=0", "adam"]
 )
@@ -350,7 +350,7 @@ def test_complex_parameters_are_refused_by_name_of_the_remedy():
             optimizer.init({"x": START32, "z": as_complex(START)})
 
 
-# --- what gradients may look like --------------------------------------------------------------
+# --- trees and types of gradients --------------------------------------------------------------
 
 
 class Layer(NamedTuple):
@@ -393,7 +393,7 @@ def test_every_leaf_of_a_tree_as_if_alone(make, tree):
 )
 @over_optimizers
 def test_gradients_need_not_be_jax_arrays(make, param, grad):
-    """As optax's own optimizers take them: in JAX's precision, without a word."""
+    """Like optax's own optimizers: converted to JAX's precision, without a warning."""
     optimizer = make(0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -404,7 +404,7 @@ def test_gradients_need_not_be_jax_arrays(make, param, grad):
 
 def test_bad_usage_is_reported_as_optax_does():
     def message(optimizer, grads, *params):
-        with pytest.raises(ValueError) as raised:  # noqa: PT011, for optax says what it says
+        with pytest.raises(ValueError) as raised:  # noqa: PT011, the message is optax's
             optimizer.update(grads, optimizer.init({"w": V}), *params)
         return str(raised.value)
 
@@ -577,7 +577,7 @@ def test_injected_learning_rate_is_changed_in_the_state(make):
 )
 @over_optimizers
 def test_other_injected_hyperparameters_too(make, name, value):
-    # Some decay: the chain without it is a shorter one, and its state does not fit.
+    # With decay: the chain without it is shorter, and its state has another structure.
     _, state = descend(make(0.1, weight_decay=1e-2), PAIR, PAIR_GRADS[:3])
     injected = optax.inject_hyperparams(make)(0.1, weight_decay=1e-2)
     injected_state = injected.init(PAIR)._replace(inner_state=state)
@@ -592,7 +592,7 @@ def test_other_injected_hyperparameters_too(make, name, value):
 
 @over_optimizers
 def test_injected_hyperparameters_scheduled_and_in_float32_for_bfloat16(make):
-    """Left to optax they are bfloat16, which has no 0.999: any Adam's b2 would be 1."""
+    """By default optax makes them bfloat16, in which 0.999 is 1."""
     inject = optax.inject_hyperparams(make, hyperparam_dtype=jnp.float32)
     optimizer = inject(0.1, b1=optax.linear_schedule(0.5, 0.9, 10))
     start, grads = jnp.asarray(START, "bfloat16"), jnp.asarray(NOISE[:10], "bfloat16")

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sgdf.analysis import landscape
+from sgdf.analysis.evaluation import MODE_BY_BATCH
 from sgdf.analysis.landscape import path, path_surface, surface
 
 ROOT = Path(__file__).parent.parent.parent
@@ -72,8 +73,9 @@ def image_batches():
     return [(x[:13], y[:13]), (x[13:], y[13:])]
 
 
-def look(model, loss=F.cross_entropy, data=None, **said):
-    return surface(model, loss, data or image_batches(), **{"size": 5, "progress": False, **said})
+def look(model, loss=F.cross_entropy, data=None, **settings):
+    settings = {"size": 5, "progress": False, **settings}
+    return surface(model, loss, data or image_batches(), **settings)
 
 
 def state_of(model):
@@ -124,7 +126,7 @@ def test_an_even_grid_says_that_it_has_no_centre():
     assert look(convnet(), size=1).values.item() == found.loss
 
 
-def test_a_loss_that_is_infinite_somewhere_is_noted():
+def test_a_loss_that_is_infinite_somewhere_is_recorded():
     found = look(nn.Linear(3, 1, bias=False), lambda a, _: (1e38 * a.abs()).sum(1).mean() * 10,
         [(torch.full((2, 3), 0.01), torch.zeros(2))], span=1e6, dimensions=1)  # fmt: skip
     assert np.isinf(found.values[[0, -1]]).all()
@@ -140,8 +142,8 @@ def test_filters_have_the_norms_of_the_weights_and_nothing_else_moves():
         assert set(direction) == {"0.weight", "5.weight"}
         for name, part in direction.items():
             weight = model.get_parameter(name)
-            wanted = weight.flatten(1).norm(dim=1)
-            assert torch.allclose(part.flatten(1).norm(dim=1), wanted, rtol=1e-5)
+            expected = weight.flatten(1).norm(dim=1)
+            assert torch.allclose(part.flatten(1).norm(dim=1), expected, rtol=1e-5)
             assert part.shape == weight.shape
 
 
@@ -157,7 +159,7 @@ def test_directions_are_shared_by_models_of_one_architecture():
     assert not torch.equal(landscape.directions(one)[1]["0.weight"], again)
 
 
-def test_a_filter_of_zeros_and_a_frozen_layer_stay_put():
+def test_a_filter_of_zeros_and_a_frozen_layer_do_not_move():
     model = convnet()
     with torch.no_grad():
         model[0].weight[1] = 0
@@ -212,7 +214,7 @@ def test_the_model_is_left_as_it_was_when_something_breaks(nth):
 # --- on disk -------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_surface_goes_on(tmp_path):
+def test_an_interrupted_surface_resumes(tmp_path):
     file = tmp_path / "new" / "surface.npz"
     straight = look(convnet())
     with pytest.raises(RuntimeError, match="broken"):
@@ -239,7 +241,7 @@ look(convnet(), slow, save=sys.argv[1], size=9)
 """
 
 
-def test_a_killed_surface_goes_on(tmp_path):
+def test_a_killed_surface_resumes(tmp_path):
     file = tmp_path / "surface.npz"
     command = [sys.executable, "-c", KILLED, str(file), str(Path(__file__).parent)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -256,7 +258,7 @@ def test_a_killed_surface_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("change", "what"),
     [
         ({"span": 2.0}, "axes"),
         ({"seed": 1}, "directions"),
@@ -265,11 +267,11 @@ def test_a_killed_surface_goes_on(tmp_path):
         ({"data": image_batches()[:1]}, "data"),
     ],
 )
-def test_a_file_of_another_surface_is_refused(said, what, tmp_path):
+def test_a_file_of_another_surface_is_refused(change, what, tmp_path):
     file = tmp_path / "surface.npz"
     look(convnet(), save=file)
     with pytest.raises(ValueError, match=rf"other settings \(.*{what}") as error:
-        look(**{"model": convnet(), "save": file, **said})
+        look(**{"model": convnet(), "save": file, **change})
     assert "\n" not in str(error.value)
 
 
@@ -288,7 +290,7 @@ def test_a_file_that_is_no_surface_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("change", "sentence"),
     [
         ({"size": 0}, "from 1 on, not 0"),
         ({"size": 2.5}, "from 1 on, not 2.5"),
@@ -296,16 +298,16 @@ def test_a_file_that_is_no_surface_is_refused(tmp_path):
         ({"span": 0.0}, "positive number, not 0"),
         ({"span": float("nan")}, "positive number, not nan"),
         ({"dimensions": 3}, "1 or 2 dimensions"),
-        ({"data": iter(())}, "gives no batches"),
+        ({"data": iter(())}, "yields no batches"),
         ({"model": nn.ReLU()}, "no parameters that require"),
         ({"loss": lambda a, b: F.cross_entropy(a, b) * torch.inf}, "loss .* is inf"),
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "must average"),
     ],
 )
-def test_mistakes_are_answered_in_a_sentence(said, sentence):
+def test_mistakes_are_answered_in_a_sentence(change, sentence):
     call = {"model": convnet(), "loss": F.cross_entropy, "data": image_batches(), "progress": False}
     with pytest.raises(ValueError, match=sentence) as error:
-        surface(**{**call, **said})
+        surface(**{**call, **change})
     assert "\n" not in str(error.value)
 
 
@@ -335,8 +337,8 @@ def test_the_path_lies_in_its_principal_plane():
         for s in checkpoints
     ])  # fmt: skip
     _, singular, rows = np.linalg.svd(flat, full_matrices=False)
-    wanted = singular**2 / (singular**2).sum()
-    assert found.explained == pytest.approx(wanted[:2], rel=1e-6)
+    expected = singular**2 / (singular**2).sum()
+    assert found.explained == pytest.approx(expected[:2], rel=1e-6)
     assert sum(found.explained) > 0.999
     for i, direction in enumerate(found.directions):
         ours = np.concatenate([direction["weight"].numpy().ravel(), direction["bias"].numpy()])
@@ -368,7 +370,7 @@ def by_batch(model, data):
     return sum(parts) / sum(len(x) for x, _ in data)
 
 
-def test_batch_norm_along_a_path_goes_by_the_images(tmp_path):
+def test_batch_norm_along_a_path_uses_the_statistics_of_the_images(tmp_path):
     """Two checkpoints lie in the plane: there the loss is theirs, however wrong the statistics."""
     model, data = convnet().eval(), image_batches()
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
@@ -379,18 +381,18 @@ def test_batch_norm_along_a_path_goes_by_the_images(tmp_path):
     assert sum(found.explained) == pytest.approx(1)
     for number, state in enumerate(others):
         axes = tuple(np.array([x, 0.0]) for x in found.points[number])
-        said = (F.cross_entropy, data, found.directions, axes, landscape.MODE_BY_BATCH, 0)
-        over = landscape.evaluate(model, *said, save=None, progress=False)
+        plane = (F.cross_entropy, data, found.directions, axes, MODE_BY_BATCH, 0)
+        over = landscape.evaluate(model, *plane, save=None, progress=False)
         there = convnet(1 + number)
         there.load_state_dict(state)
         assert over.values[0, 0] == pytest.approx(by_batch(there, data), rel=1e-4)
         assert over.values[1, 1] == pytest.approx(by_batch(model, data), rel=1e-5)
         assert over.loss == pytest.approx(over.values[1, 1], rel=1e-6)
-    said = {"size": 3, "save": tmp_path / "path.npz", "progress": False}
-    whole = path_surface(model, F.cross_entropy, data, found, **said)
+    settings = {"size": 3, "save": tmp_path / "path.npz", "progress": False}
+    whole = path_surface(model, F.cross_entropy, data, found, **settings)
     assert whole.values.max() < 100
     assert "each batch's own" in whole.mode
-    again = path_surface(model, F.cross_entropy, data, found, **said)  # goes on, has nothing to do
+    again = path_surface(model, F.cross_entropy, data, found, **settings)  # nothing left to do
     np.testing.assert_array_equal(again.values, whole.values)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in kept.items())
     assert not any(m.training for m in model.modules() if isinstance(m, nn.BatchNorm2d))
@@ -429,9 +431,9 @@ def test_the_figures(tmp_path):
         figures.path_contours(over, way, "sgdf"),
     ]
     for figure in drawn:
-        said = [text.get_text() for text in figure.findobj(Text)]
-        assert any("eval mode" in text for text in said)
-        assert any("loss" in text.lower() for text in said)
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert any("eval mode" in text for text in texts)
+        assert any("loss" in text.lower() for text in texts)
         for file in figures.write(figure, tmp_path / "figure"):
             assert file.stat().st_size > 5_000
     with pytest.raises(ValueError, match="two dimensions"):
@@ -446,6 +448,6 @@ def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
     assert len(examples) >= 3
     monkeypatch.chdir(tmp_path)
     names = {}
-    for number, example in enumerate(examples):  # each goes on where the one before ended
+    for number, example in enumerate(examples):  # each continues the one before
         exec(compile(example, f"docs example {number}", "exec"), names)
     assert list(tmp_path.glob("*.png"))

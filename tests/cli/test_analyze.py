@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from report import made
-from sgdf.analysis import hessian
+from sgdf.analysis.hessian import spectra
 from sgdf.cli.main import parse
 from sgdf.lab import models
 from sgdf.support.errors import UserError
@@ -17,14 +17,14 @@ pytest.importorskip("curvlinops")
 pytest.importorskip("matplotlib")
 
 
-def trained(out, optimizer, **said):
-    """A run with a checkpoint, as the lab leaves it; nobody trained it."""
-    config = made.config(optimizer, data="synthetic", **said)
+def trained(out, optimizer, **settings):
+    """A run with a checkpoint as the lab writes it, but of untrained weights."""
+    config = made.config(optimizer, data="synthetic", **settings)
     folder = made.run(out, config, [50.0])
     torch.manual_seed(config.seed)
     model = models.build(config.model, classes=10, shape=(1, 8, 8))
-    whole = {"epoch": 1, "metrics": [], "times": [], "model": model.state_dict()}
-    torch.save(whole, folder / "last.pt")
+    checkpoint = {"epoch": 1, "metrics": [], "times": [], "model": model.state_dict()}
+    torch.save(checkpoint, folder / "last.pt")
     return folder
 
 
@@ -47,29 +47,29 @@ def call(*words):
 
 
 def test_the_hessian_of_a_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
     folder = trained(tmp_path, "sgdf")
     call("hessian", folder, "--k", 3, "--out", tmp_path / "out")
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     (file,) = (tmp_path / "out").glob("hessian-*.json")
     found = json.loads(file.read_text())
     assert len(found["eigenvalues"]) == 3
     assert found["images"] == 40
     assert found["command"] == "sgdf analyze it"
-    assert f"largest eigenvalue {found['eigenvalues'][0]:.5g}" in said
-    assert f"trace {found['trace']:.5g} ±" in said
-    assert "eval mode" in said
+    assert f"largest eigenvalue {found['eigenvalues'][0]:.5g}" in printed
+    assert f"trace {found['trace']:.5g} ±" in printed
+    assert "eval mode" in printed
     endings = {".json", ".png", ".svg"}
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == endings
     assert len(list((tmp_path / "out").iterdir())) == 5
 
 
 def test_less_work_on_a_hessian(tmp_path, monkeypatch):
-    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
     folder, out = trained(tmp_path, "sgdf"), tmp_path / "out"
     found = []
-    for said in ([], ["--no-density", "--trace-samples", 3, "--batch", 7]):
-        call("hessian", folder, "--k", 3, "--out", out, *said)
+    for options in ([], ["--no-density", "--trace-samples", 3, "--batch", 7]):
+        call("hessian", folder, "--k", 3, "--out", out, *options)
         (file,) = out.glob("hessian-*.json")
         found.append(json.loads(file.read_text()))
         shutil.rmtree(out)
@@ -84,9 +84,9 @@ def test_the_landscape_of_several_runs(tmp_path, capsys):
     folders = [trained(tmp_path, "sgdf"), trained(tmp_path, "sgdf", seed=1)]
     out = tmp_path / "out"
     call("landscape", *folders, "--size", 3, "--out", out)
-    said = capsys.readouterr().out
-    assert "sgdf, seed 0: loss" in said
-    assert "sgdf, seed 1: loss" in said
+    printed = capsys.readouterr().out
+    assert "sgdf, seed 0: loss" in printed
+    assert "sgdf, seed 1: loss" in printed
     for name in ("landscape.png", "landscape.svg", "landscape-3d.png", "landscape-3d.svg"):
         assert (out / name).stat().st_size > 10_000
     for folder in folders:
@@ -100,11 +100,11 @@ def test_the_landscape_of_several_runs(tmp_path, capsys):
     assert (out / "line.png").exists()
 
 
-def test_kept_weights_are_what_is_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+def test_kept_weights_are_analysed(tmp_path, monkeypatch):
+    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
     folder, out = kept(tmp_path, "sgdf", (4, 8)), tmp_path / "out"
-    said = ["--k", 3, "--no-density", "--trace-samples", 3, "--out", out]
-    call("hessian", folder, *said, "--epoch", 8, 4)
+    quick = ["--k", 3, "--no-density", "--trace-samples", 3, "--out", out]
+    call("hessian", folder, *quick, "--epoch", 8, 4)
     (out / "hessian.png").stat()
     found = {}
     for epoch in (4, 8):
@@ -112,7 +112,7 @@ def test_kept_weights_are_what_is_looked_at(tmp_path, monkeypatch):
         found[epoch] = json.loads(file.read_text())["eigenvalues"]
     assert found[4] != found[8]
     shutil.copy(folder / "kept" / "8.pt", folder / "last.pt")
-    call("hessian", folder, *said)
+    call("hessian", folder, *quick)
     as_last = json.loads((out / f"hessian-{folder.name}.json").read_text())["eigenvalues"]
     np.testing.assert_allclose(as_last, found[8], rtol=1e-6)
     call("landscape", folder, "--size", 3, "--epoch", 4, "--out", out)
@@ -142,21 +142,21 @@ def test_the_path_of_a_run(tmp_path, capsys):
     assert f"{100 * about['explained'][0]:.0f} and" in capsys.readouterr().out
     assert (out / f"path-{folder.name}.png").stat().st_size > 10_000
     shutil.rmtree(folder / "kept")
-    with pytest.raises(UserError, match="weights of 0 epochs, a plane takes two"):
+    with pytest.raises(UserError, match="weights of 0 epochs, a plane needs two"):
         call("path", folder, "--out", out)
 
 
 def test_mistakes(tmp_path, monkeypatch):
-    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
     folder = trained(tmp_path, "sgdf")
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"no config\.json"):
         call("hessian", tmp_path, "--out", out)
     with pytest.raises(UserError, match="named twice"):
         call("hessian", folder, folder, "--out", out)
-    with pytest.raises(UserError, match="k is a number of eigenvalues"):
+    with pytest.raises(UserError, match="k must be from 1 to"):
         call("hessian", folder, "--k", 0, "--out", out)
-    with pytest.raises(UserError, match="size is a number"):
+    with pytest.raises(UserError, match="size must be a number"):
         call("landscape", folder, "--size", 0, "--out", out)
     out.write_text("in the way")
     for command in ("hessian", "landscape"):

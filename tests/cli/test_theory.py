@@ -1,4 +1,4 @@
-"""`sgdf theory`: its files, its page, its mistakes."""
+"""`sgdf theory`: its files, its page, its error messages."""
 
 import json
 import re
@@ -50,9 +50,15 @@ def test_the_page_escapes_what_it_shows(lab):
     result = Result(evil, evil, evil, evil, evil, (check,), evil, (panel,), evil)
     record = {"command": evil, "commit": evil, "seconds": 1}
     record["machine"] = {"device": evil, "python": evil, "numpy": evil}
-    text = page.build([result], record)
+    text = page.render_page([result], record)
     assert "<script" not in text
     assert "&lt;script&gt;&quot;&amp;" in text
+
+
+def test_formulas_on_the_page_have_minus_signs_and_words_keep_their_hyphens(lab):
+    from sgdf.theory.page import prose
+
+    assert prose("non-convex: 1-β₁ < g - m̂, 1e-300") == "non-convex: 1−β₁ &lt; g − m̂, 1e−300"
 
 
 def test_the_same_numbers_give_the_same_figure(lab):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sgdf.analysis import landscape, probe
+from sgdf.analysis import evaluation, landscape
 from sgdf.lab import models
 
 pytestmark = [
@@ -61,16 +61,16 @@ def test_the_spectrum_is_the_cpus():
     from sgdf.analysis.hessian import spectrum
 
     model, data = convnet()
-    said = {"k": 20, "trace_samples": 20, "progress": False}
-    on_cpu = spectrum(model, F.cross_entropy, data, **said)
+    settings = {"k": 20, "trace_samples": 20, "progress": False}
+    on_cpu = spectrum(model, F.cross_entropy, data, **settings)
     state = torch.cuda.get_rng_state()
-    on_gpu = spectrum(model.cuda(), F.cross_entropy, data, **said)
+    on_gpu = spectrum(model.cuda(), F.cross_entropy, data, **settings)
     assert torch.equal(torch.cuda.get_rng_state(), state)
     assert on_gpu.parameters > 500
     np.testing.assert_allclose(on_gpu.eigenvalues, on_cpu.eigenvalues, rtol=1e-4)
     assert on_gpu.trace == pytest.approx(on_cpu.trace, rel=1e-3)
     assert np.trapezoid(on_gpu.density, on_gpu.grid) == pytest.approx(1, abs=1e-3)
-    again = spectrum(model, F.cross_entropy, data, **said)
+    again = spectrum(model, F.cross_entropy, data, **settings)
     np.testing.assert_allclose(again.eigenvalues, on_gpu.eigenvalues, rtol=1e-5)
 
 
@@ -100,7 +100,7 @@ def test_the_path_is_the_cpus():
 
 
 def test_a_row_of_a_resnet18_takes_as_long_as_its_losses():
-    """A network's losses are what a surface costs: next to nothing beside them."""
+    """A surface costs little more than the losses at its points."""
     model = models.build("resnet18", classes=10, shape=(3, 32, 32)).cuda()
     model.to(memory_format=torch.channels_last)
     x, y = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
@@ -110,9 +110,9 @@ def test_a_row_of_a_resnet18_takes_as_long_as_its_losses():
         landscape.surface(model, F.cross_entropy, data, size=21, dimensions=1, progress=False)
 
     def losses():
-        with probe.undisturbed(model, 0):
+        with evaluation.undisturbed(model, 0):
             for _ in range(21):
-                probe.mean_loss(model, {}, F.cross_entropy, data).item()
+                evaluation.mean_loss(model, {}, F.cross_entropy, data).item()
 
     def seconds(work):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The probe on a GPU: it changes nothing, reads what the CPU's reads, and waits for no one."""
+"""The probe on a GPU: changes nothing, reads what it reads on a CPU, and does not synchronize."""
 
 import math
 
@@ -9,7 +9,8 @@ from torch import nn
 
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf.analysis.estimators import estimator_errors
-from sgdf.analysis.gradients import Probe, overhead
+from sgdf.analysis.overhead import probe_overhead
+from sgdf.analysis.probe import Probe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,7 +54,7 @@ def test_a_watched_training_is_the_same_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", ["sgdf, fused", "sgdf, foreach", "torch sgd, fused"])
-def test_the_estimate_is_where_the_step_goes(name, monkeypatch):
+def test_the_estimate_is_the_step(name, monkeypatch):
     seen = []
     monkeypatch.setattr(Probe, "_fill", lambda self, raw, est: seen.append((raw, est)))
     torch.manual_seed(0)
@@ -68,12 +69,12 @@ def test_the_estimate_is_where_the_step_goes(name, monkeypatch):
     for t in range(5):
         before = p.detach().clone(), q.detach().clone()
         p.grad = torch.randn_like(p)
-        # So that their steps differ; torch's fused SGD cannot take a parameter in later.
+        # So that their steps differ; torch's fused SGD cannot add a parameter later.
         q.grad = torch.randn_like(q) if t >= late else None
         optimizer.step()
         went = [(b - a.detach()) / lr for b, a in zip(before, (p, q), strict=True)]
         moved.append(torch.cat(went if t >= late else went[:1]).cpu().numpy())
-    probe.record()  # the last one is on its way until now
+    probe.record()  # waits for the last sample
     assert len(seen) == 5
     for (_, estimate), expected in zip(seen, moved, strict=True):
         np.testing.assert_allclose(estimate, expected, rtol=1e-3, atol=1e-4)
@@ -156,6 +157,6 @@ def test_overhead_of_a_real_step_is_below_a_twentieth():
 
     for _ in range(10):
         step()
-    cost = overhead(optimizer, step)
+    cost = probe_overhead(optimizer, step)
     print(cost, f"{100 * cost.share:.1f} %")
     assert cost.share < 0.5  # a bound that no busy machine breaks; the number is printed

@@ -1,7 +1,6 @@
-"""A headless Chromium, driven through its own protocol over a pair of pipes.
+"""A headless Chromium, driven through its DevTools protocol over a pair of pipes.
 
-Messages are JSON with a zero byte after each; Chromium reads them at descriptor 3 and answers
-at 4.
+Messages are JSON, each followed by a zero byte; Chromium reads from descriptor 3 and writes to 4.
 """
 
 import base64
@@ -35,7 +34,7 @@ PATIENCE = 30.0  # seconds for one answer
 
 
 class Browser:
-    """One tab. `problems` collects what the page says of errors, `requests` what it loads."""
+    """One tab. `problems` collects the page's errors, `requests` what it loads."""
 
     def __init__(self) -> None:
         assert CHROMIUM is not None, "chromium is not installed"
@@ -72,25 +71,24 @@ class Browser:
         return self
 
     def __exit__(self, *error: object) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)  # its own session: it and its children alone
+        os.killpg(self.process.pid, signal.SIGKILL)  # its own session: only it and its children
         self.process.wait()
         os.close(self.input)
         os.close(self.output)
         self.profile.cleanup()
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900) -> float:
-        """Show a page at this width; the seconds until its charts were drawn."""
+    def open(self, page: Path, *, width: int = 1280, height: int = 900) -> None:
+        """Show a page at this width, with all its charts drawn."""
         self.problems.clear()
         self.requests.clear()
         self.seen.clear()
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
-        start = time.monotonic()
+        deadline = time.monotonic() + PATIENCE
         self.send("Page.navigate", url=page.resolve().as_uri())
         while "Page.loadEventFired" not in self.seen:
-            self.receive(start + PATIENCE)
+            self.receive(deadline)
         self.evaluate("drawn")
-        return time.monotonic() - start
 
     def evaluate(self, script: str) -> Any:
         """The value of a script in the page; a promise is waited for."""
@@ -151,7 +149,7 @@ class Browser:
 
 
 def high_pipe() -> tuple[int, int]:
-    """A pipe whose ends are not among the descriptors that Chromium takes."""
+    """A pipe whose ends do not collide with the descriptors that Chromium uses."""
     ends = os.pipe()
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:

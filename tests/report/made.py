@@ -1,27 +1,32 @@
-"""Runs as the lab leaves them on disk, with numbers made up for the tests."""
+"""Runs as the lab leaves them on disk, with numbers made up for the tests, and their report."""
 
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
+from sgdf.report import terminal
+from sgdf.report.records import read_runs
+from sgdf.report.statistics import Comparison, compare_runs
 
 
-def config(optimizer: str = "sgdf", seed: int = 0, task: str = "digits", **said: Any) -> Config:
-    own = {
-        name: said.pop(name) for name in ("model", "epochs", "precision", "data") if name in said
-    }
+def config(optimizer: str = "sgdf", seed: int = 0, task: str = "digits", **settings: Any) -> Config:
+    names = ("model", "epochs", "precision", "data")
+    own = {name: settings.pop(name) for name in names if name in settings}
     if task == "digits":
         own.setdefault("epochs", 3)
-    return configs.make(task, optimizer=optimizer, seed=seed, overrides=said, **own)
+    return configs.make(task, optimizer=optimizer, seed=seed, overrides=settings, **own)
 
 
 def hostile(optimizer: str, **settings: Any) -> Config:
-    """With names that the lab would not train, but that a file may hold."""
+    """Settings with a name that the lab would not train, but that a file may hold."""
     return dataclasses.replace(config("sgd"), optimizer=optimizer, settings=settings)
 
 
@@ -36,7 +41,7 @@ def run(
 ) -> Path:
     """A folder with these test accuracies; a diverged run has one more line, without a loss.
 
-    Of what else was measured, a list has a value for each epoch.
+    In `extra`, other measurements, a list has a value for each epoch.
     """
     lines: list[dict[str, Any]] = [
         {
@@ -67,3 +72,14 @@ def write(path: Path, lines: Sequence[Any]) -> None:
 
 def curve(final: float, epochs: int) -> list[float]:
     return [final - 60 * math.exp(-epoch / 10) for epoch in range(1, epochs + 1)]
+
+
+def compare(out: Path, **how: Any) -> Comparison:
+    (comparison,) = compare_runs(read_runs([out])[0], **how)
+    return comparison
+
+
+def in_terminal(comparison: Comparison, width: int) -> str:
+    output = io.StringIO()
+    Console(file=output, width=width).print(terminal.as_rich(comparison, width))
+    return output.getvalue()

@@ -1,160 +1,98 @@
+"""The curves as a figure: the same numbers as on the page."""
+
 from pathlib import Path
 
-import plotly.graph_objects as go
 import pytest
 
 from report import made
-from sgdf.lab import optimizers
-from sgdf.report import figures, records
-from sgdf.report.figures import Figure
+from sgdf.cli.main import main
+from sgdf.report.curves import learning_rate_sweeps
+from sgdf.report.records import read_runs
+from sgdf.report.statistics import compare_runs
+
+pytest.importorskip("matplotlib")
+
+from sgdf.report import figures
 
 
-def charts(out: Path) -> dict[str, Figure]:
-    (group,) = records.groups(records.read([out])[0])
-    return {figure.name: figure for figure in figures.figures(group)}
+def figure_of(out: Path):
+    (comparison,) = compare_runs(read_runs([out])[0])
+    return figures.epochs_figure(comparison)
 
 
-def visible_lines(figure: Figure) -> dict[str, dict]:
-    return {t["name"]: t for t in figure.data if t["visible"] and t.get("showlegend", True)}
-
-
-def test_lines_are_means_and_bands_reach_from_the_lowest_seed_to_the_highest(
-    tmp_path: Path,
-) -> None:
-    for seed, accuracies in enumerate([[10, 20, 30], [20, 30, 70], [30, 31, 50.12345]]):
-        made.run(tmp_path, made.config(seed=seed), accuracies)
-    band, line = [t for t in charts(tmp_path)["metric"].data if t["visible"]]
-    assert line["x"] == [1, 2, 3]
-    assert line["y"] == [20, 27, 50.04]  # four digits
-    assert band["x"] == [1, 2, 3, 3, 2, 1]
-    assert band["y"] == [30, 31, 70, 30, 20, 10]
-
-
-def test_a_run_that_ran_away_leaves_the_others_their_room(tmp_path: Path) -> None:
-    made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
-    made.run(tmp_path, made.config("sgd"), [9e6, 9e7], status="diverged")
-    figure = charts(tmp_path)["metric"]
-    low, high = figure.layout["yaxis"]["range"]
-    assert (low < 10, 30 < high < 40) == (True, True)
-    assert visible_lines(figure)["sgd"]["y"] == [9e6, 9e7]
-
-
-def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
-    norms = {"gradient_norm": 1.5, "direction_norm": 0.5, "validation_accuracy": 3.0}
+def test_means_bands_and_an_enlarged_end(tmp_path):
     for seed in (0, 1):
-        for lr in (0.1, 0.3):
-            with_norms = made.config(seed=seed, lr=lr, norms=True, validation=9)
-            made.run(tmp_path, with_norms, [1, 2, 3], extra=norms)
-    found = charts(tmp_path)
-    assert list(found) == ["metric", "loss", "norms", "learning-rate"]
-    for figure in found.values():
-        go.Figure(figure.data, figure.layout)  # raises where a name or value is not plotly's
-    assert [b["label"] for b in found["metric"].layout["updatemenus"][0]["buttons"]] == [
-        "test", "validation", "training"
-    ]  # fmt: skip
+        made.run(tmp_path, made.config("sgdf", seed, epochs=4), [10, 20, 30, 40 + 2 * seed])
+    made.run(tmp_path, made.config("adam", epochs=4), [1, 2, 3, 4])
+    figure = figure_of(tmp_path)
+    complete, end = figure.axes
+    for axes in (complete, end):
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        assert list(lines["sgdf"].get_ydata()) == [10, 20, 30, 41]
+        assert list(lines["adam"].get_ydata()) == [1, 2, 3, 4]
+        assert len(axes.collections) == 1  # one seed has no band
+    assert complete.get_xlim() == (1, 4)
+    assert end.get_xlim() == (4, 5)
+    assert complete.get_ylabel() == "test accuracy, %"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sgdf", "adam"]
 
 
-def test_a_button_shows_the_traces_of_its_view_alone(tmp_path: Path) -> None:
-    made.run(tmp_path, made.config("sgdf"), [10, 20, 30])
-    made.run(tmp_path, made.config("adam"), [11, 21, 31])
-    figure = charts(tmp_path)["metric"]
-    test, training = figure.layout["updatemenus"][0]["buttons"]
-    for button, first in ((test, [10, 11]), (training, [9, 10])):
-        shown = [
-            trace["y"][0]
-            for trace, on in zip(figure.data, button["args"][0]["visible"], strict=True)
-            if on
-        ]
-        assert shown == first
-    assert training["args"][1]["yaxis.title"]["text"] == "training accuracy, %"
-
-
-def test_cells_that_were_not_chosen_wait_in_the_legend(tmp_path: Path) -> None:
-    for lr in (0.1, 0.3):
-        made.run(tmp_path, made.config("sgd", lr=lr), [10, 20, 30])
-    (group,) = records.groups(records.read([tmp_path])[0])
-    figure, *_ = figures.figures(group, {"sgd, lr 0.1"})
-    assert [trace["visible"] for trace in figure.data] == ["legendonly", True, False, False]
-    back = figure.layout["updatemenus"][0]["buttons"][1]["args"][0]["visible"]
-    assert back == [False, False, "legendonly", True]
-    assert "not chosen" in figure.caption
-
-
-def test_the_drops_of_the_learning_rate_are_marked(tmp_path: Path) -> None:
-    made.run(tmp_path, made.config("sgdf", milestones=(2,)), [10, 20, 30])
-    made.run(tmp_path, made.config("adam", schedule="cosine", milestones=(1,)), [10, 20, 30])
-    layout = charts(tmp_path)["metric"].layout
-    assert [line["x0"] for line in layout["shapes"]] == [2.5]
-    assert layout["annotations"][0]["text"] == "lr × 0.1"
-
-
-def test_a_diverged_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
-    made.run(tmp_path, made.config("sgdf"), [10, 20], status="diverged")
-    made.run(tmp_path, made.config("adam"), [10, 20, 30])
-    made.run(tmp_path, made.config("lion", 0), [], status="diverged")
-    lines = visible_lines(charts(tmp_path)["metric"])
-    assert lines["sgdf"]["y"] == [10, 20]
-    assert lines["adam"]["y"] == [10, 20, 30]
-    assert "lion" not in lines
-
-
-def test_one_epoch_is_a_point(tmp_path: Path) -> None:
-    made.run(tmp_path, made.config(epochs=1), [10])
-    figure = charts(tmp_path)["metric"]
-    assert figure.data[0]["mode"] == "markers"
-    assert figure.layout["xaxis"]["range"] == [0, 2]
-
-
-def test_sensitivity_has_a_point_a_learning_rate(tmp_path: Path) -> None:
-    for lr, final in ((0.1, 30), (0.3, 50), (1.0, 40)):
-        made.run(tmp_path, made.config("sgd", 0, lr=lr), [1, 60, final])
-        made.run(tmp_path, made.config("sgd", 1, lr=lr), [1, 60, final + 4])
-    made.run(tmp_path, made.config("sgd", 0, lr=3.0), [1], status="diverged")
-    made.run(tmp_path, made.config("adam", 0), [1, 2, 3])
-    figure = charts(tmp_path)["learning-rate"]
-    final, cross, best, _ = figure.data
-    assert (final["x"], final["y"]) == ([0.1, 0.3, 1.0], [32, 52, 42])
-    assert final["error_y"]["array"] == [2, 2, 2]
-    assert best["y"] == [60, 60, 60]
-    assert (cross["x"], cross["y"]) == ([3.0], [30])  # at the foot: the lowest seed
-    assert figure.layout["xaxis"]["type"] == "log"
-
-
-def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
-    for lr in (0.1, 0.3):
-        made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
-    made.run(tmp_path, made.config("sgd", lr=0.1, momentum=0.5), [1, 2, 3])
-    assert "learning-rate" not in charts(tmp_path)
-
-
-def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
-    looks = [figures.style(name) for name in optimizers.NAMES]
-    assert len(set(looks)) == len(looks)
-    assert figures.style("someones.Optimizer") == figures.style("someones.Optimizer")
-
-
-def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:
-    for lr in (0.1, 0.3):
-        made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
-    first, second = visible_lines(charts(tmp_path)["metric"]).values()
-    assert first["line"]["color"] == second["line"]["color"] == figures.style("sgd")[0]
-    assert first["line"]["dash"] != second["line"]["dash"]
-
-
-@pytest.mark.parametrize("name", ["<b>bold</b>", '<a href="https://example.org">x</a>', "&lt;"])
-def test_plotlys_own_markup_is_text(name: str) -> None:
-    assert "<" not in figures.plain(name)
-    assert figures.plain(name) != name
-
-
-def test_a_task_is_drawn_by_its_own_metric(tmp_path: Path) -> None:
-    """A distance that is not measured in every epoch, and a loss that may be negative."""
+def test_a_metric_that_is_not_measured_in_every_epoch(tmp_path):
     config = made.config("sgdf", task="wgan-gp", epochs=3)
-    extra = {"fid": [90.0, None, 70.0], "train_loss": [1.0, -2.0, -3.0]}
-    made.run(tmp_path, config, [1, 1, 1], extra=extra)
-    drawn = charts(tmp_path)
-    line = visible_lines(drawn["metric"])["sgdf"]
-    assert (line["x"], line["y"]) == ([1, 3], [90.0, 70.0])
-    assert drawn["metric"].title == "FID"
-    assert drawn["metric"].layout["yaxis"]["title"]["text"] == "FID"
-    assert drawn["loss"].layout["yaxis"]["type"] == "linear"
+    made.run(tmp_path, config, [1, 1, 1], extra={"fid": [90.0, None, 70.0]})
+    complete, _ = figure_of(tmp_path).axes
+    (line,) = complete.get_lines()
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 3], [90, 70])
+    assert complete.get_ylabel() == "FID"
+
+
+def test_a_run_that_diverged_before_the_metric_was_measured_is_left_out(tmp_path):
+    for name, fids, status in (("sgdf", [None], "diverged"), ("adam", [None, 70.0], "finished")):
+        config = made.config(name, task="wgan-gp", epochs=2)
+        made.run(tmp_path, config, [1] * len(fids), status=status, extra={"fid": fids})
+    complete, _ = figure_of(tmp_path).axes
+    (line,) = complete.get_lines()
+    assert (line.get_label(), list(line.get_ydata())) == ("adam", [70])
+
+
+def test_the_command_writes_a_figure_for_each_comparison(tmp_path, capsys):
+    made.run(tmp_path / "runs", made.config("sgdf", epochs=1), [50])
+    made.run(tmp_path / "runs", made.config("sgdf", task="cifar10", epochs=2), [50, 60])
+    stem = tmp_path / "figures" / "all"
+    page = ["-o", str(tmp_path / "page.html")]
+    assert main(["report", str(tmp_path / "runs"), *page, "--figure", str(stem)]) == 0
+    names = {f"all-{i}.{ending}" for i in (1, 2) for ending in ("png", "svg")}
+    assert {file.name for file in stem.parent.iterdir()} == names
+    assert capsys.readouterr().out.count("A figure is in") == 4
+
+
+def test_the_command_says_if_there_is_nothing_to_draw(tmp_path, capsys):
+    made.run(tmp_path / "runs", made.config("sgdf"), [], status=None)
+    page = ["-o", str(tmp_path / "page.html")]
+    assert main(["report", str(tmp_path / "runs"), *page, "--figure", str(tmp_path / "all")]) == 0
+    assert "nothing to draw" in capsys.readouterr().out
+
+
+def test_the_learning_rates(tmp_path):
+    for lr, final in ((0.1, 50), (0.5, 60)):
+        made.run(tmp_path, made.config("sgdf", lr=lr, epochs=2), [20, final])
+    made.run(tmp_path, made.config("sgdf", 1, lr=0.5, epochs=2), [20, 64])
+    made.run(tmp_path, made.config("sgdf", lr=5.0, epochs=2), [10], status="diverged")
+    made.run(tmp_path, made.config("adam", epochs=2), [30, 40])
+    comparisons = compare_runs(read_runs([tmp_path])[0])
+    files = figures.write_all(comparisons, tmp_path / "figures" / "all")
+    assert [file.name for file in files] == ["all.png", "all.svg", "all-lr.png", "all-lr.svg"]
+    (comparison,) = comparisons
+    axes = figures.learning_rate_figure(comparison, learning_rate_sweeps(comparison.cells)).axes[0]
+    (line,) = axes.get_lines()  # Adam was run with one
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.1, 0.5], [50, 62])
+    points, lost = axes.collections
+    assert points.get_offsets().tolist() == [[0.1, 50], [0.5, 60], [0.5, 64]]
+    assert [x for x, _ in lost.get_offsets().tolist()] == [5.0]
+
+
+def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):
+    made.run(tmp_path, made.hostile("$\\frac$"), [1, 2, 3])
+    stem = tmp_path / "figures" / "all"
+    figures.write_all(compare_runs(read_runs([tmp_path])[0]), stem)
+    assert (stem.parent / "all.svg").exists()

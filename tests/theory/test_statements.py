@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sgdf.theory import convex, estimation, momentum, statements
+from sgdf.theory import statements
+from sgdf.theory.convex import gradient_sum
+from sgdf.theory.estimation import correction_factor, wiener_gain
+from sgdf.theory.momentum import sde_solution, unified_momentum
 from sgdf.theory.result import CONDITION, FAILS, HOLDS, Check, Result
 
 VERDICTS = {
@@ -52,7 +55,7 @@ def test_verdict(results, name):
     assert bool(result.condition) == (result.verdict == CONDITION)
 
 
-def test_every_statement_is_pinned():
+def test_every_statement_has_an_expected_verdict():
     assert list(VERDICTS) == list(statements())
 
 
@@ -98,33 +101,33 @@ def test_a_seed_fixes_the_numbers(name):
 
 
 def test_a_wrong_moment_is_noticed(monkeypatch):
-    true = momentum.momentum_variance
-    monkeypatch.setattr(momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
-    assert momentum.unified_momentum(effort=0.3).verdict == FAILS
+    true = unified_momentum.momentum_variance
+    monkeypatch.setattr(unified_momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
+    assert unified_momentum.check_unified_momentum(effort=0.3).verdict == FAILS
 
 
 def test_a_wrong_solution_is_noticed(monkeypatch):
-    true = momentum.diffusion_mean
-    monkeypatch.setattr(momentum, "diffusion_mean", lambda *a: 1.01 * true(*a))
-    assert momentum.solution_of_the_diffusion(effort=0.1).verdict == FAILS
+    true = sde_solution.diffusion_mean
+    monkeypatch.setattr(sde_solution, "diffusion_mean", lambda *a: 1.01 * true(*a))
+    assert sde_solution.check_sde_solution(effort=0.1).verdict == FAILS
 
 
 def test_a_wrong_gain_is_noticed_under_the_condition(monkeypatch):
-    true = estimation.optimal_gain
-    monkeypatch.setattr(estimation, "optimal_gain", lambda *a: 2 * true(*a))
-    assert estimation.wiener_gain_optimality(effort=0.1).verdict == FAILS
+    true = wiener_gain.optimal_gain
+    monkeypatch.setattr(wiener_gain, "optimal_gain", lambda *a: 2 * true(*a))
+    assert wiener_gain.check_wiener_gain(effort=0.1).verdict == FAILS
 
 
 def test_a_wrong_correction_factor_is_noticed(monkeypatch):
-    monkeypatch.setattr(estimation, "correction_factor", lambda t, b: (1 - b) / (1 + b))
-    assert estimation.correction_of_m(effort=0.1).verdict == FAILS
+    monkeypatch.setattr(correction_factor, "correction_factor", lambda t, b: (1 - b) / (1 + b))
+    assert correction_factor.check_correction_factor(effort=0.1).verdict == FAILS
 
 
-def test_a_true_bound_is_not_blamed(monkeypatch):
+def test_a_true_bound_holds(monkeypatch):
     monkeypatch.setattr(
-        convex, "gradient_sum_bound", lambda g, _: np.sqrt(len(g)) * np.linalg.norm(g)
+        gradient_sum, "gradient_sum_bound", lambda g, _: np.sqrt(len(g)) * np.linalg.norm(g)
     )
-    assert convex.sum_of_gradients().verdict == HOLDS
+    assert gradient_sum.check_gradient_sum().verdict == HOLDS
 
 
 # The rule itself
@@ -149,8 +152,8 @@ def test_a_check(relation, value, error, ok):
 
 def test_the_verdict_follows_the_checks():
     good, bad = Check("a", 1, "<=", 0.5), Check("b", 1, "<=", 2)
-    mended = Check("c", 1, "<=", 0.5, under="condition")
-    unmended = Check("d", 1, "<=", 2, under="condition")
+    restored = Check("c", 1, "<=", 0.5, under="condition")
+    broken = Check("d", 1, "<=", 2, under="condition")
     remark = Check("e", 1, "<=", 2, under="remark")
 
     def verdict(*checks, condition=None):
@@ -158,7 +161,7 @@ def test_the_verdict_follows_the_checks():
 
     assert verdict(good, remark) == HOLDS
     assert verdict(good, bad) == FAILS
-    assert verdict(bad, mended) == FAILS
-    assert verdict(bad, mended, condition="x") == CONDITION
+    assert verdict(bad, restored) == FAILS
+    assert verdict(bad, restored, condition="x") == CONDITION
     assert verdict(bad, condition="x") == FAILS
-    assert verdict(bad, mended, unmended, condition="x") == FAILS
+    assert verdict(bad, restored, broken, condition="x") == FAILS

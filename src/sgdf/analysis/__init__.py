@@ -1,10 +1,14 @@
-"""Instruments: the curvature and the surroundings of the loss where a training ended.
+"""Instruments: curvature, loss landscape and gradients of any model.
 
-    hessian.spectrum     the largest eigenvalues, the trace and the density of all eigenvalues
-    landscape.surface    the loss on a line or a plane of comparable random directions
-    landscape.path       the way of a training, in the plane that shows most of it
-    figures              pictures of these
+    hessian.spectrum              largest eigenvalues, trace and density of the Hessian
+    landscape.surface             loss along a line or in a plane of random directions
+    landscape.path                the path of a training, in its principal plane
+    probe.Probe                   raw and estimated gradients while an optimizer trains
+    overhead.probe_overhead       what a probe costs
+    estimators.estimator_errors   bias, variance and error of gradient estimates
+    figures                       a figure of each
 
-They take any ``nn.Module``, loss and batches, and leave the model as it was. What they need beside
-torch and numpy comes with ``pip install "sgdf[lab]"`` and is imported when they are called.
+They take any ``nn.Module``, loss and batches, and leave the model as it was. Dependencies beyond
+torch and numpy come with ``pip install "sgdf[analysis]"`` and are imported on first use; only
+``figures`` imports matplotlib at once.
 """

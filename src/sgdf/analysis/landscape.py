@@ -1,18 +1,15 @@
-"""The loss around a model: on a line or a plane through its parameters.
+"""The loss around a model: along a line or in a plane through its parameters.
 
-A random direction alone says little, since the scale of a layer's weights is no property of the
-function (batch norm undoes it). So every filter of a direction gets the norm of the model's own
-filter, and a step of 1 is as large as the weights in every layer. The random draws depend on the
-seed and on the names and shapes of the parameters only, so that two trainings of one network are
-looked at along the same directions.
+A plain random direction says little, because the function may not depend on the scale of a layer's
+weights (batch norm cancels it). So every filter of a direction is scaled to the norm of the model's
+own filter: a step of 1 is as large as the weights in every layer. Directions depend only on the
+seed and on the names and shapes of the parameters, so that two trainings of one network are
+compared along the same ones.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import time
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +17,33 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgdf.analysis import probe
-from sgdf.analysis.probe import MODE, MODE_BY_BATCH, Loss
+from sgdf.analysis.evaluation import (
+    MODE,
+    MODE_BY_BATCH,
+    Array,
+    Batches,
+    Loss,
+    batch_norms,
+    checked_loss,
+    count_images,
+    mean_loss,
+    read_batches,
+    trainable,
+    undisturbed,
+)
+from sgdf.analysis.progress import counting
+from sgdf.analysis.saved_grid import SavedGrid, digest
 
-Array = NDArray[np.float64]
-Direction = dict[str, Tensor]  # by the name of the parameter; one that is left out stays put
+Direction = dict[str, Tensor]  # by parameter name; parameters that are not in it do not move
 
 
 @dataclass(frozen=True)
 class Surface:
-    """The mean loss over `images` images on a grid; the model itself is where all axes are 0."""
+    """The mean loss over `images` images on a grid, with the model itself at 0."""
 
-    axes: tuple[Array, ...]  # one for each direction
+    axes: tuple[Array, ...]  # one per direction
     values: Array  # values[i] or values[i, j] at axes[0][i] and axes[1][j]; may be inf or nan
     loss: float  # of the model itself
     images: int
@@ -42,13 +51,13 @@ class Surface:
     mode: str = MODE
 
     def about(self) -> dict[str, Any]:
-        """All but the values."""
+        """Everything but the values."""
         names = ("axes", "loss", "images", "seconds", "mode")
         return {name: getattr(self, name) for name in names}
 
     @property
     def has_centre(self) -> bool:
-        """Whether the model itself is a point of the grid (a grid of even size has none there)."""
+        """Whether the model itself is a grid point; not if the size is even."""
         return all(0.0 in axis for axis in self.axes)
 
 
@@ -56,8 +65,8 @@ class Surface:
 class TrainingPath:
     """Checkpoints in the plane through the model in which they differ most from it."""
 
-    points: Array  # a row a checkpoint: its two coordinates, with the model at (0, 0)
-    explained: tuple[float, float]  # the part of all squared distances along each direction
+    points: Array  # one row per checkpoint: its two coordinates, with the model at (0, 0)
+    explained: tuple[float, float]  # share of all squared distances along each direction
     directions: tuple[Direction, Direction]  # of length 1
 
 
@@ -76,26 +85,26 @@ def surface(
     save: str | Path | None = None,
     progress: bool = True,
 ) -> Surface:
-    """The loss along one or two random directions, with the norms of the model's own filters.
+    """The loss along one or two random directions, scaled to the norms of the model's filters.
 
-    The model is looked at in eval mode, with the batch norm statistics it has, and is left as it
-    was. Biases and the parameters of norm layers (all with one dimension) stay put.
+    The model is evaluated in eval mode, with its own batch norm statistics, and is left as it was.
+    One-dimensional parameters (biases, norm layers) do not move.
 
     Args:
-        model: any module; its own parameters are the centre.
+        model: any module; its parameters are the centre.
         loss: ``loss(outputs, targets)``, the *average* over a batch's images.
-        data: gives batches ``(inputs, targets)`` of tensors; read once, kept on the device. A few
-            thousand images are enough for a picture.
-        size: points on an axis. The centre is one of them if the number is odd.
-        span: the axes go from -span to span, in units of the weights' own size.
+        data: yields batches ``(inputs, targets)`` of tensors; read once, kept on the device. A few
+            thousand images are enough for a figure.
+        size: points per axis. If it is odd, the centre is one of them.
+        span: the axes range from -span to span, in units of the weights' own size.
         dimensions: 1 for a line, 2 for a plane.
         seed: of the directions.
-        save: a file (.npz) that gets every finished row; the same call goes on from there.
+        save: a file (.npz) for finished rows; the same call resumes from it.
         progress: show a bar that counts points.
     """
     check_grid(size, dimensions)
     if not (span >= 0 and np.isfinite(span)) or (span == 0 and size > 1):
-        raise ValueError(f"span is a positive number, not {span}")
+        raise ValueError(f"span must be a positive number, not {span}")
     steps = 2 * np.arange(size) - (size - 1)  # symmetric: the middle one is exactly 0
     axis = span * steps / max(size - 1, 1)
     along = directions(model, seed=seed, dimensions=dimensions)
@@ -113,26 +122,27 @@ def path_surface(
     save: str | Path | None = None,
     progress: bool = True,
 ) -> Surface:
-    """The loss in the plane of a training's path, as far as the path goes and `margin` beyond.
+    """The loss in the plane of a training's path, with a margin around the path.
 
-    As for `surface`, but all parameters that require gradients move, one-dimensional ones as well,
-    and batch norm goes by the statistics of each batch of `data`, which should be large: those of
-    the model are wrong far away from it, where a path begins, and the loss would have any size.
+    As `surface`, with two differences. All parameters that require gradients move, one-dimensional
+    ones too. Batch norm uses the statistics of each batch of `data`, which should be large: the
+    model's own are wrong far from it, where a path begins, and the loss there could be any number.
+    `margin` is a fraction of the path's extent.
     """
     check_grid(size, 2)
     if not margin >= 0:
-        raise ValueError(f"margin is a part of the path's extent from 0 on, not {margin}")
-    reach = np.vstack([path.points, np.zeros(2)])
-    low, high = reach.min(0), reach.max(0)
+        raise ValueError(f"margin must be 0 or more, not {margin}")
+    corners = np.vstack([path.points, np.zeros(2)])
+    low, high = corners.min(0), corners.max(0)
     more = margin * (high - low)
     axes = tuple(np.linspace(low[i] - more[i], high[i] + more[i], size) for i in range(2))
-    mode = MODE_BY_BATCH if probe.batch_norms(model) else MODE
+    mode = MODE_BY_BATCH if batch_norms(model) else MODE
     return evaluate(model, loss, data, path.directions, axes, mode, 0, save, progress)
 
 
 def check_grid(size: int, dimensions: int) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"size is a number of points on an axis from 1 on, not {size!r}")
+        raise ValueError(f"size must be a number of points per axis from 1 on, not {size!r}")
     if dimensions not in (1, 2):
         raise ValueError(f"a surface has 1 or 2 dimensions, not {dimensions!r}")
 
@@ -148,38 +158,57 @@ def evaluate(
     save: str | Path | None,
     progress: bool,
 ) -> Surface:
+    """The loss at every grid point; rows that `save` already has are not measured again."""
     start = time.perf_counter()
-    parameters = {name: p.detach() for name, p in probe.trainable(model).items()}
+    parameters = {name: p.detach() for name, p in trainable(model).items()}
     device = next(iter(parameters.values())).device
-    with probe.undisturbed(model, seed), probe.counting("points", progress) as counter:
-        batches = probe.read(data, device)
+    with undisturbed(model, seed), counting("points", progress) as counter:
+        batches = read_batches(data, device)
         shape = tuple(map(len, axes))
-        grid = Grid(shape, Path(save) if save else None)
-        about = fingerprint(model, batches, along, axes, mode) if grid.file else {}
+        grid = SavedGrid(shape, Path(save) if save else None)
+        identity = fingerprint(model, batches, along, axes, mode) if grid.file else {}
         if mode == MODE_BY_BATCH:
-            for norm in probe.batch_norms(model).values():  # until the model is put back
+            for norm in batch_norms(model).values():  # `undisturbed` restores the mode
                 norm.train()
-        centre = probe.checked_loss(model, loss, batches)
+        centre = checked_loss(model, loss, batches)
         if grid.file:
-            grid.go_on(about, centre)
+            grid.resume(identity, centre)
         counter.begin("surface", int(np.prod(shape)))
         counter.tick(int(grid.done.sum()) * int(np.prod(shape[1:])))
         for row in np.flatnonzero(~grid.done).tolist():
-            values = []  # on the device until the row is done: the host need not wait
+            values = []  # stay on the device until the row is done, so that the host need not wait
             for rest in np.ndindex(shape[1:]):
                 place = [axis[i] for axis, i in zip(axes, (row, *rest), strict=True)]
                 moved = displaced(parameters, along, place)
-                values.append(probe.mean_loss(model, moved, loss, batches))
+                values.append(mean_loss(model, moved, loss, batches))
                 counter.tick()
             grid.finish(row, torch.stack(values).cpu().numpy())
     seconds = time.perf_counter() - start
-    return Surface(axes, grid.values, centre, probe.images(batches), seconds, mode)
+    return Surface(axes, grid.values, centre, count_images(batches), seconds, mode)
+
+
+def fingerprint(
+    model: nn.Module,
+    batches: Batches,
+    along: Sequence[Direction],
+    axes: tuple[Array, ...],
+    mode: str,
+) -> dict[str, Any]:
+    """What determines the values: a saved grid is resumed only if all of it agrees."""
+    return {
+        "version": 1,
+        "axes": digest(torch.from_numpy(axis) for axis in axes),
+        "directions": digest(part for direction in along for part in direction.values()),
+        "model": digest([*model.parameters(), *model.buffers()]),
+        "data": digest(part for batch in batches for part in batch),
+        **({} if mode == MODE else {"mode": mode}),  # older files have no mode
+    }
 
 
 def displaced(
     parameters: Mapping[str, Tensor], along: Sequence[Direction], place: Sequence[float]
 ) -> dict[str, Tensor]:
-    """The parameters that the directions move, at a place; the model's own are not touched."""
+    """Copies of the parameters that the directions move, at a point of the grid."""
     moved = {}
     for name in dict.fromkeys(name for direction in along for name in direction):
         value = parameters[name].clone()
@@ -194,15 +223,15 @@ def displaced(
 
 
 def directions(model: nn.Module, *, seed: int = 0, dimensions: int = 2) -> list[Direction]:
-    """Random directions, filter by filter as long as the model's weights.
+    """Random directions, with every filter as long as the model's own.
 
-    A filter is what belongs to one index of a parameter's first dimension: a convolution's filter,
-    a linear layer's row. Parameters with one dimension have none and are left out.
+    A filter is one index of a parameter's first dimension: a filter of a convolution, a row of a
+    linear layer. One-dimensional parameters have no filters and are left out.
     """
     return [
         {
             name: filter_normalised(random_like(p, name, seed, number), p.detach())
-            for name, p in probe.trainable(model).items()
+            for name, p in trainable(model).items()
             if p.ndim > 1
         }
         for number in range(dimensions)
@@ -210,9 +239,9 @@ def directions(model: nn.Module, *, seed: int = 0, dimensions: int = 2) -> list[
 
 
 def random_like(parameter: Tensor, name: str, seed: int, number: int) -> Tensor:
-    """Depends on the seed, the direction's number, the name and the shape alone."""
-    said = json.dumps([seed, number, name, list(parameter.shape)])
-    words = np.frombuffer(hashlib.sha256(said.encode()).digest(), dtype=np.uint32)
+    """Depends only on the seed, the direction's number, and the parameter's name and shape."""
+    key = json.dumps([seed, number, name, list(parameter.shape)])
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype=np.uint32)
     drawn = np.random.default_rng(words.tolist()).standard_normal(tuple(parameter.shape))
     return torch.from_numpy(drawn)
 
@@ -220,8 +249,8 @@ def random_like(parameter: Tensor, name: str, seed: int, number: int) -> Tensor:
 def filter_normalised(drawn: Tensor, weight: Tensor) -> Tensor:
     rows = drawn.flatten(1)
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    wanted = torch.linalg.vector_norm(weight.double().cpu().flatten(1), dim=1, keepdim=True)
-    rows = rows * (wanted / lengths)
+    norms = torch.linalg.vector_norm(weight.double().cpu().flatten(1), dim=1, keepdim=True)
+    rows = rows * (norms / lengths)
     scaled: Tensor = rows.view_as(drawn).to(weight)
     return scaled
 
@@ -230,20 +259,20 @@ def filter_normalised(drawn: Tensor, weight: Tensor) -> Tensor:
 
 
 def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> TrainingPath:
-    """Where the checkpoints of a training lie, seen from its end, in their principal plane.
+    """The checkpoints of a training in their principal plane, with the model as the origin.
 
     The two directions are the first principal components of the differences between the
     checkpoints' parameters and the model's (about the model, not about their mean, so that the
-    model lies in the plane). A plane never shows all of a path: `explained` says how much.
+    model lies in the plane). A plane shows only a part of a path: `explained` says how much.
 
     Args:
         model: with the parameters at the end of the training.
         checkpoints: state dicts of the same model, in the order of the training.
     """
-    end = {name: p.detach() for name, p in probe.trainable(model).items()}
+    end = {name: p.detach() for name, p in trainable(model).items()}
     away = [difference(state, end, number) for number, state in enumerate(checkpoints)]
     if len(away) < 2:
-        raise ValueError(f"a plane takes at least two checkpoints, not {len(away)}")
+        raise ValueError(f"a plane needs at least two checkpoints, not {len(away)}")
     components, explained = principal(torch.stack(away))
     points = torch.stack([torch.stack([row.double() @ c for c in components]) for row in away])
     first, second = (split_like(component, end) for component in components)
@@ -251,16 +280,16 @@ def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> Train
 
 
 def principal(rows: Tensor) -> tuple[list[Tensor], tuple[float, float]]:
-    """Two directions of length 1, and the part of the rows' squared lengths along each."""
-    parts = torch.split(rows, 1 << 20, dim=1)  # a few rows, as long as the model is large
+    """Two directions of length 1, and the share of the rows' squared lengths along each."""
+    parts = torch.split(rows, 1 << 20, dim=1)  # few rows, each as long as the model is large
     gram = torch.stack([part.double() @ part.double().T for part in parts]).sum(0)
     squares, vectors = torch.linalg.eigh(gram)  # the largest last
     if not squares[-2] > 1e-12 * squares[-1]:
-        raise ValueError("the checkpoints lie on one line through the model: that is no plane")
+        raise ValueError("the checkpoints lie on one line through the model: they span no plane")
     components = []
     for i in (-1, -2):
         weights = vectors[:, i]
-        weights = weights * weights[weights.abs().argmax()].sign()  # either sign would do
+        weights = weights * weights[weights.abs().argmax()].sign()  # the sign is arbitrary
         component = (weights.to(rows) @ rows).double()
         components.append(component / component.norm())
     first, second = (squares[[-1, -2]] / squares.clamp(min=0).sum()).tolist()
@@ -276,95 +305,10 @@ def split_like(vector: Tensor, parameters: Mapping[str, Tensor]) -> Direction:
 
 
 def difference(state: Mapping[str, Tensor], end: Mapping[str, Tensor], number: int) -> Tensor:
-    """From the end to a checkpoint, as one long vector."""
+    """From the end to a checkpoint, as one vector."""
     parts = []
     for name, last in end.items():
         if name not in state or state[name].shape != last.shape:
             raise ValueError(f"checkpoint {number} is of another model: it has no such {name}")
         parts.append((state[name].detach().to(last) - last).flatten().cpu())
     return torch.cat(parts)
-
-
-# --- rows on disk --------------------------------------------------------------------------------
-
-
-class Grid:
-    """Values, of which some rows are done; every finished row goes to the file, if there is one."""
-
-    def __init__(self, shape: tuple[int, ...], file: Path | None) -> None:
-        self.values = np.full(shape, np.nan)
-        self.done = np.zeros(shape[0], dtype=bool)
-        self.file = file
-        self.about: dict[str, Any] = {}
-
-    def go_on(self, about: dict[str, Any], centre: float) -> None:
-        """Take over what the file has, if it is of the same surface."""
-        assert self.file
-        self.about = {**about, "centre": centre}
-        if not self.file.exists():
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            return
-        try:
-            with np.load(self.file) as saved:
-                there = json.loads(str(saved["about"]))
-                values, done = saved["values"], saved["done"]
-                other = [name for name in about if there[name] != about[name]]
-                # Another loss shows in the model's own; another device may round otherwise.
-                if not np.isclose(there["centre"], centre, rtol=1e-4):
-                    other.append("loss")
-        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{self.file} cannot be read as a surface ({error}): move it away"
-            ) from None
-        if other:
-            raise ValueError(
-                f"{self.file} is a surface of other settings ({', '.join(other)}): save this one "
-                "elsewhere, or move that one away"
-            )
-        self.values, self.done = values, done
-
-    def finish(self, row: int, values: Array) -> None:
-        self.values[row] = values.reshape(self.values.shape[1:])
-        self.done[row] = True
-        if not self.file:
-            return
-        # Beside it first, and then in its place: the file is whole at every instant.
-        new = self.file.with_name(self.file.name + ".new")
-        try:
-            with open(new, "wb") as out:
-                about = np.array(json.dumps(self.about))
-                np.savez(out, values=self.values, done=self.done, about=about)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(new, self.file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
-
-
-def fingerprint(
-    model: nn.Module,
-    batches: probe.Batches,
-    along: Sequence[Direction],
-    axes: tuple[Array, ...],
-    mode: str,
-) -> dict[str, Any]:
-    """What decides the values, so that nobody goes on with another surface."""
-    return {
-        "version": 1,
-        "axes": digest(torch.from_numpy(axis) for axis in axes),
-        "directions": digest(part for direction in along for part in direction.values()),
-        "model": digest([*model.parameters(), *model.buffers()]),
-        "data": digest(part for batch in batches for part in batch),
-        **({} if mode == MODE else {"mode": mode}),  # files from before there was another have none
-    }
-
-
-def digest(tensors: Iterable[Tensor]) -> str:
-    total = hashlib.sha256()
-    for tensor in tensors:
-        plain = tensor.detach().cpu().contiguous()
-        total.update(f"{plain.dtype} {tuple(plain.shape)}".encode())
-        total.update(plain.flatten().view(torch.uint8).numpy().data)
-    return total.hexdigest()[:16]

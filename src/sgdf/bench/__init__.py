@@ -1,1 +1,11 @@
-"""What a step of an optimizer costs in time and memory, side by side (`sgdf bench`)."""
+"""What a step of an optimizer costs in time and memory, beside SGD and AdamW.
+
+The command `sgdf bench step --device cpu --lists resnet18` is in Python
+
+    from sgdf import bench
+    record = bench.step(device="cpu", lists=["resnet18"])
+"""
+
+from sgdf.bench.run import step
+
+__all__ = ["step"]

@@ -3,7 +3,10 @@
 import argparse
 from pathlib import Path
 
-from sgdf.bench import step
+from sgdf import bench
+from sgdf.bench import contestants
+from sgdf.bench.run import REPEATS, SECONDS
+from sgdf.bench.shapes import LISTS, default_lists
 from sgdf.cli.options import Commands, positive
 
 
@@ -14,31 +17,30 @@ def add_to(commands: Commands) -> None:
         "step", help="time and memory of one step, beside SGD and AdamW"
     )
     add = step_parser.add_argument
-    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    lists, names = ", ".join(step.LISTS), [contestant.name for contestant in step.CONTESTANTS]
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    names = [contestant.name for contestant in contestants.CONTESTANTS]
     default = "; ".join(
-        f"on {device} {', '.join(step.default_lists(device))}" for device in step.COPY_BYTES
+        f"on {device} {', '.join(default_lists(device))}" for device in ("cpu", "cuda")
     )
-    add("--lists", nargs="+", choices=step.LISTS, metavar="LIST",
-        help=f"of {lists} (default: {default})")  # fmt: skip
-    add("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    add("--repeats", type=positive, default=step.REPEATS,
-        help="timings of each (default %(default)s)")  # fmt: skip
-    add("--seconds", type=float, default=step.SECONDS,
-        help="at most for each (default %(default)s)")  # fmt: skip
-    add("--memory", type=float, metavar="GIB", help="use no more (default: what is free)")
+    add("--lists", nargs="+", choices=LISTS, metavar="LIST",
+        help=f"lists of parameters: {', '.join(LISTS)} (default: {default})")  # fmt: skip
+    add("--only", nargs="+", choices=names, metavar="NAME",
+        help=f"measure only these: {', '.join(names)}")  # fmt: skip
+    add("--repeats", type=positive, default=REPEATS, help="timings of each (default %(default)s)")
+    add("--seconds", type=float, default=SECONDS, help="limit for each (default %(default)s)")
+    add("--memory", type=float, metavar="GIB", help="limit in GiB (default: what is free)")
     add("--out", type=Path, help="default: results/bench-step-DEVICE.json")
     step_parser.set_defaults(run=run_step)
 
 
 def run_step(options: argparse.Namespace) -> None:
-    step.run(
+    bench.step(
         device=options.device,
         lists=options.lists,
         only=options.only,
         repeats=options.repeats,
         seconds=options.seconds,
-        memory_gib=options.memory,
+        memory=options.memory,
         out=options.out,
         command=options.typed,
     )

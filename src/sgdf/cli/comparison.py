@@ -1,7 +1,6 @@
 """Run a comparison and show it: what `sgdf sweep`, `sgdf reproduce` and `sgdf demo` share."""
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
@@ -9,14 +8,17 @@ from sgdf.cli.options import engine_from, place_for_engine, say
 from sgdf.lab.runs.session import Place
 from sgdf.lab.sweeps.plan import Sweep, run_all, write_plan
 from sgdf.lab.train.distributed import is_team
-from sgdf.report import page, records, tables
+from sgdf.report import page, terminal
+from sgdf.report.labels import visible
+from sgdf.report.records import read_runs
+from sgdf.report.statistics import compare_runs
 from sgdf.support.errors import UserError
 
 
 def run(sweep: Sweep, options: argparse.Namespace) -> None:
-    """Bring all runs to their end; then, or when stopped, show what there is."""
+    """Run everything; when finished or interrupted, show what there is."""
     if is_team():
-        raise UserError("torchrun shares one run among processes: it goes with sgdf train alone")
+        raise UserError("torchrun shares one run among processes: use it with sgdf train only")
     place, console = place_for_engine(options), Console()
     write_plan(sweep, place)
     try:
@@ -28,26 +30,19 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
 
 
 def show(sweep: Sweep, place: Place, console: Console) -> None:
-    """The tables in the terminal, and the page beside the runs."""
-    found, skipped = records.read(there(sweep, place))
+    """Print the tables, and write the page beside the runs."""
+    folders = (place.out / config.name for config in sweep.configs)
+    records, skipped = read_runs(folder for folder in folders if folder.is_dir())
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
-    if not found:
+    if not records:
         return
-    console.print(
-        f"\n{records.visible(sweep.title)}\n", style="bold", markup=False, highlight=False
-    )
-    for comparison in tables.build(found, planned=sweep.configs):
-        console.print(tables.as_rich(comparison, console.width), highlight=False)
-        console.print()
+    console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
+    comparisons = compare_runs(records, sweep.configs)
+    terminal.show(console, comparisons)
     if sweep.note:
         say(console, sweep.note)
-    target = place.out / f"{sweep.name}.html"
-    page.write(found, target, title=sweep.title, planned=sweep.configs, skipped=skipped)
-    say(console, f"The runs are in {records.visible(place.out)}")
-    say(console, f"The page is in {records.visible(target)}")
-
-
-def there(sweep: Sweep, place: Place) -> list[Path]:
-    folders = (place.out / config.name for config in sweep.configs)
-    return [folder for folder in folders if folder.is_dir()]
+    file = place.out / f"{sweep.name}.html"
+    page.write(file, records, comparisons, title=sweep.title, skipped=skipped)
+    say(console, f"The runs are in {visible(place.out)}")
+    say(console, f"The page is in {visible(file)}")

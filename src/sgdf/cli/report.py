@@ -2,22 +2,28 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sgdf.cli.options import Commands, say
 from sgdf.support.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sgdf.report.statistics import Comparison
 
 
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("report", help="tables and one page of curves from finished runs")
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUNS", help="folders of runs, or of many of them")
+    add("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold them")
     add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
         help="the page (default %(default)s)")  # fmt: skip
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
     add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and "
-        "STEM.svg, and over the learning rate as STEM-lr")  # fmt: skip
-    add("--target", type=float, metavar="ACC", help="test accuracy in percent to time the way to "
-        "(default: one that all reach)")  # fmt: skip
+        "STEM.svg, and by learning rate as STEM-lr")  # fmt: skip
+    add("--target", type=float, metavar="ACC", help="test accuracy in percent for the time-to-"
+        "target column (default: one that all reach)")  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -25,34 +31,32 @@ def run(options: argparse.Namespace) -> None:
     """Show the runs in the terminal, and write the page."""
     from rich.console import Console
 
-    from sgdf.report import page, records, tables
+    from sgdf.report import page, terminal
+    from sgdf.report.labels import visible
+    from sgdf.report.records import read_plans, read_runs
+    from sgdf.report.statistics import compare_runs
 
     console = Console()
-    found, skipped = records.read(options.runs)
+    records, skipped = read_runs(options.runs)
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
-    if not found:
-        places = ", ".join(records.visible(place) for place in options.runs)
+    if not records:
+        places = ", ".join(map(visible, options.runs))
         raise UserError(f"there are no runs in {places}: `sgdf train` makes some")
-    planned = records.planned(options.runs)
-    comparisons = tables.build(found, planned=planned, target=options.target)
-    for comparison in comparisons:
-        console.print(tables.as_rich(comparison, console.width), highlight=False)
-        console.print()
+    comparisons = compare_runs(records, read_plans(options.runs), options.target)
+    terminal.show(console, comparisons)
     if options.figure:
-        from sgdf.report import static
+        write_figures(console, comparisons, options.figure)
+    page.write(options.output, records, comparisons, title=options.title, skipped=skipped)
+    say(console, f"The page is in {visible(options.output)}")
 
-        files = static.write_all(comparisons, options.figure)
-        for file in files:
-            say(console, f"A figure is in {records.visible(file)}")
-        if not files:
-            say(console, "No run has finished an epoch: there is nothing to draw a figure of")
-    page.write(
-        found,
-        options.output,
-        title=options.title,
-        planned=planned,
-        target=options.target,
-        skipped=skipped,
-    )
-    say(console, f"The page is in {records.visible(options.output)}")
+
+def write_figures(console: "Console", comparisons: "list[Comparison]", stem: Path) -> None:
+    from sgdf.report import figures
+    from sgdf.report.labels import visible
+
+    files = figures.write_all(comparisons, stem)
+    for file in files:
+        say(console, f"A figure is in {visible(file)}")
+    if not files:
+        say(console, "No run has a measured epoch: there is nothing to draw")

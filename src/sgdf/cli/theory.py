@@ -1,7 +1,6 @@
 """`sgdf theory`: check the paper's statements by simulation."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from sgdf.support.errors import UserError, unknown
 from sgdf.theory import statements
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from sgdf.theory.result import Result
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("theory", help="check the paper's statements by simulation")
     add = parser.add_argument
-    add("--only", nargs="+", metavar="NAME", help="check these statements alone (default: all)")
+    add("--only", nargs="+", metavar="NAME", help="check only these statements (default: all)")
     add("--out", type=Path, default=Path("theory"), help="folder for the page, numbers and figures")
     parser.set_defaults(run=run)
 
@@ -28,8 +26,9 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Check the statements, show a table, write results.json, theory.html and the figures."""
     from rich.console import Console
+    from rich.progress import track
 
-    from sgdf.theory import figures, page
+    from sgdf.theory.output import write_results
 
     known = statements()
     names = list(dict.fromkeys(options.only or known))
@@ -38,58 +37,32 @@ def run(options: argparse.Namespace) -> None:
             raise unknown("statement", name, known)
     out: Path = options.out
     try:
-        (out / "figures").mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)  # before the minute that the checks take
     except OSError as error:
         raise UserError(f"cannot write to {out}: choose another folder with --out") from error
     console = Console()
-    began = time.perf_counter()
-    results = check(names, console)
-    record = provenance(options.typed, time.perf_counter() - began)
-    record["statements"] = [result.as_json() for result in results]
-    (out / "results.json").write_text(
-        json.dumps(record, indent=2, ensure_ascii=False) + "\n", "utf-8"
-    )
-    for result in results:
-        figures.save(result, out / "figures")
-    (out / "theory.html").write_text(page.build(results, record), "utf-8")
+    start = time.perf_counter()
+    checking = track(names, "Checking", console=console, transient=True)
+    results = [known[name]() for name in checking]
+    seconds = time.perf_counter() - start
+    write_results(results, out, command=options.typed, seconds=seconds)
     console.print(table(results))
     say(console, f"Wrote {out / 'theory.html'}, {out / 'results.json'} and {out / 'figures'}.")
 
 
-def check(names: list[str], console: "Console") -> "list[Result]":
-    """Run the named statements behind a progress bar."""
-    from rich.progress import track
-
-    known = statements()
-    return [known[name]() for name in track(names, "Checking", console=console, transient=True)]
-
-
-def provenance(command: str, seconds: float) -> dict[str, object]:
-    import numpy
-
-    from sgdf.support.provenance import commit, machine
-
-    return {
-        "command": command,
-        "commit": commit(),
-        "machine": machine("cpu") | {"numpy": numpy.__version__},
-        "seconds": round(seconds, 1),
-    }
-
-
 def table(results: "list[Result]") -> "Table":
-    """One row a statement: the check that says most about it."""
+    """One row per statement, with its most telling check."""
     from rich.markup import escape
     from rich.table import Table
 
     from sgdf.theory.result import CONDITION, HOLDS
 
-    shown = Table(title="The paper's statements, checked by simulation", show_lines=True)
-    shown.add_column("statement", no_wrap=True, style="bold")
-    shown.add_column("check, and where in the paper", overflow="fold")
-    shown.add_column("printed", justify="right")
-    shown.add_column("measured", justify="right")
-    shown.add_column("verdict")
+    table = Table(title="The paper's statements, checked by simulation", show_lines=True)
+    table.add_column("statement", no_wrap=True, style="bold")
+    table.add_column("check, and where in the paper", overflow="fold")
+    table.add_column("printed", justify="right")
+    table.add_column("measured", justify="right")
+    table.add_column("verdict")
     styles = {HOLDS: "green", CONDITION: "yellow"}
     for result in results:
         key = result.headline
@@ -99,5 +72,5 @@ def table(results: "list[Result]") -> "Table":
         )
         style = styles.get(result.verdict, "red")
         what = f"{escape(key.what)}\n[dim]{escape(result.label)}[/dim]"
-        shown.add_row(result.name, what, *numbers, f"[{style}]{result.verdict}[/{style}]")
-    return shown
+        table.add_row(result.name, what, *numbers, f"[{style}]{result.verdict}[/{style}]")
+    return table

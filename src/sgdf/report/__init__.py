@@ -1,1 +1,1 @@
-"""Comparisons people can see: tables in the terminal, and one page with tables and charts."""
+"""Comparisons for people to read: tables in the terminal, and one page of tables and charts."""

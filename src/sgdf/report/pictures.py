@@ -1,4 +1,4 @@
-"""What runs have drawn, small enough for a page: a generator's samples, objects that were found."""
+"""Pictures that runs have drawn, small enough for a page: generated samples, detected objects."""
 
 import base64
 import io
@@ -7,27 +7,28 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from sgdf.report.records import Cell, Record
+from sgdf.report.cells import RunCell
+from sgdf.report.records import RunRecord
 
-SIDE = 640  # pixels at most: a page has one for each cell
+SIDE = 640  # pixels at most, as a page has one picture per cell
 
 
 @dataclass(frozen=True)
-class Picture:
-    """The last one of a run; `data` is an address that holds the image itself."""
+class RunPicture:
+    """The last picture of a run; `data_url` holds the image itself."""
 
     caption: str
-    data: str
+    data_url: str
 
 
-def pictures(cells: Sequence[Cell]) -> list[Picture]:
-    """One of each cell that has any: of its first seed, drawn last."""
-    found = ((cell, picture_of(record)) for cell in cells for record in cell.records[:1])
-    return [Picture(f"{cell.label}: {name}", data) for cell, (name, data) in found if data]
+def last_pictures(cells: Sequence[RunCell]) -> list[RunPicture]:
+    """The last picture of each cell's first seed, for the cells that have one."""
+    pictures = ((cell, last_picture(run)) for cell in cells for run in cell.records[:1])
+    return [RunPicture(f"{cell.label}: {name}", data) for cell, (name, data) in pictures if data]
 
 
-def picture_of(record: Record) -> tuple[str, str]:
-    """Its name and data. Decoded and encoded anew, so that nothing but pixels comes through."""
+def last_picture(record: RunRecord) -> tuple[str, str]:
+    """Name and data; decoded and encoded again, so that nothing but pixels gets through."""
     for path in sorted((record.folder / "pictures").glob("*.png"))[-1:]:
         try:
             with Image.open(path, formats=("PNG",)) as image:
@@ -36,7 +37,7 @@ def picture_of(record: Record) -> tuple[str, str]:
             file = io.BytesIO()
             small.save(file, "jpeg", quality=85)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            break  # a run without a picture is still a run
+            break  # a damaged picture loses no result
         encoded = base64.b64encode(file.getvalue()).decode()
         return f"seed {record.config.seed}, {path.name}", f"data:image/jpeg;base64,{encoded}"
     return "", ""

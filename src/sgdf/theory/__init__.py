@@ -4,7 +4,8 @@
     print(statements()["wiener-gain"]().verdict)
 
 A statement is a function of a seed and an effort (1 for the full size, less for a quick look)
-that gives a `Result`.
+that returns a `Result`. The statement `wiener-gain` is in a file wiener_gain.py, in the folder of
+its part of the paper.
 """
 
 from collections.abc import Callable
@@ -18,27 +19,46 @@ __all__ = ["statements"]
 
 def statements() -> "dict[str, Callable[..., Result]]":
     """Every statement by name, in the paper's order."""
-    from sgdf.theory import convex, estimation, momentum, nonconvex
+    from sgdf.theory.convex.average_squares import check_average_squares
+    from sgdf.theory.convex.convex_regret import check_convex_regret
+    from sgdf.theory.convex.gradient_sum import check_gradient_sum
+    from sgdf.theory.convex.tangent import check_tangent
+    from sgdf.theory.estimation.correction_factor import check_correction_factor
+    from sgdf.theory.estimation.gain_above_half import check_gain_above_half
+    from sgdf.theory.estimation.gaussian_fusion import check_gaussian_fusion
+    from sgdf.theory.estimation.mse_decomposition import check_mse_decomposition
+    from sgdf.theory.estimation.unbiased_estimate import check_unbiased_estimate
+    from sgdf.theory.estimation.variance_estimate import check_variance_estimate
+    from sgdf.theory.estimation.wiener_gain import check_wiener_gain
+    from sgdf.theory.momentum.bias_bound import check_bias_bound
+    from sgdf.theory.momentum.sde import check_sde
+    from sgdf.theory.momentum.sde_solution import check_sde_solution
+    from sgdf.theory.momentum.unified_momentum import check_unified_momentum
+    from sgdf.theory.momentum.variance_bound import check_variance_bound
+    from sgdf.theory.nonconvex.estimate_bound import check_estimate_bound
+    from sgdf.theory.nonconvex.nonconvex_rate import check_nonconvex_rate
+    from sgdf.theory.nonconvex.smoothness import check_smoothness
+    from sgdf.theory.nonconvex.step_sums import check_step_sums
 
     return {
-        "unified-momentum": momentum.unified_momentum,
-        "mse-decomposition": estimation.mean_squared_error,
-        "sde": momentum.diffusion_of_momentum,
-        "sde-solution": momentum.solution_of_the_diffusion,
-        "bias-bound": momentum.bias_of_momentum,
-        "variance-bound": momentum.variance_of_momentum,
-        "wiener-gain": estimation.wiener_gain_optimality,
-        "correction-factor": estimation.correction_of_m,
-        "variance-estimate": estimation.estimate_of_the_variance,
-        "gaussian-fusion": estimation.gaussian_fusion,
-        "tangent": convex.tangent_below,
-        "gradient-sum": convex.sum_of_gradients,
-        "average-squares": convex.sum_of_squared_averages,
-        "unbiased-estimate": estimation.unbiased_estimate,
-        "gain-above-half": estimation.gain_above_half,
-        "convex-regret": convex.convex_regret,
-        "smoothness": nonconvex.smoothness,
-        "estimate-bound": nonconvex.bounded_estimate,
-        "step-sums": nonconvex.sums_of_steps,
-        "nonconvex-rate": nonconvex.rate,
+        "unified-momentum": check_unified_momentum,
+        "mse-decomposition": check_mse_decomposition,
+        "sde": check_sde,
+        "sde-solution": check_sde_solution,
+        "bias-bound": check_bias_bound,
+        "variance-bound": check_variance_bound,
+        "wiener-gain": check_wiener_gain,
+        "correction-factor": check_correction_factor,
+        "variance-estimate": check_variance_estimate,
+        "gaussian-fusion": check_gaussian_fusion,
+        "tangent": check_tangent,
+        "gradient-sum": check_gradient_sum,
+        "average-squares": check_average_squares,
+        "unbiased-estimate": check_unbiased_estimate,
+        "gain-above-half": check_gain_above_half,
+        "convex-regret": check_convex_regret,
+        "smoothness": check_smoothness,
+        "estimate-bound": check_estimate_bound,
+        "step-sums": check_step_sums,
+        "nonconvex-rate": check_nonconvex_rate,
     }

@@ -1,4 +1,4 @@
-"""The figure of a statement, in one style: matplotlib is needed from here on."""
+"""Draw the panels of a statement with matplotlib."""
 
 import io
 import re
@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgdf.support import figures as shared
 from sgdf.support.palette import GREY
 from sgdf.theory.result import Panel, Result
 
-STYLE: dict[Any, Any] = {
-    "font.size": 9.5,
+STYLE: dict[Any, Any] = shared.STYLE | {
     "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.grid": True,
     "grid.color": "#DDDDDD",
@@ -32,9 +26,8 @@ STYLE: dict[Any, Any] = {
     "legend.edgecolor": "none",
     "legend.fontsize": 8.5,
     "figure.constrained_layout.use": True,
-    "svg.hashsalt": "sgdf",  # the same numbers give the same file
 }
-#: Signs that the font sets badly, as formulas.
+#: Symbols that the font renders badly, as formulas.
 FORMULAS = {
     "m̂ₜ₋₁": r"$\hat{m}_{t-1}$",
     "m̂ₜ": r"$\hat{m}_t$",
@@ -55,22 +48,25 @@ PATTERN = re.compile("|".join(map(re.escape, FORMULAS)))
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
-    """The panels side by side."""
-    with plt.rc_context(STYLE):
-        figure, row = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.3), squeeze=False)
-        for axes, panel in zip(row[0], panels, strict=True):
+    """Draw the panels side by side."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(4.6 * len(panels), 3.3))
+        row = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(row, panels, strict=True):
             draw_panel(axes, panel)
         return figure
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
-        axes.plot(curve.x, curve.y, curve.style, color=curve.colour, label=sign(curve.label))
+        label = with_formulas(curve.label)
+        axes.plot(curve.x, curve.y, curve.style, color=curve.colour, label=label)
         if curve.band is not None:
             low = [y - b for y, b in zip(curve.y, curve.band, strict=True)]
             high = [y + b for y, b in zip(curve.y, curve.band, strict=True)]
             axes.fill_between(curve.x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
-    axes.set(title=sign(panel.title), xlabel=sign(panel.xlabel), ylabel=sign(panel.ylabel))
+    axes.set_title(with_formulas(panel.title))
+    axes.set(xlabel=with_formulas(panel.xlabel), ylabel=with_formulas(panel.ylabel))
     if panel.logx:
         axes.set_xscale("log")
     if panel.logy:
@@ -80,25 +76,22 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     axes.legend()
 
 
-def sign(text: str) -> str:
-    return PATTERN.sub(lambda found: FORMULAS[found[0]], text)
+def with_formulas(label: str) -> str:
+    return PATTERN.sub(lambda symbol: FORMULAS[symbol[0]], shared.plain(label))
 
 
 def svg(panel: Panel) -> bytes:
-    """One panel, for a page."""
-    with plt.rc_context(STYLE):
-        figure = draw([panel])
-        target = io.BytesIO()
+    """One panel as an SVG image, to be embedded in a page."""
+    figure, target = draw([panel]), io.BytesIO()
+    with rc_context(STYLE):
         figure.savefig(target, format="svg", metadata={"Date": None})
-        plt.close(figure)
     return target.getvalue()
 
 
-def save(result: Result, folder: Path) -> None:
-    """The whole figure as PNG and SVG."""
-    with plt.rc_context(STYLE):
-        figure = draw(result.panels)
-        figure.savefig(folder / f"{result.name}.png", dpi=150)
-        figure.set_layout_engine("none")  # keep the layout just found: to find it takes long
-        figure.savefig(folder / f"{result.name}.svg", metadata={"Date": None})
-        plt.close(figure)
+def write(result: Result, folder: Path) -> list[Path]:
+    """Write all panels of a statement as one PNG and one SVG."""
+    figure = draw(result.panels)
+    with rc_context(STYLE):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # the layout is done; to compute it again would take long
+    return shared.write(figure, folder / result.name)

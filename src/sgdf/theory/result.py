@@ -1,4 +1,4 @@
-"""What the check of a statement gives back: numbers beside printed ones, a verdict, a figure."""
+"""The result of checking a statement: numbers beside printed ones, a verdict, panels to draw."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sgdf.support.palette import BLUE
 
-Array = NDArray[Any]  # of float64, or of whole numbers in an axis
+Array = NDArray[Any]  # of float64, or of integers on an axis
 
 HOLDS = "holds"
 CONDITION = "holds under a condition the paper leaves out"
@@ -23,8 +23,8 @@ STANDARD_ERRORS = 4.0
 class Check:
     """One number beside the printed one.
 
-    `under` says which rule it is held to: "paper" the printed assumptions, "condition" those and
-    the condition we add, "remark" neither, for a number that only informs.
+    `under` names the assumptions that it is checked under: "paper" the printed ones, "condition"
+    those and the condition we add, "remark" none: the number only informs and does not count.
     """
 
     what: str
@@ -33,7 +33,7 @@ class Check:
     measured: float
     error: float = 0.0  #: the standard error of `measured`, 0 where it is exact
     under: Literal["paper", "condition", "remark"] = "paper"
-    tolerance: float = 0.0  #: of a fitted or discretised value, absolute
+    tolerance: float = 0.0  #: absolute, of a fitted or discretised value
 
     @property
     def ok(self) -> bool:
@@ -78,7 +78,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """A statement of the paper and what was found."""
+    """A statement of the paper, its checks and their verdict."""
 
     name: str
     title: str
@@ -88,16 +88,16 @@ class Result:
     checks: tuple[Check, ...]
     explanation: str
     panels: tuple[Panel, ...]
-    condition: str | None = None  #: what the paper leaves out, where one sentence can mend it
-    key: str | None = None  #: the check shown in one-line summaries; the first that fails else
+    condition: str | None = None  #: what the paper leaves out, if one condition makes it true
+    key: str | None = None  #: the check shown in summaries (default: the first that fails)
 
     @property
     def verdict(self) -> str:
-        """Derived from the checks alone, so a wrong bound or a changed formula shows."""
+        """Derived from the checks alone, so that a wrong bound or formula is noticed."""
         if all(check.ok for check in self.checks if check.under == "paper"):
             return HOLDS
-        mended = [check.ok for check in self.checks if check.under == "condition"]
-        return CONDITION if self.condition and mended and all(mended) else FAILS
+        with_condition = [check.ok for check in self.checks if check.under == "condition"]
+        return CONDITION if self.condition and with_condition and all(with_condition) else FAILS
 
     @property
     def counterexamples(self) -> tuple[Check, ...]:
@@ -105,7 +105,7 @@ class Result:
 
     @property
     def headline(self) -> Check:
-        """The check that says most: the one named by `key`, a counterexample, or the first."""
+        """The most telling check: the one named by `key`, else a counterexample, else the first."""
         named = [check for check in self.checks if check.what == self.key]
         return (*named, *self.counterexamples, *self.checks)[0]
 

@@ -103,7 +103,7 @@ def test_sweeps_do_not_go_with_torchrun(tmp_path, capsys, monkeypatch):
     for words in (["demo"], ["reproduce", "vit-b32"], ["sweep", "--preset", "lr-grid", "--task",
                   "digits"]):  # fmt: skip
         assert main([*words, "--device", "cpu"]) == 1
-        assert "it goes with sgdf train alone" in capsys.readouterr().err
+        assert "use it with sgdf train only" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,93 @@
+"""Memory: what a contestant needs, what is free, who fits together, and what a step allocates."""
+
+import contextlib
+import gc
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sgdf.bench.bandwidth import COPY_BYTES
+from sgdf.bench.contestants import Contestant
+from sgdf.bench.shapes import Shape, elements
+from sgdf.bench.timing import Budget
+
+GIB = 2**30
+USABLE = {"cpu": 0.8, "cuda": 0.92}  # of the free memory: fragments and other programs need some
+
+
+def needed_bytes(contestants: Sequence[Contestant], shapes: Sequence[Shape], device: str) -> float:
+    """An estimate of the memory of contestants that exist at the same time."""
+    params_and_grads = sum(2 * dtype.itemsize for dtype in {c.dtype for c in contestants})
+    per_parameter = params_and_grads + sum(c.state for c in contestants)
+    workspace = max(c.workspace(shapes) for c in contestants)
+    return per_parameter * elements(shapes) + workspace + 2 * COPY_BYTES[device]
+
+
+def groups_that_fit(
+    contestants: Sequence[Contestant], shapes: Sequence[Shape], budget: Budget
+) -> list[list[Contestant]]:
+    """Divide the contestants into few groups, each of which fits into memory.
+
+    The fused ones come first, so that those most worth comparing share a group. Those that do not
+    fit even alone are left out.
+    """
+    groups: list[list[Contestant]] = []
+    for contestant in sorted(contestants, key=lambda contestant: not contestant.fused):
+        for group in (*groups, []):
+            if needed_bytes([*group, contestant], shapes, budget.device) <= budget.memory:
+                if not group:
+                    groups.append(group)
+                group.append(contestant)
+                break
+    return groups
+
+
+def too_large(needed: float, budget: Budget) -> str:
+    return f"needs about {needed / GIB:.1f} GiB, {budget.memory / GIB:.1f} GiB may be used"
+
+
+def free_bytes(device: str) -> float:
+    """Memory that may be used; infinite if the system does not say."""
+    if device == "cuda":
+        return USABLE[device] * torch.cuda.mem_get_info()[0]
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return USABLE[device] * 1024 * int(line.split()[1])
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return USABLE[device] * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return math.inf
+
+
+def release(device: str) -> None:
+    """Free the memory of optimizers that are no longer needed."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """The size of the optimizer's state, without the step counters, which are negligible."""
+    return sum(
+        value.numel() * value.element_size()
+        for state in optimizer.state.values()
+        for key, value in state.items()
+        if key != "step" and isinstance(value, Tensor)
+    )
+
+
+def extra_bytes(step: Callable[[], object], device: str) -> int | None:
+    """The peak of what a step allocates; None on CPUs, where torch does not count it."""
+    if device != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

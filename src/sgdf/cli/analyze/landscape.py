@@ -1,0 +1,59 @@
+"""`sgdf analyze landscape`: the loss around the weights of runs, in a plane or along a line."""
+
+import argparse
+
+from sgdf.cli.analyze import subjects
+from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
+from sgdf.cli.options import Commands, say
+
+BATCH = 1000
+
+
+def add_to(subparsers: Commands) -> None:
+    parser = subparsers.add_parser("landscape", help="the loss around the weights, in a plane")
+    add = parser.add_argument
+    add("--size", type=int, default=51, help="points per axis (default %(default)s)")
+    add("--span", type=float, default=1.0, help="how far to go, in units of the weights' own size "
+        "(default %(default)s)")  # fmt: skip
+    add("--dimensions", type=int, choices=(1, 2), default=2, help="1: a line (default 2)")
+    subjects.add_moments(parser)
+    subjects.add_runs(parser, batch=BATCH)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure each run's surface, resuming what was interrupted, and draw all of them."""
+    from rich.console import Console
+    from torch.nn.functional import cross_entropy
+
+    from sgdf.analysis import figures, landscape
+    from sgdf.support.files import explained
+
+    console, device = Console(), subjects.device_from(options)
+    kind = "line" if options.dimensions == 1 else "landscape"
+    surfaces = {}
+    found = subjects.find(options.runs, options.epochs)
+    for subject in found:
+        model, data = subjects.load(subject, options, device)
+        file = options.out / f"{kind}-{subject.name}.npz"
+        with refusals(str(subject.folder)), explained(options.out):
+            surface = landscape.surface(
+                *(model, cross_entropy, data),
+                size=options.size,
+                span=options.span,
+                dimensions=options.dimensions,
+                seed=options.seed,
+                save=file,
+            )
+        surfaces[subject.label] = surface
+        say(console, f"{subject.label}: loss {surface.loss:.5g}, up to {surface.values.max():.5g} "
+            f"on the grid; {surface.seconds:.0f} s\n  in {file}")  # fmt: skip
+        values = {**surface.about(), "run": str(subject.folder)}
+        save_numbers(console, file.with_suffix(".json"), {**values, **origin(options, device)})
+    say(console, f"Mean cross-entropy over {surface.images} training images; {surface.mode}")
+    stem = options.out / (f"{kind}-{found[0].name}" if len(found) == 1 else kind)
+    if options.dimensions == 1:
+        save_figure(console, figures.profiles(surfaces), stem)
+    elif options.size > 1:
+        save_figure(console, figures.contours(surfaces), stem)
+        save_figure(console, figures.relief(surfaces), stem.with_name(stem.name + "-3d"))

@@ -1,0 +1,83 @@
+"""Runs grouped into cells: a cell holds the runs that differ only in their seed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from sgdf.lab.runs.config import Config, frozen, is_number
+from sgdf.lab.tasks import Task
+from sgdf.report.labels import protocol_words, settings_words, visible
+from sgdf.report.records import RunRecord, task_of
+
+
+@dataclass(frozen=True)
+class RunCell:
+    """Runs that differ only in their seed; `missing` are planned seeds without a run."""
+
+    config: Config  # of one of its runs
+    records: tuple[RunRecord, ...]
+    missing: tuple[int, ...] = ()
+    label: str = ""
+
+    @cached_property
+    def finished(self) -> dict[int, RunRecord]:
+        """The finished runs by seed."""
+        return {record.config.seed: record for record in self.records if record.finished}
+
+    @property
+    def optimizer(self) -> str:
+        return visible(self.config.optimizer)
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.config)
+
+    @property
+    def learning_rate(self) -> float | None:
+        lr = self.config.settings.get("lr")
+        return float(lr) if lr is not None and is_number(lr) else None
+
+
+def cells_by_task(
+    records: Iterable[RunRecord], planned: Iterable[Config] = ()
+) -> list[list[RunCell]]:
+    """The cells of each task and model, SGDF first, then by name and learning rate."""
+    present: dict[Any, list[RunRecord]] = {}
+    missing: dict[Any, list[Config]] = {}
+    for record in sorted(records, key=lambda record: record.config.seed):
+        present.setdefault(cell_key(record.config), []).append(record)
+    names = {record.config.name for of_cell in present.values() for record in of_cell}
+    for config in planned:
+        if config.name not in names:
+            missing.setdefault(cell_key(config), []).append(config)
+    groups: dict[tuple[str, str], list[RunCell]] = {}
+    for key in present.keys() | missing.keys():
+        of_cell, absent = present.get(key, []), missing.get(key, [])
+        config = of_cell[0].config if of_cell else absent[0]
+        seeds = tuple(sorted({config.seed for config in absent}))
+        cell = RunCell(config, tuple(of_cell), seeds)
+        groups.setdefault((cell.task.name, config.model), []).append(cell)
+    return [labelled(groups[place]) for place in sorted(groups)]
+
+
+def cell_key(config: Config) -> Any:
+    return frozen({**config.as_json(), "seed": None})
+
+
+def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Sort the cells and label each with the settings in which it differs from the others."""
+    protocols = [protocol_words(cell.config) for cell in cells]
+    names = dict.fromkeys(name for words in protocols for name in words)
+    differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
+    with_labels = []
+    for cell, words in zip(cells, protocols, strict=True):
+        rivals = [c.config for c in cells if c.config.optimizer == cell.config.optimizer]
+        parts = [cell.config.optimizer, *settings_words(cell.config, rivals)]
+        parts += [words[name] for name in differing if words.get(name)]
+        with_labels.append(replace(cell, label=visible(", ".join(parts))))
+    return sorted(with_labels, key=sort_key)
+
+
+def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:
+    return cell.optimizer != "sgdf", cell.optimizer, cell.learning_rate or 0, cell.label

@@ -1,0 +1,117 @@
+"""What charts and figures draw: the runs, values, ranges and line styles, for any library."""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from sgdf.lab.tasks import Metric
+from sgdf.report.cells import RunCell
+from sgdf.report.records import RunRecord
+from sgdf.support import palette
+from sgdf.support.palette import DASHES, Look
+
+
+@dataclass(frozen=True)
+class CurveView:
+    """A measurement of every epoch, as one button of a chart shows it."""
+
+    button: str
+    key: str
+    unit: str = ""
+    logarithmic: bool = False
+    title: str = ""  # of the axis, if not the key
+
+
+def metric_view(metric: Metric) -> CurveView:
+    unit = f" {metric.unit}".rstrip()
+    return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
+
+
+def look(optimizer: str) -> Look:
+    """The colour and dash of an optimizer in every chart and figure."""
+    return palette.look(optimizer)
+
+
+def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:
+    """By label: the optimizer's colour, and a different dash for each of its cells."""
+    by_label: dict[str, Look] = {}
+    cells_so_far: dict[str, int] = {}
+    for cell in sorted(cells, key=lambda cell: cell.label in set_aside):
+        own = look(cell.optimizer)
+        number = cells_so_far.setdefault(cell.optimizer, 0)
+        cells_so_far[cell.optimizer] += 1
+        dash = DASHES[(DASHES.index(own.dash) + number) % len(DASHES)]
+        by_label[cell.label] = Look(own.colour, dash)
+    return by_label
+
+
+# --- over the epochs -----------------------------------------------------------------------------
+
+
+def drawn_runs(cell: RunCell) -> list[RunRecord]:
+    """The finished runs, or if there are none the epochs of the others."""
+    return list(cell.finished.values()) or [r for r in cell.records if r.valid_epochs]
+
+
+def seed_values(cell: RunCell, key: str) -> tuple[list[int], list[list[float]]]:
+    """The epochs in which all drawn runs were measured, and for each the values of the seeds."""
+    epochs, columns = [], []
+    for lines in zip(*(run.valid_epochs for run in drawn_runs(cell)), strict=False):
+        values = [value for line in lines if (value := line.get(key)) is not None]
+        if len(values) == len(lines):
+            epochs.append(lines[0]["epoch"])
+            columns.append(values)
+    return epochs, columns
+
+
+def last_epoch(cells: Sequence[RunCell]) -> int:
+    return max(len(run.valid_epochs) for cell in cells for run in drawn_runs(cell))
+
+
+def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:
+    """The range after the first tenth of the epochs, where cells differ; None: draw everything.
+
+    A run that diverged does not widen it.
+    """
+    if view.logarithmic:
+        return None
+    values = [
+        line[view.key]
+        for cell in with_finished_runs(cells)
+        for run in drawn_runs(cell)
+        for line in run.valid_epochs[len(run.valid_epochs) // 10 :]
+        if line.get(view.key) is not None
+    ]
+    return [short(bound) for bound in with_margin(values)] if values else None
+
+
+def with_finished_runs(cells: Sequence[RunCell]) -> Sequence[RunCell]:
+    """The cells that have a finished run, or all if none has."""
+    return [cell for cell in cells if cell.finished] or cells
+
+
+def with_margin(values: Sequence[float]) -> tuple[float, float]:
+    margin = 0.04 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + margin
+
+
+def short(value: float) -> float:
+    """Four significant digits: more than a screen can show."""
+    return float(f"{value:.4g}")
+
+
+# --- over the learning rate ----------------------------------------------------------------------
+
+
+def learning_rate_sweeps(cells: Sequence[RunCell]) -> dict[str, dict[float, RunCell]]:
+    """The cells, by learning rate, of every optimizer that ran with several learning rates."""
+    by_optimizer: dict[str, dict[float, list[RunCell]]] = {}
+    for cell in cells:
+        lr = cell.learning_rate
+        if lr is not None and lr > 0 and cell.records:
+            by_optimizer.setdefault(cell.optimizer, {}).setdefault(lr, []).append(cell)
+    # Two cells at one learning rate differ in another setting, and a line would mix both.
+    return {
+        optimizer: {lr: cells_at[0] for lr, cells_at in sorted(rates.items())}
+        for optimizer, rates in by_optimizer.items()
+        if len(rates) > 1 and all(len(cells_at) == 1 for cells_at in rates.values())
+    }

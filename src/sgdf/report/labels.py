@@ -1,0 +1,68 @@
+"""Settings and names in words that are safe to show: the labels of runs."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sgdf.lab.runs.config import Config, frozen, is_number
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def visible(text: object) -> str:
+    """Replace characters that move the cursor, hide text or cannot be encoded."""
+    shown = (
+        c if c.isprintable() or c == NO_BREAK else "\N{REPLACEMENT CHARACTER}" for c in str(text)
+    )
+    return "".join(shown)
+
+
+def setting_words(value: Any) -> str:
+    """A setting's value as a person would write it."""
+    if is_number(value):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(setting_words, value)) + ")"
+    return str(value)
+
+
+def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
+    """The optimizer's settings that are not the same in all of the rivals."""
+    names = dict.fromkeys(name for rival in rivals for name in rival.settings)
+    words = []
+    for name in names:
+        values = {frozen(rival.settings.get(name, "default")) for rival in rivals}
+        if len(values) > 1:
+            words.append(f"{name} {setting_words(config.settings.get(name, 'default'))}")
+    return words
+
+
+def protocol_words(config: Config) -> dict[str, str]:
+    """Everything but the optimizer's settings; an empty string for what is switched off."""
+    options = {
+        f"option {name}": f"{name} {setting_words(config.options[name])}"
+        for name in sorted(config.options)
+    }
+    return {
+        "epochs": f"{config.epochs} epochs",
+        "batch": f"batch {config.batch}",
+        "schedule": schedule_words(config),
+        "clip": f"clipped to {config.clip:g}" if config.clip else "",
+        "accumulate": f"in {config.accumulate} pieces" if config.accumulate > 1 else "",
+        "precision": config.precision,
+        "data": f"{config.data} data",
+        "validation": f"{config.validation} held out" if config.validation else "",
+        "norms": "with norms" if config.norms else "",
+        **options,
+    }
+
+
+def schedule_words(config: Config) -> str:
+    """The schedule; the lab's default milestone reads the same for runs of any length."""
+    if config.schedule != "step":
+        return f"{config.schedule} lr"
+    if not config.milestones:
+        return "constant lr"
+    by_rule = config.milestones == (math.ceil(0.75 * config.epochs),)
+    at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
+    return f"lr × {config.drop:g} after {at}"

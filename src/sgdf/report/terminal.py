@@ -1,0 +1,67 @@
+"""Comparisons as tables in a terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from sgdf.report import wording
+from sgdf.report.statistics import Comparison, ComparisonRow
+from sgdf.report.wording import TableColumn
+
+
+def show(console: Console, comparisons: Iterable[Comparison]) -> None:
+    for comparison in comparisons:
+        console.print(as_rich(comparison, console.width), highlight=False)
+        console.print()
+
+
+def as_rich(comparison: Comparison, width: int) -> Group:
+    """Title, table, summary and notes; columns that do not fit go into a second table."""
+    rows = comparison.rows
+    tables = [table(rows, part) for part in fitting(rows, wording.columns(comparison), width)]
+    unfinished = ((row.label, wording.unfinished_runs(row.cell)) for row in rows)
+    return Group(
+        Text(wording.title(comparison), "bold"),
+        Text(wording.common_protocol(comparison.cells)),
+        *(part for table in tables for part in ("", table)),
+        "",
+        *(Text(f"{label}: {words}") for label, words in unfinished if words),
+        Text(wording.summary(comparison)),
+        *(Text(note, "dim") for note in wording.notes(comparison)),
+    )
+
+
+def fitting(
+    rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: int
+) -> Iterator[list[TableColumn]]:
+    """The columns in as many parts as it takes to break no number; a title may be broken."""
+    room = width - max(cell_len(wording.row_label(row)) for row in rows)
+    part: list[TableColumn] = []
+    used = 0
+    for column in columns:
+        needed = column_width(rows, column) + 3  # and the gap
+        if part and used + needed > room:
+            yield part
+            part, used = [], 0
+        part.append(column)
+        used += needed
+    if part:
+        yield part
+
+
+def column_width(rows: Sequence[ComparisonRow], column: TableColumn) -> int:
+    return max(map(cell_len, [*column.title.split(), *(column.text(row) for row in rows)]))
+
+
+def table(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn]) -> Table:
+    built = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    built.add_column("", style="bold")
+    for column in columns:
+        built.add_column(Text(column.title), justify="right", min_width=column_width(rows, column))
+    for row in rows:
+        built.add_row(Text(wording.row_label(row)), *(Text(column.text(row)) for column in columns))
+    return built

@@ -1,0 +1,1 @@
+"""Non-convex stochastic optimization: the statements of Appendix D, one file each."""

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+
+from report import made
+from report.made import in_terminal
+from sgdf.lab.tasks import ACCURACY, FID
+from sgdf.report import page, wording
+from sgdf.report.statistics import paired_interval
+
+
+def test_equal_differences_have_no_interval() -> None:
+    assert wording.paired(paired_interval([0.3, 0.1 + 0.2])) == ("n = 2, all alike: no interval")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.667, "0.67 s"),
+        (9.96, "10 s"),
+        (99, "99 s"),
+        (150, "2.5 min"),
+        (5999, "100 min"),
+        (7e5, "194 h"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert wording.duration(seconds) == words
+
+
+def test_a_difference_is_stated_only_with_its_interval(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60.0 + seed])
+        made.run(tmp_path, made.config("adam", seed), [50, 55, 50.0 + 1.1 * seed])
+    made.run(tmp_path, made.config("lion", 0), [50, 55, 90])
+    summary = wording.summary(made.compare(tmp_path))
+    # differences -10 and -9.9: mean -9.95, half-width 12.70620 * 0.05
+    assert "−9.95 [−10.59,\xa0−9.31]" in summary
+    assert "worse" in summary
+    assert "lion" not in summary
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict", "of_a_distance"),
+    [
+        ([1.0, 1.1], "better", "worse"),
+        ([-1.0, -1.1], "worse", "better"),
+        ([-1.0, 1.1], wording.UNCLEAR, wording.UNCLEAR),
+    ],
+)
+def test_a_verdict_is_by_the_interval_and_the_metric(
+    differences: list[float], verdict: str, of_a_distance: str
+) -> None:
+    interval = paired_interval(differences)
+    assert wording.verdict(ACCURACY, interval) == verdict
+    assert wording.verdict(FID, interval) == of_a_distance
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [50], status=None)
+    comparison = made.compare(tmp_path)
+    assert comparison.target is None
+    assert wording.summary(comparison) == "No run has finished yet."
+    assert "unfinished at epoch 1 of 3" in in_terminal(comparison, 80)
+
+
+def test_further_metrics_have_columns(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="imagenet", epochs=2)
+    made.run(tmp_path, config, [60, 70], extra={"test_top5_accuracy": [80.0, 89.5]})
+    comparison = made.compare(tmp_path)
+    titles = [column.title for column in wording.columns(comparison)]
+    assert any("top-5" in title for title in titles)
+    assert "89.50 (1)" in page.table(comparison)
+
+
+def test_the_note_on_intervals_names_the_metric(tmp_path: Path) -> None:
+    for optimizer in ("sgdf", "sgd"):
+        for seed in (0, 1):
+            config = made.config(optimizer, seed, task="voc", epochs=2)
+            values = [60.0, 70.0 + seed]
+            made.run(tmp_path, config, values, extra={"test_ap50": values})
+    assert any(
+        "differences in final mAP at IoU 0.5 " in n for n in wording.notes(made.compare(tmp_path))
+    )
+
+
+def gan(out: Path, optimizer: str, seed: int, fids: list[float | None]) -> None:
+    config = made.config(optimizer, seed, task="wgan-gp", epochs=len(fids))
+    extra = {"fid": fids, "train_loss": -1.0}
+    made.run(out, config, [50] * len(fids), extra=extra)
+
+
+def test_a_lower_fid_is_better_and_is_not_measured_in_every_epoch(
+    tmp_path: Path,
+) -> None:
+    for seed in (0, 1):
+        gan(tmp_path, "sgdf", seed, [None, 80.0, None, 90.0 + seed])
+        gan(tmp_path, "adam", seed, [None, 95.0, None, 78.0 + 2 * seed])
+        gan(tmp_path, "rmsprop", seed, [None, 95.0, None, 120.0 + 3 * seed])
+    comparison = made.compare(tmp_path)
+    by_label = {row.label: row for row in comparison.rows}
+    assert by_label["sgdf"].best.mean == 80
+    assert by_label["sgdf"].final.mean == 90.5
+    assert comparison.target == 121.5  # which the worst comes to
+    assert wording.time_to_target(by_label["adam"]).startswith("2 epochs")
+    summary = wording.summary(comparison)
+    assert summary.startswith("sgdf ends at FID 90.50")
+    assert "of 2 others with an interval: 1 better, 1 worse, no difference found for 0" in summary
+    assert "The best of them, adam, differs by −11.50" in summary
+    assert "points" not in summary
+    assert "FID, lower is better, best over the epochs" in wording.notes(comparison)[0]
+    shown = in_terminal(comparison, 300)
+    assert "to 121.5" in shown
+    assert "validation" not in shown
+    assert "%" not in shown.partition("Intervals")[0].replace("95 %", "")
