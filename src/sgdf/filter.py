@@ -3,8 +3,7 @@
 Algorithm 1 of "Signal Processing Meets SGD: From Momentum to Filter", in its notation.
 The functions use arithmetic alone, so floats, NumPy, torch and JAX arrays all pass through
 them, in float64 when given float64. Everything else in this package either calls them or is
-tested against them. The kernels that cannot call them (foreach, C++, Triton) keep their names
-and their order of operations.
+tested against them; foreach, C++ and Triton cannot call them and repeat them.
 """
 
 import math
