@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sgdf.filter import bias_corrections, one_minus_power, wiener_filter, wiener_gain
+from sgdf.filter import (
+    FilterSettings,
+    bias_corrections,
+    one_minus_power,
+    wiener_filter,
+    wiener_gain,
+)
 
 GAINS = {"paper, 2K": (2.0, 1.0), "Wiener, K": (1.0, 1.0), "2026 release, K^0.5": (1.0, 0.5)}
 
@@ -181,3 +187,13 @@ def test_the_filter_is_odd(gradients):
 
 def test_zero_gradients_give_zero():
     assert not run_filter(np.zeros((5, 3))).any()
+
+
+def test_settings_of_a_parameter_group():
+    group = {
+        "lr": 0.5, "correction": False, "gain_power": 0.5, "gain_scale": 1.0, "eps": 1e-6,
+        "betas": (0.5, 0.9),
+    }  # fmt: skip
+    settings = FilterSettings.of(group)
+    assert settings == ((0.5, 0.9), 1e-6, 1.0, 0.5, False)
+    assert settings.corrections(7) == bias_corrections(7, 0.5, 0.9, correction=False)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sgdf.filter import bias_corrections, one_minus_power, wiener_filter
+from sgdf.filter import FilterSettings, one_minus_power, wiener_filter
 
 __all__ = ["filter_adam", "scale_by_wiener_filter", "sgdf"]
 
@@ -101,6 +101,8 @@ def scale_by_wiener_filter(
         Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
     """
 
+    settings = FilterSettings((b1, b2), eps, gain_scale, gain_power, correction)
+
     def init(params: optax.Params) -> WienerFilterState:
         return WienerFilterState(jnp.zeros([], jnp.int32), _zeros_like(params), _zeros_like(params))
 
@@ -110,9 +112,7 @@ def scale_by_wiener_filter(
         del params
         updates = jax.tree.map(jnp.asarray, updates)  # accept numbers and NumPy arrays
         count = optax.safe_increment(state.count)
-        g_hat, exp_avg, exp_var = _filter_tree(
-            updates, state, count, b1, b2, eps, gain_scale, gain_power, correction
-        )
+        g_hat, exp_avg, exp_var = _filter_tree(updates, state, count, settings)
         g_hat = jax.tree.map(lambda u, g: u.astype(g.dtype), g_hat, updates)
         return g_hat, WienerFilterState(count, exp_avg, exp_var)
 
@@ -248,6 +248,8 @@ def filter_adam(
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015.
     """
 
+    settings = FilterSettings((b1, b2), eps, gain_scale, gain_power, correction)
+
     def init(params: optax.Params) -> FilterAdamState:
         zeros = [_zeros_like(params) for _ in range(3)]
         return FilterAdamState(jnp.zeros([], jnp.int32), *zeros)
@@ -258,9 +260,7 @@ def filter_adam(
         del params
         updates = jax.tree.map(jnp.asarray, updates)  # accept numbers and NumPy arrays
         count = optax.safe_increment(state.count)
-        g_hat, exp_avg, exp_var = _filter_tree(
-            updates, state, count, b1, b2, eps, gain_scale, gain_power, correction
-        )
+        g_hat, exp_avg, exp_var = _filter_tree(updates, state, count, settings)
 
         def second_moment(g: Any, v: Any) -> Any:
             g = g.astype(v.dtype)
@@ -306,15 +306,7 @@ def _zeros_like(params: optax.Params) -> optax.Updates:
 
 
 def _filter_tree(
-    updates: optax.Updates,
-    state: Any,
-    count: Any,
-    b1: Any,
-    b2: Any,
-    eps: Any,
-    gain_scale: Any,
-    gain_power: Any,
-    correction: bool,
+    updates: optax.Updates, state: Any, count: Any, settings: FilterSettings
 ) -> tuple[optax.Updates, optax.Updates, optax.Updates]:
     """(g^, m, s) of every leaf, g^ in the dtype of the state."""
 
@@ -323,12 +315,12 @@ def _filter_tree(
             g.astype(m.dtype),
             m,
             s,
-            bias_corrections(count.astype(m.dtype), b1, b2, correction, jnp),
-            beta1=b1,
-            beta2=b2,
-            eps=jnp.maximum(eps, jnp.finfo(m.dtype).tiny),
-            gain_scale=gain_scale,
-            gain_power=gain_power,
+            settings.corrections(count.astype(m.dtype), jnp),
+            beta1=settings.betas[0],
+            beta2=settings.betas[1],
+            eps=jnp.maximum(settings.eps, jnp.finfo(m.dtype).tiny),
+            gain_scale=settings.gain_scale,
+            gain_power=settings.gain_power,
         )
 
     triples = jax.tree.map(one, updates, state.exp_avg, state.exp_var)

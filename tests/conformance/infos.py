@@ -1,4 +1,4 @@
-"""The four optimizers as torch's own optimizer tests want to know them.
+"""The four optimizers as torch's own optimizer tests describe them.
 
 `OPTIMIZER_INFOS` has the type of `torch.testing._internal.common_optimizers.optim_db`. To run
 torch's `test_optim.py` on them, put them in its place before that file is imported:
@@ -51,7 +51,7 @@ def _inputs(lr: float, own: list[dict[str, Any]], has_capturable: bool, **common
     """Settings to test, each with an explicit lr: some of torch's tests divide by it.
 
     `common` goes into every one. FilterAdamW's carries its weight decay, because torch's
-    zero-gradient test leaves out what is *said* to decay, and knows only AdamW by name.
+    zero-gradient test skips inputs that set a weight decay, and knows only AdamW by name.
     """
 
     def inputs(device: Any, dtype: torch.dtype | None = None) -> list[OptimizerInput]:

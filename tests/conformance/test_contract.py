@@ -70,7 +70,7 @@ class Problem:
 
 class TestContract(TestCase):
     @every_optimizer
-    def test_bad_arguments_are_answered(self, device, dtype, optim_info):
+    def test_bad_arguments_are_refused(self, device, dtype, optim_info):
         for case in optim_info.optim_error_inputs_func(device=device, dtype=dtype):
             params = case.optimizer_error_input.params
             kwargs = case.optimizer_error_input.kwargs
@@ -243,7 +243,7 @@ class TestContract(TestCase):
                 self.assertEqual(problem.parameters, twin.parameters, rtol=0, atol=0)
 
     @every_optimizer
-    def test_copies_are_whole_and_independent(self, device, dtype, optim_info):
+    def test_copies_are_complete_and_independent(self, device, dtype, optim_info):
         for copy in (deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
             problem = Problem(device)
             optimizer = optim_info.optim_cls(problem.parameters, lr=1e-3, weight_decay=0.1)

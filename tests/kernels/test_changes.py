@@ -1,4 +1,4 @@
-"""One look in C++ sees whatever a fused step depends on."""
+"""The C++ detector notices every change that a fused step depends on."""
 
 import subprocess
 
@@ -9,35 +9,35 @@ from sgdf.kernels import build, changes
 
 
 @pytest.fixture
-def seen():
-    if not changes.wait():
+def detector():
+    if not changes.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
     params = [torch.zeros(shape, requires_grad=True) for shape in [(4,), (2, 3), ()]]
     for p in params:
         p.grad = torch.ones_like(p)
     states = [
-        {"step": torch.tensor(1.0), "exp_avg": torch.zeros_like(p), "note": object()}
+        {"step": torch.tensor(1.0), "exp_avg": torch.zeros_like(p), "other": object()}
         for p in params
     ]
-    return changes.of(params, states)
+    return changes.new_detector(params, states)
 
 
-def test_nothing_has_changed(seen):
-    assert seen.look() == changes.SAME
-    seen.params[0].grad.mul_(2)  # values do not matter
-    seen.states[0]["step"].add_(1)
-    assert seen.look() == changes.SAME
+def test_nothing_has_changed(detector):
+    assert detector.compare() == changes.UNCHANGED
+    detector.params[0].grad.mul_(2)  # values do not matter
+    detector.states[0]["step"].add_(1)
+    assert detector.compare() == changes.UNCHANGED
 
 
-def test_gradients_elsewhere(seen):
-    before = [p.grad for p in seen.params]
-    for p in seen.params:
+def test_gradients_elsewhere(detector):
+    before = [p.grad for p in detector.params]
+    for p in detector.params:
         p.grad = torch.ones_like(p)
-    assert seen.look() == changes.MOVED
-    assert seen.grads_now.tolist() == [p.grad.data_ptr() for p in seen.params]
-    seen.note()
-    assert seen.look() == changes.SAME
-    assert before[0].data_ptr() not in seen.grads_now
+    assert detector.compare() == changes.GRADIENTS_MOVED
+    assert detector.gradient_addresses() == [p.grad.data_ptr() for p in detector.params]
+    detector.take_snapshot()
+    assert detector.compare() == changes.UNCHANGED
+    assert before[0].data_ptr() not in detector.gradient_addresses()
 
 
 CHANGES = {
@@ -53,51 +53,51 @@ CHANGES = {
     "a moment of another dtype": lambda p, s: s.update(exp_avg=s["exp_avg"].view(torch.int32)),
     "a moment cut short": lambda p, s: s.update(exp_avg=s["exp_avg"][:1]),
     "a new entry": lambda p, s: s.update(more=1),
-    "an entry less": lambda p, s: s.pop("note"),
-    "another object": lambda p, s: s.update(note=object()),
+    "an entry less": lambda p, s: s.pop("other"),
+    "another object": lambda p, s: s.update(other=object()),
     "an object for a tensor": lambda p, s: s.update(exp_avg=None),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_seen(seen, change):
-    kept = [list(state.values()) for state in seen.states]  # so that no address comes back
-    CHANGES[change](seen.params[1], seen.states[1])
-    assert seen.look() == changes.CHANGED
-    assert seen.look() == changes.CHANGED, "until it is noted"
+def test_a_change_is_noticed(detector, change):
+    kept = [list(state.values()) for state in detector.states]  # so that no address comes back
+    CHANGES[change](detector.params[1], detector.states[1])
+    assert detector.compare() == changes.CHANGED
+    assert detector.compare() == changes.CHANGED, "until the next snapshot"
     del kept
 
 
-def test_what_cannot_be_looked_at_is_never_the_same(seen):
-    seen.params[1].grad = None
-    seen.note()
-    assert seen.look() == changes.CHANGED
-    seen.params[1].grad = torch.ones(2, 3)
-    assert seen.look() == changes.CHANGED
-    seen.note()
-    assert seen.look() == changes.SAME
+def test_without_a_snapshot_everything_has_changed(detector):
+    detector.params[1].grad = None
+    detector.take_snapshot()
+    assert detector.compare() == changes.CHANGED
+    detector.params[1].grad = torch.ones(2, 3)
+    assert detector.compare() == changes.CHANGED
+    detector.take_snapshot()
+    assert detector.compare() == changes.UNCHANGED
 
 
 def test_a_tensor_without_memory_does_no_harm():
-    if not changes.wait():
+    if not changes.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
     p = torch.zeros(3, device="meta", requires_grad=True)
     p.grad = torch.zeros(3, device="meta")
-    assert changes.of([p], [{}]).look() in (changes.SAME, changes.CHANGED)
-    assert changes.of([3], [{}]).look() == changes.CHANGED
-    assert changes.of([torch.ones(2)], [[]]).look() == changes.CHANGED
+    assert changes.new_detector([p], [{}]).compare() in (changes.UNCHANGED, changes.CHANGED)
+    assert changes.new_detector([3], [{}]).compare() == changes.CHANGED
+    assert changes.new_detector([torch.ones(2)], [[]]).compare() == changes.CHANGED
 
 
-def test_without_a_compiler_python_looks(monkeypatch, tmp_path):
+def test_without_a_compiler_there_is_no_detector(monkeypatch, tmp_path):
     monkeypatch.setattr(changes, "_library", None)
     monkeypatch.setattr(changes, "_thread", None)
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    assert not changes.wait()
-    assert changes.of([], []) is None
+    assert not changes.wait_until_compiled()
+    assert changes.new_detector([], []) is None
 
 
 def test_it_is_compiled_once(monkeypatch):
-    if not changes.wait():
+    if not changes.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
 
     def never(*_):
@@ -112,8 +112,8 @@ def test_a_compiler_that_refuses(monkeypatch, tmp_path):
     script = tmp_path / "c++"
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
-    with pytest.raises(RuntimeError, match="refuses"):
-        changes._compile([str(script)], tmp_path / "watch.so")
-    monkeypatch.setattr(build, "compiler", lambda: [str(script)])
+    with pytest.raises(RuntimeError, match="cannot compile"):
+        changes._compile([str(script)], tmp_path / "changes.so")
+    monkeypatch.setattr(build, "find_compiler", lambda: [str(script)])
     with pytest.raises((RuntimeError, subprocess.SubprocessError)):
         changes._load()

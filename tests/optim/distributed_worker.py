@@ -1,6 +1,6 @@
 """One of the two processes behind test_distributed.py: `distributed_worker.py FOLDER RANK`.
 
-Every case of `CASES` runs in a process group of its own and leaves its `Outcome`, or how it
+Every case of `CASES` runs in its own process group and leaves its `Outcome`, or how it
 failed, in FOLDER. `single_process` is what the cases have to equal.
 """
 
@@ -86,12 +86,12 @@ def train(model: nn.Module, optimizer: Optimizer, batches: Iterable[Batch]) -> N
         optimizer.step()
 
 
-def outcome(model: nn.Module, state: State, whole: bool = True) -> Outcome:
-    """Parameters and state by the parameter's name: copies, `whole` or this rank's shards."""
+def outcome(model: nn.Module, state: State, full: bool = True) -> Outcome:
+    """Copies of parameters and state, by the parameter's name: `full`, or this rank's shards."""
 
     def copied(tensor: Tensor) -> Tensor:
         if isinstance(tensor, DTensor):
-            tensor = tensor.full_tensor() if whole else tensor.to_local()
+            tensor = tensor.full_tensor() if full else tensor.to_local()
         return tensor.detach().clone()
 
     params = dict(model.named_parameters())
@@ -137,7 +137,7 @@ def ddp(name: str) -> Outcome:
 
 
 def zero(name: str) -> Outcome:
-    """Also goes on from a consolidated state dict, in a second optimizer."""
+    """Also resume from a consolidated state dict, in a second optimizer."""
     model = make_model()
     replica = DistributedDataParallel(model)
     batches = my_half(make_batches())
@@ -176,7 +176,7 @@ def consolidated(optimizer: ZeroRedundancyOptimizer) -> dict[str, Any]:
 def fsdp(
     name: str, dtype: torch.dtype = torch.float32, wide: bool = False, **options: Any
 ) -> Outcome:
-    """Also goes on from every kind of checkpoint, in a fresh model with a fresh optimizer."""
+    """Also resume from every kind of checkpoint, in a new model with a new optimizer."""
     batches = make_batches(dtype, wide)
     if dtype == torch.float32:
         batches = my_half(batches)
@@ -194,10 +194,10 @@ def fsdp(
         )
         for kind, (get_options, _) in CHECKPOINTS.items()
     }
-    result = {"shards when saved": outcome(model, optimizer.state, whole=False)}
+    result = {"shards when saved": outcome(model, optimizer.state, full=False)}
     train(model, optimizer, batches[SAVED_AFTER:])
     result |= outcome(model, optimizer.state)
-    result["shards"] = outcome(model, optimizer.state, whole=False)
+    result["shards"] = outcome(model, optimizer.state, full=False)
     result["layout"] = layout(model, optimizer.state)
 
     for kind, (model_state, optimizer_state) in checkpoints.items():
@@ -207,16 +207,16 @@ def fsdp(
         set_model_state_dict(model, model_state, options=set_options)
         set_optimizer_state_dict(model, optimizer, optimizer_state, options=set_options)
         result[kind] = {
-            "shards when loaded": outcome(model, optimizer.state, whole=False),
+            "shards when loaded": outcome(model, optimizer.state, full=False),
             "layout when loaded": layout(model, optimizer.state),
         }
         train(model, optimizer, batches[SAVED_AFTER:])
-        result[kind]["shards"] = outcome(model, optimizer.state, whole=False)
+        result[kind]["shards"] = outcome(model, optimizer.state, full=False)
     return result
 
 
 def fsdp_on_disk(name: str) -> Outcome:
-    """Every rank writes its shards (torch.distributed.checkpoint), and a fresh model goes on."""
+    """Every rank writes its shards (torch.distributed.checkpoint), and a new model resumes."""
     batches = my_half(make_batches())
     model = sharded_model()
     optimizer = OPTIMIZERS[name](model.parameters())
@@ -249,8 +249,8 @@ def fsdp_filter() -> Outcome:
     loaded.load_state_dict(wiener.state_dict())
     return outcome(model, wiener.state) | {
         "layout": layout(model, wiener.state),
-        "shards": outcome(model, wiener.state, whole=False),
-        "shards when loaded": outcome(model, loaded.state, whole=False),
+        "shards": outcome(model, wiener.state, full=False),
+        "shards when loaded": outcome(model, loaded.state, full=False),
         "layout when loaded": layout(model, loaded.state),
     }
 
@@ -293,7 +293,7 @@ for name in ("SGDF", "FilterAdam"):
 def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     for case, run in CASES.items():
-        # A group of its own: where one rank fails, the other must not meet it in the next case.
+        # A new group per case: if one rank fails, the other must not meet it in the next case.
         dist.init_process_group(
             "gloo",
             init_method=f"file://{folder / case}",

@@ -59,15 +59,15 @@ def test_float32_state_of_low_precision_parameters_survives_loading(optimizer_cl
         assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("wanted", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_state_dtype_is_the_optimizers_choice_not_the_checkpoints(wanted):
+@pytest.mark.parametrize("requested", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_state_dtype_is_the_optimizers_choice_not_the_checkpoints(requested):
     checkpoint = saved(trained(SGDF, torch.bfloat16))
-    optimizer = trained(SGDF, torch.bfloat16, steps=0, state_dtype=wanted)
+    optimizer = trained(SGDF, torch.bfloat16, steps=0, state_dtype=requested)
     optimizer.load_state_dict(checkpoint)
-    assert {m.dtype for m in moments(optimizer)} == {wanted}
-    assert optimizer.param_groups[0]["state_dtype"] == wanted
+    assert {m.dtype for m in moments(optimizer)} == {requested}
+    assert optimizer.param_groups[0]["state_dtype"] == requested
     advance(optimizer, 2)
-    assert {m.dtype for m in moments(optimizer)} == {wanted}
+    assert {m.dtype for m in moments(optimizer)} == {requested}
 
 
 def test_a_checkpoint_of_another_parameter_dtype_follows_the_parameter():

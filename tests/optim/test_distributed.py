@@ -117,7 +117,7 @@ def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> 
 
 
 @each_optimizer
-def test_fsdp_goes_on_from_shards_on_disk(outcomes: Outcomes, name: str) -> None:
+def test_fsdp_resumes_from_shards_on_disk(outcomes: Outcomes, name: str) -> None:
     for rank in outcomes(f"fsdp-on-disk-{name}"):
         assert_close(rank, worker.single_process(name), **ROUNDING)
 
@@ -141,7 +141,7 @@ def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["loop", "fused"])
 @pytest.mark.parametrize("name", ["SGDF", "FilterAdam"])
 def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
-    """Blocks do not cross rows, so shards of rows are whole; random bits are each rank's own."""
+    """Blocks do not cross rows, so no shard cuts one; each rank draws its own random bits."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
     for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
         assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)

@@ -1,4 +1,4 @@
-"""What each optimizer is when one of its settings is taken to an end."""
+"""Limits of the settings in which an optimizer equals a known one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused, by name and value, before any parameter has moved."""
+"""Invalid settings are refused, by name and value, before any parameter changes."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_wrong_parameter_lists(optimizer_class):
         optimizer_class([one_parameter()]).add_param_group([one_parameter()])
 
 
-def test_the_filter_refuses_what_it_cannot_mean():
+def test_the_filter_refuses_invalid_settings():
     optimizer = torch.optim.SGD([one_parameter()], lr=0.1)
     with pytest.raises(TypeError, match=r"torch.optim.Optimizer"):
         WienerFilter([one_parameter()])

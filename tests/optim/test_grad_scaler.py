@@ -100,7 +100,7 @@ def test_skipped_step_changes_nothing(
 
 @pytest.mark.parametrize("skipped", [0, 3], ids=["first", "later"])
 @each_run
-def test_training_goes_on_as_if_without_the_skipped_step(
+def test_training_continues_as_if_without_the_skipped_step(
     make: Callable[..., Optimizer], filtered: bool, unscale: bool, skipped: int
 ) -> None:
     run, other = Run(make, filtered), Run(make, filtered, scaled=False)

@@ -1,4 +1,4 @@
-"""Which kernels run: what was asked for, or the fastest that suit; and the optimizer tells."""
+"""Which kernels run: those requested, or the fastest that suit; `implementation` says which."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import torch
 
 from reference import OPTIMIZERS
 from sgdf import SGDF
-from sgdf.kernels import cpu
+from sgdf.kernels import cpu_library
 
 
 def one(**kwargs):
@@ -16,20 +16,20 @@ def one(**kwargs):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(cpu, "_compiled", lambda: (None, "there is no compiler"))
-    cpu._say_why_not.cache_clear()
+    monkeypatch.setattr(cpu_library, "_library_or_reason", lambda: (None, "there is no compiler"))
+    cpu_library._warn_unavailable.cache_clear()
     yield
-    cpu._say_why_not.cache_clear()
+    cpu_library._warn_unavailable.cache_clear()
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 def test_the_default_on_the_cpu_is_the_compiled_kernel(optimizer_class):
-    assert cpu.available()
+    assert cpu_library.available()
     optimizer = optimizer_class([torch.ones(3), torch.ones(2, dtype=torch.complex64)])
     assert optimizer.implementation == "fused"
 
 
-def test_what_is_asked_for_runs():
+def test_the_requested_kernels_run():
     assert one(foreach=True).implementation == "foreach"
     assert one(foreach=False).implementation == "loop"
     assert one(fused=False).implementation == "loop"
@@ -40,7 +40,7 @@ def test_what_is_asked_for_runs():
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_without_a_compiler_the_default_is_quiet_and_a_wish_is_answered_once():
+def test_without_a_compiler_the_default_is_quiet_and_fused_warns_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert one().implementation == "loop"

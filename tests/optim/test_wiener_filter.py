@@ -86,7 +86,7 @@ def test_a_closure_is_filtered_after_it_ran():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
-def test_saved_and_loaded_it_goes_on_exactly(dtype):
+def test_it_resumes_exactly_from_a_checkpoint(dtype):
     params = parameters(dtype)
     optimizer = torch.optim.SGD(params, lr=0.1)
     wiener = WienerFilter(optimizer, betas=(0.8, 0.99), gain_scale=1.0)
@@ -121,7 +121,7 @@ def test_loading_does_not_share_memory_with_the_checkpoint():
     torch.testing.assert_close(checkpoint["state"], before["state"], rtol=0, atol=0)
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused_whole():
+def test_a_checkpoint_that_does_not_fit_changes_nothing():
     params = parameters()
     optimizer = torch.optim.SGD(params, lr=0.1)
     wiener = WienerFilter(optimizer)

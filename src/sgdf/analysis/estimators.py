@@ -34,7 +34,7 @@ from sgdf.analysis.evaluation import (
 from sgdf.analysis.progress import counting
 from sgdf.analysis.sampling import choose, gather
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.kernels.eager import positive_eps
+from sgdf.kernels.arithmetic import positive_eps
 from sgdf.support.numerics import full_precision
 
 FULL_BATCH = 1024  # images per batch of a full gradient

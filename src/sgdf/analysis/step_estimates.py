@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from sgdf.analysis.sampling import Pick, gather
 from sgdf.filter import Corrections, bias_corrections, wiener_filter, wiener_gain
-from sgdf.kernels.eager import compute_dtype, positive_eps
+from sgdf.kernels.arithmetic import compute_dtype, positive_eps
 from sgdf.kernels.quantized import Quantized, dequantize
 from sgdf.optim import SGDF, Momentum
 from sgdf.optim.state import moment_in

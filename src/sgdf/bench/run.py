@@ -93,7 +93,7 @@ def new_record(budget: Budget, command: str) -> dict[str, Any]:
             "seconds": budget.seconds,
         },
         # Training compiles this helper in the background; a measurement waits for it.
-        "looks_in_c++": changes.wait() if budget.device == "cuda" else None,
+        "looks_in_c++": changes.wait_until_compiled() if budget.device == "cuda" else None,
         "copy": None,
         "lists": {},
         "skipped": {},

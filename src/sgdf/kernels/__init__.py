@@ -1,1 +1,1 @@
-"""Ways to run the filter: each module updates lists of tensors in place, by the same rule."""
+"""Ways to run one step: `loop`, `foreach`, `cpu` and `cuda` update lists of tensors in place."""

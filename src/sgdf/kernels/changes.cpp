@@ -1,10 +1,10 @@
-// What a fused step on CUDA has to find unchanged, looked at in one call.
+// Collects, in one call, all that a fused step on CUDA depends on.
 //
-// `facts` gets, for every parameter: its address and size, its gradient's size and dtype, and for
+// `facts` receives, for every parameter: its address, size and dtype, its gradient's dtype, and for
 // every entry of its state the address, size and dtype of a tensor, or the address of another
-// object. `grads` gets the gradients' addresses, which may change from step to step. Returns how
-// many facts there are, or -1 where there is no gradient, or one that needs a closer look: sparse,
-// or not laid out like its parameter. The caller holds the GIL.
+// object. `grads` receives the addresses of the gradients, which may change from step to step.
+// Returns the number of facts, or -1 if a gradient is missing, sparse, or not laid out like its
+// parameter. The caller holds the GIL.
 #include <Python.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -30,7 +30,7 @@ struct Writer {
   }
 };
 
-bool look(PyObject* params, PyObject* states, Writer& facts, int64_t* grads) {
+bool collect(PyObject* params, PyObject* states, Writer& facts, int64_t* grads) {
   const Py_ssize_t n = PyList_GET_SIZE(params);
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* param = PyList_GET_ITEM(params, i);
@@ -68,8 +68,8 @@ extern "C" int64_t sgdf_facts(PyObject* params, PyObject* states, int64_t* facts
                               int64_t capacity, int64_t* grads) {
   try {
     Writer writer{facts, capacity};
-    return look(params, states, writer, grads) ? writer.count : -1;
-  } catch (...) {  // tensors without memory, and whatever else torch refuses
+    return collect(params, states, writer, grads) ? writer.count : -1;
+  } catch (...) {  // tensors without memory, and anything else torch refuses
     PyErr_Clear();
     return -1;
   }

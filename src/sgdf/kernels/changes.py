@@ -1,17 +1,17 @@
-"""Whether anything has changed since the last step, asked in C++ (`changes.cpp`).
+"""Detect in C++ (`changes.cpp`) whether anything has changed since the last step.
 
-A fused step on CUDA must know that parameters, gradients and state lie where its tables say. In
+A fused step on CUDA has to know that parameters, gradients and state are where its tables say. In
 Python that takes thousands of calls, longer than the GPU works on a small model. The C++ is
 compiled in the background when the first plan is made, which takes some seconds with torch's
-headers; until then, and where it cannot be compiled, Python looks.
+headers. Until then, and if it cannot be compiled, `plan` checks in Python.
 """
 
 import contextlib
 import ctypes
+import functools
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 from array import array
 from pathlib import Path
@@ -29,58 +29,50 @@ FLAGS = [
     "-shared",
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 ]
-STANDARDS = ("-std=c++20", "-std=c++17")  # torch's headers want the newest that is there
+STANDARDS = ("-std=c++20", "-std=c++17")  # newest first: torch's headers need it
 
-SAME, MOVED, CHANGED = range(3)  # nothing is new, the gradients' addresses alone, or else
+UNCHANGED, GRADIENTS_MOVED, CHANGED = range(3)  # nothing, gradients' addresses alone, or more
 
 _library: ctypes.PyDLL | None = None
 _thread: threading.Thread | None = None
 _lock = threading.Lock()
 
 
-def start() -> None:
-    """Have it compiled, once, while others go on."""
+def compile_in_background() -> None:
+    """Start compiling, once per process."""
     global _thread
     with _lock:
         if _thread is None and not free_threaded():
-            _thread = threading.Thread(target=_build, name="sgdf-watch", daemon=True)
+            _thread = threading.Thread(target=_build, name="sgdf-changes", daemon=True)
             _thread.start()
 
 
-def wait() -> bool:
-    """Until it is there, or known not to come; for benchmarks and tests."""
-    start()
+def wait_until_compiled() -> bool:
+    """Wait for the compiler; False if it cannot be compiled. For benchmarks and tests."""
+    compile_in_background()
     if _thread is not None:
         _thread.join()
     return _library is not None
 
 
 def free_threaded() -> bool:
-    """Without the GIL others could change what is being looked at."""
+    """Without the GIL, other threads could change the lists while C++ reads them."""
     return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def _build() -> None:
     global _library
-    # No compiler, no headers of Python, no room: Python looks.
+    # No compiler, no Python headers, no disk space: Python checks instead.
     with contextlib.suppress(OSError, RuntimeError, AttributeError, subprocess.SubprocessError):
         _library = _load()
 
 
 def _load() -> ctypes.PyDLL:
-    compiler = build.compiler()
-    version = subprocess.run([*compiler, "--version"], capture_output=True, timeout=60)
-    parts = [compiler, FLAGS, version.stdout, torch.__version__, torch.__file__, sys.version]
-    stem = f"changes-{build.digest(SOURCE.read_bytes() + repr(parts).encode())}"
-    for path in build.kept(stem):
-        with contextlib.suppress(OSError, AttributeError):
-            return _open(path)
-    with tempfile.TemporaryDirectory(prefix="sgdf-", ignore_cleanup_errors=True) as private:
-        built = Path(private, "watch.so")
-        _compile(compiler, built)
-        with contextlib.suppress(OSError, RuntimeError):
-            return _open(build.keep(built, stem))
-        return _open(built)
+    compiler = build.find_compiler()
+    versions = [build.version_of(compiler), torch.__version__, torch.__file__, sys.version]
+    key = build.digest(SOURCE.read_bytes() + repr([compiler, FLAGS, *versions]).encode())
+    compile_to = functools.partial(_compile, compiler)
+    return build.load_or_compile(f"changes-{key}", compile_to, _open)
 
 
 def _compile(compiler: list[str], output: Path) -> None:
@@ -93,47 +85,52 @@ def _compile(compiler: list[str], output: Path) -> None:
         done = subprocess.run([*command, *libraries], capture_output=True, timeout=300)
         if done.returncode == 0:
             return
-    raise RuntimeError("the compiler refuses")
+    raise RuntimeError(f"{compiler[0]} cannot compile {SOURCE.name}")
 
 
 def _open(path: Path) -> ctypes.PyDLL:
-    library = ctypes.PyDLL(str(path))  # which keeps the GIL
-    pointer, whole, anything = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
-    library.sgdf_facts.argtypes = [anything, anything, pointer, whole, pointer]
-    library.sgdf_facts.restype = whole
+    library = ctypes.PyDLL(str(path))  # unlike CDLL, it keeps the GIL
+    pointer, integer, anything = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
+    library.sgdf_facts.argtypes = [anything, anything, pointer, integer, pointer]
+    library.sgdf_facts.restype = integer
     return library
 
 
-class Watch:
-    """The facts about some parameters, their gradients and their state, as they were last seen."""
+class ChangeDetector:
+    """Compares parameters, their gradients and their state with a snapshot of them."""
 
     def __init__(self, library: ctypes.PyDLL, params: list[Tensor], states: list[Any]) -> None:
         self.params, self.states = params, states
-        self.facts = library.sgdf_facts
-        self.now = array("q")
-        self.grads_now = array("q", bytes(8 * len(params)))
-        self.note()
+        self._sgdf_facts = library.sgdf_facts
+        self._facts = array("q")
+        self._gradients = array("q", bytes(8 * len(params)))
+        self.take_snapshot()
 
-    def look(self) -> int:
-        """Whether all is as `note` saw it; where it could see nothing, nothing is."""
-        if self._facts() != self.count or self.count < 0 or self.now != self.known:
+    def compare(self) -> int:
+        """Compare with the last snapshot; CHANGED if none could be taken."""
+        count = self._collect()
+        if count != self._count or count < 0 or self._facts != self._snapshot:
             return CHANGED
-        return SAME if self.grads_now == self.grads else MOVED
+        return UNCHANGED if self._gradients == self._gradients_then else GRADIENTS_MOVED
 
-    def note(self) -> None:
-        """Take the facts as they are now for what has to stay."""
-        self.count = self._facts()
-        if self.count >= 0 and self.count != len(self.now):
-            self.now = array("q", bytes(8 * self.count))
-            self._facts()
-        self.known, self.grads = self.now[:], self.grads_now[:]
+    def take_snapshot(self) -> None:
+        """Let later comparisons be with the present."""
+        self._count = self._collect()
+        if self._count >= 0 and self._count != len(self._facts):
+            self._facts = array("q", bytes(8 * self._count))
+            self._collect()
+        self._snapshot, self._gradients_then = self._facts[:], self._gradients[:]
 
-    def _facts(self) -> int:
-        facts, room = self.now.buffer_info()
-        grads, _ = self.grads_now.buffer_info()
-        return int(self.facts(self.params, self.states, facts, room, grads))
+    def gradient_addresses(self) -> list[int]:
+        """Where the gradients were at the last comparison."""
+        return self._gradients.tolist()
+
+    def _collect(self) -> int:
+        facts, room = self._facts.buffer_info()
+        gradients, _ = self._gradients.buffer_info()
+        return int(self._sgdf_facts(self.params, self.states, facts, room, gradients))
 
 
-def of(params: list[Tensor], states: list[Any]) -> Watch | None:
-    """A watch on these, if it has been compiled by now."""
-    return None if _library is None else Watch(_library, params, states)
+def new_detector(params: list[Tensor], states: list[Any]) -> ChangeDetector | None:
+    """A detector with its first snapshot, if the C++ has been compiled by now."""
+    return None if _library is None else ChangeDetector(_library, params, states)

@@ -1,12 +1,11 @@
 // One step of the filter (or of momentum) over a list of tensors, in one pass over memory.
 //
-// A tensor is cut into tiles that fit the first-level cache. What is stored in the dtype to
-// compute in is worked on in place; everything else is converted into a buffer and back. The
-// arithmetic has the order of sgdf/filter.py and is compiled without contraction to FMA, so that
-// a result, and with it every random rounding, has the bits of the torch loop. (Roots are rounded
-// correctly here; torch.sqrt is an ulp off now and then.)
+// A tensor is cut into tiles that fit the first-level cache. Arrays in the dtype to compute in are
+// updated in place; all others are converted into a buffer and back. The arithmetic has the order
+// of sgdf/filter.py and is compiled without contraction to FMA: arithmetic.py says which results
+// have the bits of the torch loop.
 //
-// No headers of torch: this compiles in seconds, and one binary serves all of its versions.
+// Without torch's headers this compiles in seconds, and one binary serves all versions of torch.
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +19,9 @@ namespace {
 
 constexpr int TILE = 1024;                // elements; five buffers of doubles are 40 KiB
 constexpr int BLOCK = 256;                // quantized.BLOCK
-constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work; fewer are not shared out
+constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work for one thread
 
-enum Dtype { F32, F64, BF16, F16, I8, U8 }; // compiled.DTYPES
+enum Dtype { F32, F64, BF16, F16, I8, U8 }; // cpu.DTYPES
 enum Kind { MOMENTUM, FILTER, ADAM };
 enum Power { ONE, ROOT, ANY };
 
@@ -31,7 +30,7 @@ constexpr std::uint32_t GOLDEN = 0x9E3779B9u;
 constexpr std::uint32_t FOR_PARAMETER = 0, FOR_MOMENTS = 0x85EBCA6Bu,
                         FOR_SECOND_MOMENT = 0xC2B2AE35u;
 
-struct Row { // as compiled.py packs it
+struct Row { // as cpu.py packs it
     std::uint64_t p, g, moment[3], scale[3];
     std::uint64_t numel;
     std::uint64_t length; // of a row of the tensor, for the blocks of 8-bit moments; else 0
@@ -72,8 +71,8 @@ inline std::uint16_t to_bfloat16(float x, std::uint32_t random) {
     return finite ? std::uint16_t((b + (random & 0xFFFF)) >> 16) : to_bfloat16(x);
 }
 
-// Half precision by integer arithmetic, as in Maratyszcza's FP16: it needs no help of the
-// processor, and vectorises.
+// Half precision by integer arithmetic, as in Maratyszcza's FP16: it vectorises on every
+// processor.
 inline float from_float16(std::uint16_t x) {
     std::uint32_t w = std::uint32_t(x) << 16, sign = w & 0x80000000u, twice = w + w;
     float normal = bits<float>((twice >> 4) + (0xE0u << 23)) * 0x1p-112f;
@@ -149,7 +148,7 @@ template <class T> struct Tile {
     alignas(64) std::uint32_t random[2][BLOCK];
 };
 
-// The tile in T: in place if that is how it is stored, else in the buffer.
+// The tile in T: in place if it is stored in T, else in the buffer.
 template <class T>
 T *load(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T> &tile, T *buffer) {
     auto convert = [&](auto *stored, auto value) {
@@ -241,8 +240,8 @@ template <class T> struct Scalars {
           trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)) {}
 };
 
-// filter.wiener_filter and the update of p. Weight decay in the gradient is a case of its own: 0
-// times an infinite weight is not 0, and in a loop of its own it costs a fifth of the step.
+// filter.wiener_filter and the update of p. Weight decay in the gradient is a separate case,
+// because 0 times an infinite weight is not 0; in a separate loop it would cost a fifth of the step.
 template <class T, bool adam, bool coupled, Power power>
 void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restrict gs,
             T *__restrict ms, T *__restrict ss, T *__restrict vs) {
@@ -382,14 +381,14 @@ extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,
             pieces.push_back({i, first, std::min(first + PIECE / size, tiles)});
         total += numel;
     }
-    if (total <= PIECE) // waking the others takes longer than doing it
+    if (total <= PIECE) // waking other threads takes longer than the work
         threads = 1;
     const std::int64_t n = std::int64_t(pieces.size());
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (std::int64_t j = 0; j < n; j++) {
         const Piece &piece = pieces[j];
         const Row &row = rows[piece.row];
-        // float64 where the parameter is, else float32: eager.compute_dtype
+        // arithmetic.compute_dtype
         (row.dtype(0) == F64 ? step<double> : step<float>)(row, corrections[piece.row], *settings,
                                                           Kind(kind), piece.first, piece.last);
     }

@@ -1,21 +1,21 @@
 """Moments in 8 bits: a code per element and a float32 scale per block of a row.
 
 A moment of shape (rows, ...) is cut, row by row, into blocks of `BLOCK` elements in memory
-order. Blocks never cross rows, so a shard of rows is quantised as the whole would be: scales
-have shape (rows, blocks per row) and shard like the parameter.
+order. Blocks never cross rows, so a shard of rows has the codes it would have in the full tensor:
+scales have shape (rows, blocks per row) and shard like the parameter.
 
-The codes are small floats without a header: a value t in [0, 1] of its block's largest is stored
-as the leading bits (exponent and 3 of the mantissa) of t + floor. Above `floor` the levels are an
+The codes are small floats: a value, as a fraction t in [0, 1] of its block's largest, is stored as
+the leading bits (exponent and 3 of the mantissa) of t + floor. Above `floor` the levels are an
 eighth of a power of two apart, below it they are evenly spaced down to an exact 0. `exp_avg` has a
-sign and floor 2^-15, `exp_var` and `exp_avg_sq` have floor 2^-31, so that small variances stay.
+sign and floor 2^-15; `exp_var` and `exp_avg_sq` have floor 2^-31, to keep small variances.
 Codes of powers (t^(1/4), t^(1/8)) are a little finer where a block is even and coarser where it is
 not, and cost twice the arithmetic (benchmarks/codes.py measures them).
 
-Both round at random: the 20 bits that do not fit are compared with 20 random ones by adding the
-two, so the mean is exact. With b2 = 0.999 a variance moves by a thousandth a step, far less than
-half a level: rounding to nearest would hold it where it is.
+Rounding is stochastic: 20 random bits are added to the 20 bits that do not fit, and the carry
+decides, so the mean is exact. With b2 = 0.999 a variance changes by a thousandth per step, far less
+than half a level: rounding to nearest would never change it.
 
-Here in torch, for the loop and for checkpoints; the C++ and Triton kernels repeat these lines.
+This is the torch version, for the loop and for checkpoints; C++ and Triton repeat these lines.
 """
 
 import math
@@ -27,8 +27,8 @@ from torch import Tensor
 BLOCK = 256
 DROPPED = 20  # bits of a float32 mantissa that a code does not keep
 FLOOR = {torch.int8: 2.0**-15, torch.uint8: 2.0**-31}
-SMALLEST = 4096  # elements; below, 8 bits save nothing
-SHORTEST_ROW = 128  # elements; below, the scales would weigh too much
+SMALLEST = 4096  # elements; below, 8 bits save next to nothing
+SHORTEST_ROW = 128  # elements; below, the scales would take too much memory
 
 
 class Quantized(NamedTuple):
@@ -39,7 +39,7 @@ class Quantized(NamedTuple):
 
 
 def quantizable(p: Tensor) -> bool:
-    """Whether 8 bits pay for p, and its rows follow one another in memory."""
+    """Whether 8 bits save memory for p, and its rows are consecutive in memory."""
     if p.dim() < 2 or p.is_complex() or p.numel() < SMALLEST:
         return False
     row = p.numel() // p.shape[0]
@@ -53,7 +53,7 @@ def quantizable(p: Tensor) -> bool:
 
 
 def dense(p: Tensor) -> bool:
-    """Whether p fills its stretch of memory, in whatever order."""
+    """Whether p has no gaps in memory, in any order of its dimensions."""
     expected = 1
     for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
         if size != 1:
@@ -86,7 +86,7 @@ def dequantize(moment: Quantized) -> Tensor:
 
 
 def quantize_(moment: Quantized, x: Tensor, bits: Tensor | None = None) -> None:
-    """Write x into codes and scales, by the low 20 of random `bits` an element; None: nearest."""
+    """Store x, rounded by the low 20 of the random `bits` of each element; None: to nearest."""
     codes, scale = moment
     if not codes.numel():
         return
@@ -112,5 +112,5 @@ def _code_of(floor: float) -> int:
 
 
 def _blocks(rows: Tensor) -> Tensor:
-    """(rows, n) as (rows, blocks, BLOCK), the last block filled up with zeros."""
+    """(rows, n) as (rows, blocks, BLOCK), the last block padded with zeros."""
     return torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))

@@ -1,9 +1,8 @@
 """Random bits for stochastic rounding, and rounding to bfloat16 with them.
 
-The bits are a hash of (seed, tensor, step, element), not a stream: every path draws the same
-ones, a resumed run goes on with those it would have had, and a captured CUDA graph draws new
-ones at each replay because the step lives on the device. Here in torch; the C++ and Triton
-kernels repeat these few lines.
+The bits are a hash of (seed, tensor, step, element), not a stream: all kernels draw the same bits,
+a resumed run draws those it would have drawn, and a captured CUDA graph draws new ones at each
+replay because the step is on the device. This is the torch version; C++ and Triton repeat it.
 """
 
 from typing import Any
@@ -13,13 +12,13 @@ from torch import Tensor
 
 GOLDEN = 0x9E3779B9
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
-#: What the bits are for; each use of one element has bits of its own.
+#: What the bits are for; each use of an element draws its own.
 FOR_PARAMETER, FOR_MOMENTS, FOR_SECOND_MOMENT = 0, 0x85EBCA6B, 0xC2B2AE35
 _32_BITS = 0xFFFFFFFF
 
 
 def mix(x: Any) -> Any:
-    """A bijection of 32-bit numbers in which every bit of x stirs every bit of the result."""
+    """A bijection of 32-bit numbers in which every bit of x affects every bit of the result."""
     x = x ^ (x >> 16)
     x = (x * MULTIPLIERS[0]) & _32_BITS
     x = x ^ (x >> 15)
@@ -33,22 +32,21 @@ def tensor_seed(seed: int, index: int) -> int:
 
 
 def step_key(seed: int, step: float | Tensor) -> Any:
-    """The key of one tensor at one step; a tensor where the step is one."""
+    """The key of one tensor at one step; a tensor if the step is one."""
     step = step.to(torch.int64) if isinstance(step, Tensor) else int(step)
     return mix(seed ^ step)
 
 
 def random_bits(key: Any, purpose: int, like: Tensor) -> Tensor:
-    """32 random bits for each element of `like` (by its place in memory order), as int64."""
+    """32 random bits for each element of `like`, in memory order, as int64."""
     index = torch.arange(like.numel(), device=like.device)
     return mix(((index * GOLDEN) & _32_BITS) ^ key ^ purpose)
 
 
 def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
-    """float32 to bfloat16, up or down at random so that the mean is x, by the low 16 `bits`.
+    """Round float32 to bfloat16 stochastically, by the low 16 of `bits`; the mean is x.
 
-    The 16 bits that do not fit are compared with 16 random ones by adding the two: the carry is
-    the decision.
+    The random bits are added to the 16 bits that do not fit, and the carry decides.
     """
     raised = ((x.view(torch.int32) + (bits & 0xFFFF).to(torch.int32)) & -0x10000).view(x.dtype)
     return torch.where(x.isfinite(), raised, x).to(torch.bfloat16)

@@ -1,9 +1,9 @@
-"""The device code of fused.py: the filter over a table of tensors, in Triton.
+"""The device code of cuda.py: the filter over a table of tensors, in Triton.
 
-A launch covers all tensors of one kind (dtypes, format of the state). `table` holds, tensor after
-tensor in rows of length `n`, what a program needs to find its piece: sizes and addresses.
+A launch covers all tensors of one kind (dtypes, format of the state). `table` (written by plan.py)
+has a row of length `n` for each of sizes, addresses and seeds, and a column per tensor.
 `block_tensor` says which tensor a program works on. Each program reads its tensor's step counter
-and works out the bias corrections itself, so nothing here needs the host.
+and computes the bias corrections itself, so nothing here needs the host.
 """
 
 import triton
@@ -97,7 +97,7 @@ def store_param(pointer, value, index, key, mask, STOCHASTIC: tl.constexpr, MASK
 
 @triton.jit
 def address(table, row, n, tensor, type: tl.constexpr, ALIGNED: tl.constexpr):
-    """Where a tensor starts; ALIGNED promises a multiple of 16 bytes, for wide accesses."""
+    """Where a tensor starts; ALIGNED: at a multiple of 16 bytes, for wide accesses."""
     pointer = tl.load(table + row * n + tensor).to(tl.pointer_type(type))
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
@@ -353,7 +353,7 @@ def filter_kernel_8bit(
     WHOLE_ROWS: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with a scale of its own."""
+    """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with its own scale."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     numel = tl.load(table + NUMEL * n + tensor)
     row_length = tl.load(table + ROW_LENGTH * n + tensor)
@@ -388,7 +388,7 @@ def filter_kernel_8bit(
     last = tl.minimum(first + BLOCKS, count)
     offset = tl.arange(0, QUANTUM)
     for block in range(first, last):
-        if WHOLE_ROWS:  # every row is a whole number of blocks: they follow one another
+        if WHOLE_ROWS:  # every row is a whole number of blocks: the blocks are consecutive
             start = tl.multiple_of(block * QUANTUM, QUANTUM)
             mask = None
         else:

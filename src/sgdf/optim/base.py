@@ -1,8 +1,8 @@
-"""What the optimizers share: a step over all groups, and checkpoints."""
+"""What all optimizers here share: a step over all groups, and checkpoints."""
 
 import operator
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from sgdf.kernels import cpu, cuda
+from sgdf.kernels import cpu, cpu_library, cuda
+from sgdf.kernels.plan import Columns, Plan, PlanCache
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
@@ -26,22 +27,16 @@ from sgdf.optim.state import (
     side_by_side,
 )
 
-PLANS = 4  # kept for a group, for gradients that come and go
-
-#: Lists with an entry for each parameter: tensors, or the codes and scales of an 8-bit moment.
-Columns: TypeAlias = tuple[list[Any], ...]
-
 
 class FilterOptimizer(Optimizer):
-    """An optimizer that says which moments it keeps and how one group is updated."""
+    """Base class. A subclass names the moments it keeps and updates one group at a time."""
 
     state_keys: ClassVar[tuple[str, ...]]
     counts_steps: ClassVar[bool] = True
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
-        self._plans: dict[int, list[cuda.Plan]] = {}  # of the fused kernels, by group
-        self._captured: list[cuda.Plan] = []
+        self._plans = PlanCache()
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -51,18 +46,18 @@ class FilterOptimizer(Optimizer):
 
     @property
     def implementation(self) -> str:
-        """How a step runs: "loop", "foreach" or "fused"; several where groups differ."""
+        """How a step runs: "loop", "foreach" or "fused"; several if groups differ."""
         return ", ".join(dict.fromkeys(choose_path(group) for group in self.param_groups))
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Asked by torch's GradScaler: whether the step unscales gradients and skips infinities."""
+        """Read by torch's GradScaler: whether the step unscales gradients and skips infinities."""
         return self.implementation == "fused"
 
     # --- one step -----------------------------------------------------------------------------
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
-        """Update one group; `columns` are parameters, gradients, steps (if counted), moments."""
+        """Update one group by the kernels of `path`."""
         raise NotImplementedError
 
     @_use_grad_for_differentiable
@@ -72,79 +67,69 @@ class FilterOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss, which step then returns.
         """
-        if "capturable" in self.defaults and not self._plans:  # a planned step can be captured
+        if "capturable" in self.defaults and not self._plans.groups:  # a plan can be captured
             _graph_capture_health_check(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
 
-        # Every gradient is looked at before the first parameter moves.
+        # Check every gradient before the first parameter changes.
         pending = []
         for group in self.param_groups:
-            columns = self._planned_columns(group)
+            columns = self._columns_of_plan(group)
             if columns is None:
                 columns = tuple([] for _ in range(2 + self.counts_steps + len(self.state_keys)))
                 self._init_group(group, *columns)
             pending.append((group, columns))
         for group, columns in pending:
             if columns[0]:
-                self.update(group, choose_path(group, self._plans), columns)
+                self.update(group, choose_path(group, self._plans.groups), columns)
         return loss
 
-    def _planned_columns(self, group: dict[str, Any]) -> Columns | None:
-        """The columns of a fused step on CUDA, if there is a plan for it that still holds."""
-        plans = self._plans.get(id(group["params"])) if self._plans else None
-        if not plans:
+    def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
+        """The columns of a fused step on CUDA, if there is a plan that is still valid."""
+        if not self._plans.groups:
             return None
-        if plans[0].made_for != what_plans_depend_on(group):
-            del self._plans[id(group["params"])]
-            return None
-        try:
-            return plans[0].renewed(self.state, group["params"])
-        except (TypeError, RuntimeError):  # a gradient is None or sparse: _init_group knows
-            return None
+        return self._plans.refresh(group["params"], settings_of_a_plan(group), self.state)
 
-    def _plan(self, group: dict[str, Any], columns: Columns) -> cuda.Plan:
-        """A plan for the columns: the last one, one of those before, or a new one."""
-        plans = self._plans.setdefault(id(group["params"]), [])
-        if plans and plans[0].columns is columns:
-            return plans[0]
-        for i, plan in enumerate(plans):
-            if plan.suits(columns):
-                plans.insert(0, plans.pop(i))
-                return plan
-        whole = len(columns[0]) == len(group["params"]) and type(group["params"][0]) in PLAIN
-        if whole and self.counts_steps:
-            steps = side_by_side(columns[2])
-            for p, step in zip(group["params"], steps, strict=True):
-                self.state[p]["step"] = step
-            columns = (*columns[:2], steps, *columns[3:])
-        plan = cuda.Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
-        plan.made_for = what_plans_depend_on(group)
-        plan.params = group["params"]  # alive, so that no other list gets its id
-        if whole:
-            plan.remember(self.state)
-        plans.insert(0, plan)
-        self._captured += [old for old in plans[PLANS:] if old.captured]  # a graph may need it
-        del plans[PLANS:]
+    def _plan(self, group: dict[str, Any], columns: Columns) -> Plan:
+        """A plan for the columns: one from the cache, or a new one."""
+        params = group["params"]
+        plan = self._plans.find(params, columns)
+        if plan is None:
+            complete = len(columns[0]) == len(params) and type(params[0]) in PLAIN
+            if complete and self.counts_steps:
+                steps = side_by_side(columns[2])
+                for p, step in zip(params, steps, strict=True):
+                    self.state[p]["step"] = step
+                columns = (*columns[:2], steps, *columns[3:])
+            plan = Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
+            if complete:
+                plan.remember(self.state)
+            self._plans.add(params, settings_of_a_plan(group), plan)
         return plan
 
     @_disable_dynamo
     def run_fused(
-        self, group: dict[str, Any], name: str, columns: Columns, settings: dict[str, Any]
+        self,
+        group: dict[str, Any],
+        columns: Columns,
+        on_cpu: Callable[..., None],
+        on_cuda: Callable[..., None],
+        **options: Any,
     ) -> None:
-        """Run the kernel `name` of the parameters' device."""
-        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        settings = {**settings, "grad_scale": grad_scale, "found_inf": found_inf}
+        """Run the kernel of the parameters' device, with GradScaler's scale if there is one."""
+        options["grad_scale"] = getattr(self, "grad_scale", None)
+        options["found_inf"] = getattr(self, "found_inf", None)
         if runs_on_triton(columns[0][0]):
             plan = self._plan(group, columns)
             try:
-                getattr(cuda, name)(*plan.columns, **settings, plan=plan)
+                on_cuda(*plan.columns, **options, plan=plan)
             finally:
                 plan.release()
         else:
-            getattr(cpu, name)(*columns, **settings)
+            on_cpu(*columns, **options)
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
     def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> None:
@@ -176,8 +161,10 @@ class FilterOptimizer(Optimizer):
     # --- checkpoints --------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state and the settings, but for `state_dtype`: it says how this optimizer keeps its
-        state, not what the state is, and torch's distributed checkpoints cannot hold a dtype.
+        """Return the state and the settings, without `state_dtype`.
+
+        It says how this optimizer stores its state, not what the state is, and torch's
+        distributed checkpoints cannot hold a dtype.
         """
         state_dict = super().state_dict()
         for group in state_dict["param_groups"]:
@@ -185,11 +172,11 @@ class FilterOptimizer(Optimizer):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the optimizer state, in the dtype that this optimizer keeps it in.
+        """Load the optimizer state, converted to this optimizer's `state_dtype`.
 
-        torch casts all floating state to the parameter's dtype, which would round the float32
-        moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also keeps tensors
-        that need no cast, and so shares them with the optimizer they came from; this copies.
+        torch casts all floating-point state to the parameter's dtype, which would round the
+        float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
+        tensors that need no cast with the optimizer they came from; this copies them.
         """
         as_saved: dict[str, Any] = {}
         formats = [group["state_dtype"] for group in self.param_groups]
@@ -224,9 +211,9 @@ class FilterOptimizer(Optimizer):
                 hook.remove()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fill in what a checkpoint or a pickle of an older version does not have."""
+        """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
-        self._plans, self._captured = {}, []
+        self._plans = PlanCache()
         missing = constructor_defaults(type(self))
         for group in self.param_groups:
             for name, default in missing.items():
@@ -240,19 +227,19 @@ class FilterOptimizer(Optimizer):
 FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
 
 
-def what_plans_depend_on(group: dict[str, Any]) -> tuple[Any, ...]:
-    """The settings that a plan of the fused kernels is made for; all others are read each step."""
+def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:
+    """The settings that a plan depends on; all others are read at each step."""
     return (*FLAGS(group), group.get("rounding_seed"))
 
 
 def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
-    """The kernels that update a group: those asked for, or the fastest that suit every tensor."""
+    """The kernels that update a group: those requested, or the fastest that suit every tensor."""
     if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
         return "fused"
     if not group["params"]:
         return "loop"
     if group["fused"]:
-        if not group["params"][0].is_cpu or cpu.available():
+        if not group["params"][0].is_cpu or cpu_library.available():
             return "fused"
         return "loop" if needs_the_loop(group) else "foreach"
     if group["foreach"]:
@@ -268,7 +255,7 @@ def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
 
 
 def _graph_capture_health_check(optimizer: Any) -> None:
-    # torch 2.10 and before know the check under CUDA's name only.
+    # Up to torch 2.10 the check had CUDA in its name.
     if hasattr(optimizer, "_accelerator_graph_capture_health_check"):
         optimizer._accelerator_graph_capture_health_check()
     else:
@@ -276,17 +263,17 @@ def _graph_capture_health_check(optimizer: Any) -> None:
 
 
 def runs_on_triton(p: Tensor) -> bool:
-    """Which of the fused kernels a parameter's device has (tests interpret Triton's on the CPU)."""
+    """Whether Triton updates p, and not C++; tests replace this to interpret Triton on the CPU."""
     return p.is_cuda
 
 
 def is_fused_on_cuda(group: dict[str, Any], p: Tensor) -> bool:
-    """Where the step counter has to be on the device, captured or not."""
+    """Whether the step counter has to be on the device, even without `capturable`."""
     return p.is_cuda and choose_path(group) == "fused"
 
 
 def check_fused(p: Tensor) -> None:
-    """Refuse, in torch's words, what no fused kernel can update."""
+    """Refuse what no fused kernel can update, with torch's error message."""
     supported = p.is_cpu or (p.is_cuda and p.dtype in cuda.SUPPORTED)
     if not supported or not (p.is_floating_point() or p.is_complex()):
         raise RuntimeError(

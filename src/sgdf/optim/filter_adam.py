@@ -1,26 +1,53 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.optim.sgdf import SGDF, Settings
+from sgdf.optim.sgdf import SGDF
 
 
 class FilterAdam(SGDF):
-    r"""Adam with the Wiener-filtered gradient where Adam has its first moment.
+    r"""Adam with the Wiener-filtered gradient in place of its first moment.
 
     .. math::
         \theta_t = \theta_{t-1} - \alpha\,\frac{\hat g_t}{\sqrt{\hat v_t} + \epsilon}
 
-    :math:`\hat g` as in :class:`SGDF`, :math:`\hat v` and the defaults as in Adam. One eps
-    serves both: Adam's denominator, and the gain's, where it is compared with squared gradients.
-    All other arguments are those of :class:`SGDF`; ``gain_scale=0`` is Adam itself.
+    with :math:`\hat g` as in :class:`SGDF`, :math:`\hat v` and the defaults as in Adam.
 
-    >>> import torch
+    Args:
+        params: parameters, named parameters or parameter groups, as for any torch optimizer.
+        lr: learning rate; a number or a 1-element tensor.
+        betas: decay rates of the average m, and of the variance s and Adam's second moment v.
+        eps: term in both denominators: Adam's, beside the root of v, and that of the gain, beside
+            *squared* gradients.
+        weight_decay: L2 penalty, added to the gradient and filtered with it.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
+            (Adam itself).
+        gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
+            (with ``gain_scale=1``).
+        correction: use the paper's ratio of the variance of an average to that of a gradient;
+            without it the gain is several times larger.
+        decoupled_weight_decay: shrink the parameter instead, as AdamW does.
+        maximize: ascend instead of descend.
+        foreach: update lists of tensors at a time. None: as torch would choose.
+        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
+            CPU, compiled once at the very first step. None: if it suits every parameter.
+        capturable: keep the step counter on the parameter's device, for CUDA graphs.
+        differentiable: let autograd through the step.
+        state_dtype: dtype of the state. None: the parameter's, but at least float32.
+            ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements, or
+            rows under 128). `load_state_dict` keeps it, and converts what it loads.
+        stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
+            half a bfloat16 spacing take effect on average instead of being lost.
+        rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
+
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = FilterAdam(model.parameters(), lr=1e-3)
+    >>> model(torch.randn(8, 10)).square().mean().backward()
+    >>> optimizer.step()
     """
 
     state_keys: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")
@@ -33,8 +60,18 @@ class FilterAdam(SGDF):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
+        gain_scale: float = 2.0,
+        gain_power: float = 1.0,
+        correction: bool = True,
         decoupled_weight_decay: bool = False,
-        **settings: Unpack[Settings],
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
     ) -> None:
         super().__init__(
             params,
@@ -42,13 +79,56 @@ class FilterAdam(SGDF):
             betas,
             eps,
             weight_decay,
+            gain_scale=gain_scale,
+            gain_power=gain_power,
+            correction=correction,
             decoupled_weight_decay=decoupled_weight_decay,
-            **settings,
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            rounding_seed=rounding_seed,
         )
 
 
 class FilterAdamW(FilterAdam):
-    """:class:`FilterAdam` with decoupled weight decay, and AdamW's default of 0.01 for it."""
+    """:class:`FilterAdam` with decoupled weight decay, and AdamW's default of 0.01 for it.
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for any torch optimizer.
+        lr: learning rate; a number or a 1-element tensor.
+        betas: decay rates of the average m, and of the variance s and Adam's second moment v.
+        eps: term in both denominators: Adam's, beside the root of v, and that of the gain, beside
+            *squared* gradients.
+        weight_decay: how much of the parameter a step removes, in units of lr.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
+            (AdamW itself).
+        gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
+            (with ``gain_scale=1``).
+        correction: use the paper's ratio of the variance of an average to that of a gradient;
+            without it the gain is several times larger.
+        decoupled_weight_decay: False adds the weight decay to the gradient, as in Adam.
+        maximize: ascend instead of descend.
+        foreach: update lists of tensors at a time. None: as torch would choose.
+        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
+            CPU, compiled once at the very first step. None: if it suits every parameter.
+        capturable: keep the step counter on the parameter's device, for CUDA graphs.
+        differentiable: let autograd through the step.
+        state_dtype: dtype of the state. None: the parameter's, but at least float32.
+            ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements, or
+            rows under 128). `load_state_dict` keeps it, and converts what it loads.
+        stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
+            half a bfloat16 spacing take effect on average instead of being lost.
+        rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
+
+    >>> model = torch.nn.Linear(10, 1)
+    >>> optimizer = FilterAdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    >>> model(torch.randn(8, 10)).square().mean().backward()
+    >>> optimizer.step()
+    """
 
     def __init__(
         self,
@@ -58,8 +138,18 @@ class FilterAdamW(FilterAdam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
+        gain_scale: float = 2.0,
+        gain_power: float = 1.0,
+        correction: bool = True,
         decoupled_weight_decay: bool = True,
-        **settings: Unpack[Settings],
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
     ) -> None:
         super().__init__(
             params,
@@ -67,6 +157,16 @@ class FilterAdamW(FilterAdam):
             betas,
             eps,
             weight_decay,
+            gain_scale=gain_scale,
+            gain_power=gain_power,
+            correction=correction,
             decoupled_weight_decay=decoupled_weight_decay,
-            **settings,
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+            state_dtype=state_dtype,
+            stochastic_rounding=stochastic_rounding,
+            rounding_seed=rounding_seed,
         )

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.kernels import eager
-from sgdf.optim.base import Columns, FilterOptimizer
+from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels.plan import Columns
+from sgdf.optim.base import FilterOptimizer
 
 
 class Momentum(FilterOptimizer):
@@ -25,13 +26,21 @@ class Momentum(FilterOptimizer):
         beta: how much of the old momentum stays.
         mu: how much of the gradient is added.
         weight_decay: L2 penalty, added to the gradient.
-        decoupled_weight_decay, maximize, foreach, fused, differentiable, state_dtype:
-            as in :class:`SGDF`.
+        decoupled_weight_decay: shrink the parameter instead, as AdamW does.
+        maximize: ascend instead of descend.
+        foreach: update lists of tensors at a time. None: as torch would choose.
+        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
+            CPU, compiled once at the very first step. None: if it suits every parameter.
+        differentiable: let autograd through the step.
+        state_dtype: dtype of the momentum, but not ``torch.int8``. None: the parameter's, but at
+            least float32. `load_state_dict` keeps it, and converts what it loads.
 
-    It has no step counter, so CUDA graphs may capture it as it is.
+    There is no step counter, so CUDA graphs can capture a step as it is.
 
     >>> model = torch.nn.Linear(10, 1)
     >>> ema = Momentum(model.parameters(), lr=0.5, beta=0.9, mu=0.1)
+    >>> model(torch.randn(8, 10)).square().mean().backward()
+    >>> ema.step()
     """
 
     state_keys: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
@@ -68,10 +77,11 @@ class Momentum(FilterOptimizer):
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         names = ("lr", "beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize")
-        settings = {name: group[name] for name in names}
+        options = {name: group[name] for name in names}
         if path == "fused":
-            self.run_fused(group, "momentum_fused", columns, settings)
+            on_cpu, on_cuda = cpu.momentum_fused, cuda.momentum_fused
+            self.run_fused(group, columns, on_cpu, on_cuda, **options)
         elif path == "foreach":
-            eager.momentum_foreach(*columns, **settings)
+            foreach.momentum_foreach(*columns, **options)
         else:
-            eager.momentum_loop(*columns, **settings)
+            loop.momentum_loop(*columns, **options)

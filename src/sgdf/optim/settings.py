@@ -1,4 +1,4 @@
-"""Which settings an optimizer takes, and torch.optim's kind of answer to one it cannot mean."""
+"""Validate settings, with torch.optim's error messages."""
 
 import inspect
 from typing import Any
@@ -6,22 +6,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgdf.filter import FilterSettings
+
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raise torch.optim's kind of error for the first setting that cannot be meant."""
+    """Validate the settings of one parameter group."""
     lr = settings["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     require(lr >= 0.0, "learning rate", lr)
     if "betas" in settings:
-        check_filter(settings)
+        check_filter(FilterSettings.of(settings))
     else:
         require(0.0 <= settings["beta"] < 1.0, "beta value", settings["beta"])
         require(settings["mu"] > 0.0, "mu value", settings["mu"])
     require(settings["weight_decay"] >= 0.0, "weight_decay value", settings["weight_decay"])
-    # 8-bit rounding draws its random numbers by the step, which Momentum does not count.
+    # 8-bit rounding needs the step for its random numbers, and Momentum does not count steps.
     check_state_dtype(settings["state_dtype"], but=() if "betas" in settings else (torch.int8,))
     if settings["fused"]:
         if settings["differentiable"]:
@@ -41,14 +43,14 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
 
 
-def check_filter(settings: dict[str, Any]) -> None:
-    """The settings of the filter itself, which WienerFilter has too."""
-    require(len(settings["betas"]) == 2, "betas value", settings["betas"])
-    for index, beta in enumerate(settings["betas"]):
+def check_filter(settings: FilterSettings) -> None:
+    """Validate the settings of the filter itself."""
+    require(len(settings.betas) == 2, "betas value", settings.betas)
+    for index, beta in enumerate(settings.betas):
         require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
-    require(settings["eps"] >= 0.0, "epsilon value", settings["eps"])
-    require(settings["gain_scale"] >= 0.0, "gain_scale value", settings["gain_scale"])
-    require(settings["gain_power"] > 0.0, "gain_power value", settings["gain_power"])
+    require(settings.eps >= 0.0, "epsilon value", settings.eps)
+    require(settings.gain_scale >= 0.0, "gain_scale value", settings.gain_scale)
+    require(settings.gain_power > 0.0, "gain_power value", settings.gain_power)
 
 
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
@@ -57,18 +59,18 @@ def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
     require(dtype in allowed, f"state_dtype value (not one of {names})", repr(dtype))
 
 
-def require(meant: Any, what: str, value: Any) -> None:
-    if not meant:
+def require(valid: Any, what: str, value: Any) -> None:
+    if not valid:
         raise ValueError(f"Invalid {what}: {value}")
 
 
 def needs_the_loop(settings: dict[str, Any]) -> bool:
-    """What the foreach functions cannot do."""
+    """Whether the foreach functions cannot do what is asked for."""
     return settings["state_dtype"] == torch.int8 or settings.get("stochastic_rounding", False)
 
 
 def constructor_defaults(cls: type) -> dict[str, Any]:
-    """The default of every setting, as the class or the classes it hands them on to declare it."""
+    """The default of every setting, from the constructors of the class and its bases."""
     defaults: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, parameter in inspect.signature(base.__init__).parameters.items():  # type: ignore[misc]

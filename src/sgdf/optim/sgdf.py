@@ -1,41 +1,15 @@
 """SGDF: gradient descent along the Wiener-filtered gradient."""
 
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.kernels import eager
-from sgdf.optim.base import Columns, FilterOptimizer
-
-FILTER_SETTINGS = (
-    "lr",
-    "betas",
-    "eps",
-    "weight_decay",
-    "gain_scale",
-    "gain_power",
-    "correction",
-    "decoupled_weight_decay",
-    "maximize",
-)
-
-
-class Settings(TypedDict, total=False):
-    """The keyword-only arguments of SGDF that other optimizers pass on to it as they are."""
-
-    gain_scale: float
-    gain_power: float
-    correction: bool
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
-    capturable: bool
-    differentiable: bool
-    state_dtype: torch.dtype | None
-    stochastic_rounding: bool
-    rounding_seed: int
+from sgdf.filter import FilterSettings
+from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels.plan import Columns
+from sgdf.optim.base import FilterOptimizer
 
 
 class SGDF(FilterOptimizer):
@@ -53,28 +27,28 @@ class SGDF(FilterOptimizer):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
-        betas: decay of the trend m and of the fluctuation s.
-        eps: added to the denominator of K, so compared with *squared* gradients. Where gradients
-            are far below ``sqrt(eps)`` the gain is 0 and SGDF is an averaged SGD: lower eps then.
-        weight_decay: L2 penalty; part of the gradient, so it is filtered with it.
+        betas: decay rates of the average m and of the variance s.
+        eps: term in the denominator of K, beside *squared* gradients. If gradients are far below
+            ``sqrt(eps)``, the gain is 0 and SGDF is an averaged SGD: lower eps then.
+        weight_decay: L2 penalty, added to the gradient and filtered with it.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (bias-corrected SGD-EMA).
-        gain_power: exponent of the gain; 1 is the paper's, 0.5 the authors' 2026 release's
+        gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
             (with ``gain_scale=1``).
-        correction: use the paper's factor between the variance of a gradient and that of its
-            average; without it the gain is several times larger.
-        decoupled_weight_decay: shrink the parameter instead (as AdamW does).
+        correction: use the paper's ratio of the variance of an average to that of a gradient;
+            without it the gain is several times larger.
+        decoupled_weight_decay: shrink the parameter instead, as AdamW does.
         maximize: ascend instead of descend.
-        foreach: update lists of tensors at a time. None: where torch would.
+        foreach: update lists of tensors at a time. None: as torch would choose.
         fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
-            CPU, compiled at the first step ever. None: where it suits every parameter.
+            CPU, compiled once at the very first step. None: if it suits every parameter.
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
         differentiable: let autograd through the step.
-        state_dtype: dtype of the state. None: the parameter's, but float32 for parameters below
-            it. ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements,
-            or rows under 128). `load_state_dict` keeps it, and converts what it loads.
+        state_dtype: dtype of the state. None: the parameter's, but at least float32.
+            ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements, or
+            rows under 128). `load_state_dict` keeps it, and converts what it loads.
         stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
-            half a step of bfloat16 arrive on average instead of being lost.
+            half a bfloat16 spacing take effect on average instead of being lost.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
     >>> model = torch.nn.Linear(10, 1)
@@ -127,18 +101,20 @@ class SGDF(FilterOptimizer):
         super().__init__(params, defaults)
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
-        settings = {name: group[name] for name in FILTER_SETTINGS}
+        names = ("lr", "weight_decay", "decoupled_weight_decay", "maximize")
+        options = {name: group[name] for name in names}
+        options["settings"] = FilterSettings.of(group)
         if path == "foreach":
-            eager.filter_foreach(*columns, **settings, capturable=group["capturable"])
+            foreach.filter_foreach(*columns, **options, capturable=group["capturable"])
             return
-        settings["stochastic_rounding"] = group["stochastic_rounding"]
-        settings["rounding_seed"] = group["rounding_seed"]
+        options["stochastic_rounding"] = group["stochastic_rounding"]
+        options["rounding_seed"] = group["rounding_seed"]
         if path == "fused":
-            self.run_fused(group, "filter_fused", columns, settings)
+            self.run_fused(group, columns, cpu.filter_fused, cuda.filter_fused, **options)
         else:
-            eager.filter_loop(
+            loop.filter_loop(
                 *columns,
-                **settings,
+                **options,
                 capturable=group["capturable"],
                 differentiable=group["differentiable"],
             )

@@ -1,4 +1,4 @@
-"""The state of a parameter: created, found, loaded from a checkpoint, and this process's share."""
+"""The state of a parameter: creating it, loading it from a checkpoint, and taking local shards."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from sgdf.kernels.eager import compute_dtype
+from sgdf.kernels.arithmetic import compute_dtype
 from sgdf.kernels.quantized import (
     Quantized,
     blocks_per_row,
@@ -19,7 +19,7 @@ PLAIN = (Tensor, Parameter)
 
 
 def new_step(p: Tensor, on_device: bool) -> Tensor:
-    """A step counter at 0: on the CPU, where reading it is free, unless a graph will capture it."""
+    """A step counter at 0: on the CPU, where reading it is cheap, unless a graph may capture it."""
     if on_device:
         return torch.zeros((), dtype=torch.float32, device=p.device)
     wide = torch.get_default_dtype() == torch.float64
@@ -27,21 +27,22 @@ def new_step(p: Tensor, on_device: bool) -> Tensor:
 
 
 def side_by_side(steps: list[Tensor]) -> list[Tensor]:
-    """The same counters as slices of one tensor, so that one addition counts them all."""
+    """The same counters as slices of one tensor, so that one addition increments them all."""
     return list(torch.stack(steps).unbind())
 
 
 def moment_in(state: dict[str, Any], key: str) -> Tensor | Quantized:
+    """A moment from a parameter's state."""
     scale = state.get(f"{key}_scale")
     return state[key] if scale is None else Quantized(state[key], scale)
 
 
-def new_moment(p: Tensor, key: str, wanted: torch.dtype | None) -> dict[str, Tensor]:
-    """Zeros for a moment of p, laid out like p, by their state keys."""
-    if wanted != torch.int8 or not quantizable(p):
-        dtype = state_dtype(p, wanted)
+def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, Tensor]:
+    """Zeros for a moment of p, laid out like p, as entries of its state."""
+    if requested != torch.int8 or not quantizable(p):
+        dtype = state_dtype(p, requested)
         return {key: torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)}
-    # A trend has a sign, the variances and second moments do not.
+    # The trend has a sign; variances and second moments do not.
     code = torch.int8 if key == "exp_avg" else torch.uint8
     shape = (p.shape[0], blocks_per_row(p))
     if type(p) in PLAIN:
@@ -58,10 +59,10 @@ def new_moment(p: Tensor, key: str, wanted: torch.dtype | None) -> dict[str, Ten
 
 
 def loaded_moment(
-    p: Tensor, key: str, saved: dict[str, Tensor], wanted: torch.dtype | None
+    p: Tensor, key: str, saved: dict[str, Tensor], requested: torch.dtype | None
 ) -> dict[str, Tensor]:
-    """A moment of a checkpoint, in the format that `wanted` means for p, in memory of its own."""
-    target, source = new_moment(p, key, wanted), moment_in(saved, key)
+    """A copy of a moment of a checkpoint, in the format that `requested` means for p."""
+    target, source = new_moment(p, key, requested), moment_in(saved, key)
     ours = moment_in(target, key)
     if isinstance(source, Quantized) and isinstance(ours, Quantized):
         return {name: saved[name].to(p.device, copy=True) for name in target}
@@ -73,17 +74,17 @@ def loaded_moment(
     if isinstance(source, Quantized):
         local(ours).copy_(value)
         return target
-    return {key: value.to(device=p.device, dtype=state_dtype(p, wanted), copy=True)}
+    return {key: value.to(device=p.device, dtype=state_dtype(p, requested), copy=True)}
 
 
-def state_dtype(p: Tensor, wanted: torch.dtype | None) -> torch.dtype:
-    """The dtype of moments of p that have one: `wanted`, or p's own but at least float32."""
-    dtype = compute_dtype(p) if wanted in (None, torch.int8) else wanted
+def state_dtype(p: Tensor, requested: torch.dtype | None) -> torch.dtype:
+    """The dtype of moments not in 8 bits: `requested`, or p's but at least float32."""
+    dtype = compute_dtype(p) if requested in (None, torch.int8) else requested
     return dtype.to_complex() if p.is_complex() else dtype
 
 
 def local_row(p: Any, g: Any, *state: Any) -> list[Any]:
-    """This process's shards: the update is element-wise, so they need nothing from the others."""
+    """This process's shards. The update is element-wise, so it needs no communication."""
     if hasattr(g, "placements") and g.placements != p.placements:
         g = g.redistribute(placements=p.placements)
     return [local(t) for t in (p, g, *state)]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from sgdf.kernels import eager
+from sgdf.filter import FilterSettings
+from sgdf.kernels import foreach
 from sgdf.optim.settings import check_filter, check_state_dtype
 from sgdf.optim.state import local, new_moment, new_step
 
@@ -16,19 +17,25 @@ MOMENTS = ("exp_avg", "exp_var")
 
 
 class WienerFilter:
-    """Filters the gradients of `optimizer` just before each of its steps.
+    """Filter the gradients of `optimizer` just before each of its steps.
 
     **It overwrites ``p.grad``** with the estimate g^ (nothing else in this package changes a
     gradient), so clip before the step as usual and read raw gradients before it. Weight decay
-    that the optimizer adds itself comes after the filter. A step with a closure filters what
-    the closure leaves in ``p.grad``.
+    that the optimizer adds itself is applied after the filter. In a step with a closure, the
+    gradients that the closure computes are filtered.
 
-    The filter has state of its own: save and load it beside the optimizer's. Copying or
-    pickling the optimizer does not carry it along.
+    The filter has its own state: save and load it beside the optimizer's. Copying or pickling
+    the optimizer does not include it.
 
     Args:
         optimizer: any torch optimizer with dense gradients.
-        betas, eps, gain_scale, gain_power, correction, state_dtype: as in :class:`SGDF`.
+        betas: decay rates of the average and of the variance.
+        eps: term in the denominator of the gain, beside *squared* gradients.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter.
+        gain_power: exponent of the gain; 1 is the paper's.
+        correction: use the paper's ratio of the variance of an average to that of a gradient.
+        state_dtype: dtype of the state, but not ``torch.int8``. None: the parameter's, but at
+            least float32.
 
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
@@ -53,13 +60,7 @@ class WienerFilter:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, but got {optimizer!r}")
-        self.settings: dict[str, Any] = {
-            "betas": betas,
-            "eps": eps,
-            "gain_scale": gain_scale,
-            "gain_power": gain_power,
-            "correction": correction,
-        }
+        self.settings = FilterSettings(betas, eps, gain_scale, gain_power, correction)
         check_filter(self.settings)
         check_state_dtype(state_dtype, but=(torch.int8,))
         self.optimizer = optimizer
@@ -68,11 +69,11 @@ class WienerFilter:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        settings = ", ".join(f"{name}={value}" for name, value in self.settings._asdict().items())
         return f"WienerFilter({type(self.optimizer).__name__}, {settings})"
 
     def detach(self) -> None:
-        """Leave the optimizer as it was before the filter; the filter's state stays here."""
+        """Stop filtering; the filter keeps its state."""
         self._hook.remove()
 
     # --- filtering ----------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class WienerFilter:
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        # Hooks get the arguments of step as they were passed: (optimizer, closure?, ...).
+        # A hook receives the arguments of step as they were passed: (optimizer, closure?, ...).
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._filtering(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
@@ -110,14 +111,14 @@ class WienerFilter:
             if p not in self.state:
                 self.state[p] = {"step": new_step(p, on_device=False), **self._new_moments(p)}
         states = [self.state[p] for p in params]
-        eager.estimate_foreach(
+        foreach.estimate_foreach(
             [local(g) for g in grads],
             *([local(state[key]) for state in states] for key in ("step", *MOMENTS)),
-            **self.settings,
+            settings=self.settings,
         )
 
     def _step_will_be_skipped(self) -> bool:
-        # What torch's GradScaler leaves on an optimizer whose fused step unscales by itself.
+        # torch's GradScaler sets these on an optimizer whose fused step unscales by itself.
         if getattr(self.optimizer, "grad_scale", None) is not None:
             raise RuntimeError(
                 "WienerFilter needs unscaled gradients: call scaler.unscale_(optimizer) before "
@@ -129,18 +130,18 @@ class WienerFilter:
     # --- checkpoints --------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings and, by the parameter's place in the optimizer, the state."""
+        """The settings, and the state by the parameter's index in the optimizer."""
         return {
-            "settings": dict(self.settings),
+            "settings": self.settings._asdict(),
             "state": {
                 i: dict(self.state[p]) for i, p in enumerate(self._params()) if p in self.state
             },
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load settings and state, on the parameters' devices and in this filter's state dtype."""
+        """Load settings and state, converted to the parameters' devices and `state_dtype`."""
         params = self._params()
-        settings = {**self.settings, **state_dict["settings"]}
+        settings = FilterSettings(**{**self.settings._asdict(), **state_dict["settings"]})
         check_filter(settings)
         state = {}
         for i, saved in state_dict["state"].items():

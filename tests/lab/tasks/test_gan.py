@@ -257,7 +257,9 @@ def test_a_sample_does_not_depend_on_the_others():
     trainer = build()
     list(trainer.epoch())
     z = wgan_gp.normal("pictures", 0, 8)
-    assert torch.equal(trainer._sample(z)[:1], trainer._sample(z[:1]))
+    # One level of 8-bit pixels: a CPU may choose another convolution for another batch size.
+    together, alone = trainer._sample(z)[:1].int(), trainer._sample(z[:1]).int()
+    assert (together - alone).abs().max() <= 1
     assert trainer.model.training
 
 

@@ -61,8 +61,8 @@ def test_lower_precision_rounds_once_a_step(optimizer, dtype, path):
     assert_close(parameters, references, rtol=steps * unit, atol=4 * steps * unit)
     for state in optimizer.state.values():
         for key, value in state.items():
-            wanted = torch.complex64 if dtype.is_complex and key != "step" else torch.float32
-            assert value.dtype == wanted, key
+            expected = torch.complex64 if dtype.is_complex and key != "step" else torch.float32
+            assert value.dtype == expected, key
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-10, 1e-4, 1e4, 1e15])

@@ -1,0 +1,369 @@
+"""What a fused step on CUDA keeps from step to step: tables of sizes and addresses on the device.
+
+A `Plan` holds the tables for the tensors of one parameter group. It is made again when, and only
+when, an address, a size or a dtype of parameters or state has changed. New addresses of gradients
+alone cost a copy of 8 bytes per tensor. A `PlanCache` holds the plans of one optimizer.
+"""
+
+import functools
+import operator
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgdf.kernels import changes
+from sgdf.kernels.quantized import BLOCK as QUANTUM
+from sgdf.kernels.quantized import Quantized, dense
+from sgdf.kernels.rounding import tensor_seed
+
+BLOCK = 1024  # elements per program
+BLOCKS = 16  # 8-bit blocks per program, one after the other
+SPARES = 4  # gradient tables allocated ahead for captures, which cannot allocate host memory
+PLANS = 4  # per group, for gradients that come and go
+DTYPE = operator.attrgetter("dtype")
+
+#: A tensor in a launch: index in its group, parameter, gradient, step (if counted), moments.
+PlanRow: TypeAlias = tuple[int, Tensor, Tensor, Any, tuple[Any, ...]]
+#: Lists with an entry per parameter: parameters, gradients, steps (if counted), moments.
+Columns: TypeAlias = tuple[list[Any], ...]
+State: TypeAlias = dict[Tensor, dict[str, Any]]
+
+
+class Plan:
+    """The launches for the columns of one group, and whether they are still valid."""
+
+    def __init__(self, columns: Columns, counts_steps: bool, seed: int = 0) -> None:
+        params, grads, *state = columns
+        if params[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "the fused step is new to these parameters or this state: run one step before "
+                "capturing it in a CUDA graph"
+            )
+        steps = state.pop(0) if counts_steps else None
+        kinds: dict[Any, list[PlanRow]] = {}
+        self.strided = []  # tensors with gaps in memory: `loop` updates them
+        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+            moments = tuple(column[i] for column in state)
+            if not all(t.stride() == p.stride() for t in _elementwise(moments)) or not dense(p):
+                self.strided.append(i)
+            elif p.numel():
+                formats = [(type(m), _dtype(m)) for m in moments]
+                kind = (p.device, p.dtype, g.dtype, *formats[0])
+                kinds.setdefault(kind, []).append((i, p, g, steps and steps[i], moments))
+        self.launches = [Launch(rows, seed) for rows in kinds.values()]
+        self.columns = columns
+        self.signature = _signature(columns)
+        # The loop increments the counters of its own tensors.
+        self.counters = [step for i, step in enumerate(steps or ()) if i not in self.strided]
+        self.counter_block = _as_one(self.counters)
+        self.all_states: list[Any] | None = None  # until `remember`
+        self.detector: changes.ChangeDetector | None = None
+        self.set_gradients(grads)
+
+    def set_gradients(self, grads: list[Tensor]) -> None:
+        """Write the addresses of this step's gradients into the tables."""
+        for launch in self.launches:
+            mine = grads if launch.n == len(grads) else [grads[i] for i in launch.indices]
+            launch.set_gradients(mine)
+
+    def advance(self, found_inf: Tensor | None) -> None:
+        """Increment all step counters, unless the step is going to be skipped."""
+        one = 1 if found_inf is None else (found_inf == 0).float().squeeze()
+        if self.counter_block is not None:
+            self.counter_block.add_(one)
+        elif self.counters:
+            torch._foreach_add_(self.counters, one)
+
+    def release(self) -> None:
+        """Drop the gradients, so that their memory is free for the next ones."""
+        self.columns = (self.columns[0], [], *self.columns[2:])
+        for launch in self.launches:
+            launch.copies = []
+
+    @property
+    def captured(self) -> bool:
+        return any(launch.captured for launch in self.launches)
+
+    def adapt_to(self, columns: Columns) -> bool:
+        """Take over new gradients; False if anything but their addresses is new."""
+        if self.signature != _signature(columns):
+            return False
+        self.columns = columns
+        self.set_gradients(columns[1])
+        return True
+
+    # --- from step to step: a few microseconds, so all in C, by map -----------------------------
+
+    def remember(self, state: State) -> None:
+        """Record what `refresh` has to find unchanged."""
+        params, grads, *_ = self.columns
+        self.all_states = list(state.values())
+        self.states = [state[p] for p in params]
+        self.values = [value for s in self.states for value in s.values()]
+        # Counters are slices of a tensor of ours: nobody else moves their memory.
+        held = [t for s in self.states for key, t in s.items() if key != "step"]
+        self.movable = params + [t for t in held if isinstance(t, Tensor)]
+        self.addresses = list(map(Tensor.data_ptr, self.movable))
+        self.sizes = list(map(Tensor.numel, grads))
+        self.dtypes = list(map(DTYPE, grads))
+        if params[0].is_cuda:
+            changes.compile_in_background()
+
+    def refresh(self, state: State, params: list[Tensor]) -> Columns | None:
+        """The columns with this step's gradients; None if anything else has changed."""
+        if (
+            self.all_states is None
+            or len(state) != len(self.all_states)
+            or len(params) != len(self.sizes)
+            or not all(map(operator.is_, params, self.columns[0]))
+            or not all(map(operator.is_, state.values(), self.all_states))
+        ):
+            return None
+        if self.detector is not None and self._unchanged(self.detector):
+            return self.columns
+        grads: list[Any] = [p.grad for p in params]
+        if not self._fits(grads):
+            return None
+        self.set_gradients(grads)
+        self.columns = (self.columns[0], grads, *self.columns[2:])
+        if self.detector is not None:
+            self.detector.take_snapshot()
+        elif not self.strided:
+            self.detector = changes.new_detector(self.columns[0], self.states)
+        return self.columns
+
+    def _unchanged(self, detector: changes.ChangeDetector) -> bool:
+        """Whether only gradients have moved; their new addresses go into the table.
+
+        The detector has the addresses, so no gradient has to become a Python object.
+        """
+        verdict = detector.compare()
+        if verdict == changes.UNCHANGED:
+            for launch in self.launches:
+                launch.keep_if_captured()
+            return True
+        if verdict == changes.GRADIENTS_MOVED and len(self.launches) == 1:
+            (launch,) = self.launches
+            if launch.n == len(self.sizes):
+                launch.set_addresses(detector.gradient_addresses())
+                detector.take_snapshot()
+                return True
+        return False
+
+    def _fits(self, grads: list[Any]) -> bool:
+        """The same check in Python.
+
+        A new size or dtype of a parameter shows in its gradient or its address.
+        """
+        values = map(dict.values, self.states)
+        return (
+            all(map(operator.is_, chain.from_iterable(values), self.values))
+            and list(map(Tensor.data_ptr, self.movable)) == self.addresses
+            and list(map(Tensor.numel, grads)) == self.sizes
+            and list(map(DTYPE, grads)) == self.dtypes
+        )
+
+
+class Launch:
+    """The table for tensors of one device, one set of dtypes and one format of the state."""
+
+    def __init__(self, rows: list[PlanRow], seed: int) -> None:
+        indices, params, grads, steps, states = zip(*rows, strict=True)
+        self.indices = indices
+        self.n = len(rows)
+        self.strides = [p.stride() for p in params]
+        self.contiguous = [p.is_contiguous() for p in params]
+        self.device = params[0].device
+        self.p_dtype, self.g_dtype = params[0].dtype, triton_dtype(grads[0].dtype)
+        self.quantized = isinstance(states[0][0], Quantized)
+        self.s_dtype = None if self.quantized else triton_dtype(states[0][0].dtype)
+        self._write_table(params, steps, states, seed)
+        self.placeholder = torch.zeros((), dtype=torch.float32, device=self.device)
+        self.addresses: list[int] = []
+        spares = SPARES if self.device.type == "cuda" else 0
+        self.spares = [self._new_spare() for _ in range(spares)]
+        self.captured: list[Any] = []  # tables that a CUDA graph reads again at every replay
+        self.copies: list[Tensor] = []  # of gradients, alive until the kernel has been launched
+
+    def _write_table(
+        self, params: tuple[Tensor, ...], steps: tuple[Any, ...], states: tuple[Any, ...], seed: int
+    ) -> None:
+        from sgdf.kernels import triton_filter as device
+
+        table = np.zeros((device.TABLE_ROWS, self.n), dtype=np.int64)
+        sizes = np.array([p.numel() for p in params], dtype=np.int64)
+        rows_of = np.array([p.shape[0] if p.dim() else 1 for p in params], dtype=np.int64)
+        table[device.NUMEL.value] = sizes
+        table[device.ROW_LENGTH.value] = lengths = sizes // rows_of
+        table[device.SEED.value] = [tensor_seed(seed, i) for i in self.indices]
+        table[device.PARAM.value] = [p.data_ptr() for p in params]
+        if steps[0] is not None:
+            table[device.STEP.value] = [step.data_ptr() for step in steps]
+        for k, column in enumerate(zip(*states, strict=True)):
+            if self.quantized:
+                table[device.MOMENTS.value + k] = [m.codes.data_ptr() for m in column]
+                table[device.SCALES.value + k] = [m.scale.data_ptr() for m in column]
+            else:
+                table[device.MOMENTS.value + k] = [m.data_ptr() for m in column]
+        if self.quantized:
+            blocks = -(-(rows_of * -(-lengths // QUANTUM)) // BLOCKS)
+        else:
+            blocks = -(-sizes // BLOCK)
+        table[device.FIRST_BLOCK.value] = np.cumsum(blocks) - blocks
+        self.blocks = int(blocks.sum())
+        self.whole_rows = bool((lengths % QUANTUM == 0).all())
+        wide = table[[device.PARAM.value, *range(device.MOMENTS.value, device.SCALES.value)]]
+        self.aligned_state = bool((wide % 16 == 0).all())
+        self.table = self._to_device(table)
+        self.block_tensor = self._to_device(np.repeat(np.arange(self.n, dtype=np.int32), blocks))
+
+    def set_gradients(self, grads: list[Tensor]) -> None:
+        """Write the addresses of gradients, or of copies in their parameters' layout."""
+        if list(map(Tensor.is_contiguous, grads)) != self.contiguous or not all(self.contiguous):
+            self.copies = grads = [
+                _in_layout(g, s) for g, s in zip(grads, self.strides, strict=True)
+            ]
+        self.set_addresses(list(map(Tensor.data_ptr, grads)))
+
+    def set_addresses(self, addresses: list[int]) -> None:
+        if addresses == self.addresses:
+            self.keep_if_captured()
+            return
+        values = np.array(addresses, dtype=np.int64)
+        self.addresses = addresses
+        self.aligned = self.aligned_state and bool((values % 16 == 0).all())
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if not self.spares:
+                raise RuntimeError("run one step between captures of a fused step")
+            host, self.grad_table = self.spares.pop()
+            host.numpy()[:] = values
+            self.grad_table.copy_(host, non_blocking=True)
+            self.captured.append((host, self.grad_table))
+        else:
+            self.grad_table = self._to_device(values)
+            if self.device.type == "cuda" and len(self.spares) < SPARES:
+                self.spares.append(self._new_spare())
+
+    def keep_if_captured(self) -> None:
+        """Keep the table alive if a graph is being captured: every replay reads it again."""
+        kept = any(table is self.grad_table for _, table in self.captured)
+        if not kept and self.table.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.captured.append((None, self.grad_table))
+
+    def _to_device(self, values: np.ndarray) -> Tensor:
+        host = torch.from_numpy(values)
+        if self.device.type != "cuda":
+            return host
+        return host.pin_memory().to(self.device, non_blocking=True)
+
+    def _new_spare(self) -> tuple[Tensor, Tensor]:
+        host = torch.empty(self.n, dtype=torch.int64, pin_memory=True)
+        return host, torch.empty(self.n, dtype=torch.int64, device=self.device)
+
+
+class GroupPlans(NamedTuple):
+    """The plans of one parameter group, the one used last first."""
+
+    params: list[Tensor]  # the group's own list: while it lives, no other list has its id
+    settings: tuple[Any, ...]  # that the plans were made for
+    plans: list[Plan]
+
+
+class PlanCache:
+    """The plans of one optimizer, by the id of a group's list of parameters."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, GroupPlans] = {}
+        self._captured: list[Plan] = []  # evicted, but a CUDA graph may still replay them
+
+    def refresh(
+        self, params: list[Tensor], settings: tuple[Any, ...], state: State
+    ) -> Columns | None:
+        """The columns of a step, if the group's last plan is still valid for it."""
+        group = self.groups.get(id(params))
+        if group is None:
+            return None
+        if group.settings != settings:
+            del self.groups[id(params)]
+            return None
+        try:
+            return group.plans[0].refresh(state, params)
+        except (TypeError, RuntimeError):  # a gradient is None or sparse
+            return None
+
+    def find(self, params: list[Tensor], columns: Columns) -> Plan | None:
+        """The plan that `refresh` took the columns from, or another one that fits them."""
+        group = self.groups.get(id(params))
+        if group is None:
+            return None
+        plans = group.plans
+        if plans[0].columns is columns:
+            return plans[0]
+        for i, plan in enumerate(plans):
+            if plan.adapt_to(columns):
+                plans.insert(0, plans.pop(i))
+                return plan
+        return None
+
+    def add(self, params: list[Tensor], settings: tuple[Any, ...], plan: Plan) -> None:
+        """Put a plan first among those of its group, and evict the oldest."""
+        group = self.groups.setdefault(id(params), GroupPlans(params, settings, []))
+        group.plans.insert(0, plan)
+        self._captured += [old for old in group.plans[PLANS:] if old.captured]
+        del group.plans[PLANS:]
+
+
+def _in_layout(g: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The gradient in its parameter's layout, copied if need be."""
+    if g.stride() == strides:
+        return g
+    return torch.empty_strided(g.shape, strides, dtype=g.dtype, device=g.device).copy_(g)
+
+
+def _signature(columns: Columns) -> list[Any]:
+    """What a plan depends on, but for the addresses of gradients."""
+    params, grads, *state = columns
+    flat = [
+        t for column in state for m in column for t in (m if isinstance(m, Quantized) else (m,))
+    ]
+    return [
+        *map(Tensor.data_ptr, params + flat),
+        *map(Tensor.numel, params),
+        *map(DTYPE, params + grads),
+    ]
+
+
+def _as_one(counters: list[Tensor]) -> Tensor | None:
+    """The step counters as one tensor, if they are consecutive slices of one."""
+    if not counters:
+        return None
+    first, n = counters[0], len(counters)
+    addresses = [counter.data_ptr() for counter in counters]
+    if addresses != [first.data_ptr() + 4 * i for i in range(n)]:
+        return None
+    if first.untyped_storage().nbytes() < 4 * (first.storage_offset() + n):
+        return None
+    return first.as_strided((n,), (1,))
+
+
+def _elementwise(state: tuple[Any, ...]) -> list[Tensor]:
+    return [m.codes if isinstance(m, Quantized) else m for m in state]
+
+
+def _dtype(moment: Any) -> torch.dtype:
+    return moment.codes.dtype if isinstance(moment, Quantized) else moment.dtype
+
+
+@functools.cache
+def triton_dtype(dtype: torch.dtype) -> Any:
+    import triton.language as tl
+
+    return {
+        torch.float32: tl.float32,
+        torch.bfloat16: tl.bfloat16,
+        torch.float16: tl.float16,
+        torch.float64: tl.float64,
+    }[dtype]

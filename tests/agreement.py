@@ -1,0 +1,225 @@
+"""How near one step of one kernel has to be to the same step of another, on any machine.
+
+`sgdf.kernels.arithmetic` says which operations round alike. Other results are compared in units in
+the last place of the *terms* they are the sum of: terms may cancel, so no bound in units of the
+result itself would hold. Rounding is monotonic, so a result that is stored in
+fewer bits has to lie between the two ends of that interval, rounded in the same way and with the
+same random bits. No share of elements may be further away.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from sgdf.filter import FilterSettings, one_minus_power, wiener_filter
+from sgdf.kernels.arithmetic import as_real, compute_dtype, positive_eps
+from sgdf.kernels.loop import RandomBits, filter_loop
+from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
+from sgdf.kernels.rounding import FOR_MOMENTS, FOR_PARAMETER, FOR_SECOND_MOMENT, round_to_bfloat16
+from sgdf.optim.state import moment_in
+
+#: Between cpu.cpp and the loop, for parameters that a root or a power enters. To first order: a
+#: root may be 1 unit off, a power 2; the two products after a power round twice each, as do the sum
+#: with m^, Adam's sum and quotient, the product with lr and the sum with p: 10 units together.
+ULPS_OF_ROOTS = 10
+#: Between Triton and the loop, which share no rounding: bias corrections in float32, products with
+#: an inverse instead of quotients, FMA, and the GPU's approximate roots and quotients.
+ULPS_OF_TRITON = 64
+
+
+def arguments(options):
+    """The arguments of a kernel from a flat dictionary of an optimizer's settings."""
+    others = {key: value for key, value in options.items() if key not in FilterSettings._fields}
+    return {"settings": FilterSettings.of(options), **others}
+
+
+def assert_bits(a, b):
+    """Equal bits, but for the payload of NaN and the codes of a block whose scale is NaN."""
+    if isinstance(a, Quantized):
+        assert_bits(a.scale, b.scale)
+        if a.codes.numel():
+            assert_bits(*(in_blocks(x.codes)[~a.scale.isnan()] for x in (a, b)))
+        return
+    assert a.dtype == b.dtype
+    differing = int((a != b).sum() - (a.isnan() & b.isnan()).sum())
+    assert differing == 0, f"{differing} of {a.numel()} differ"
+
+
+def assert_between(stored, exact, tolerance, rounded):
+    """`rounded(exact - tolerance) <= stored <= rounded(exact + tolerance)`, or both not finite."""
+    low, high = rounded(exact - tolerance), rounded(exact + tolerance)
+    finite = exact.isfinite()
+    torch.testing.assert_close(
+        stored[~finite].double(), exact[~finite].double(), rtol=0, atol=0, equal_nan=True
+    )
+    outside = finite & ~((low <= stored) & (stored <= high))
+    assert not outside.any(), f"{int(outside.sum())} of {stored.numel()} are further away"
+
+
+class Terms(NamedTuple):
+    """For each value of a step, the sum of the magnitudes of its terms, in float64."""
+
+    p: torch.Tensor
+    moments: list[torch.Tensor]
+
+
+def terms_of_a_step(p, g, step, moments, options):
+    """The terms of a step that takes the counter to `step`; `moments` as before it."""
+    p, g = as_real(p).double(), as_real(g).double()
+    m, s, *second = [
+        (dequantize(x) if isinstance(x, Quantized) else as_real(x)).double() for x in moments
+    ]
+    settings, lr, decay = FilterSettings.of(options), options["lr"], options["weight_decay"]
+    beta1, beta2 = settings.betas
+    if decay and not options["decoupled_weight_decay"]:
+        g = g + (-decay if options["maximize"] else decay) * p
+    g_terms = g.abs() + decay * p.abs()
+    m_terms = beta1 * m.abs() + (1 - beta1) * g_terms
+    s_terms = beta2 * s + (1 - beta2) * (g_terms + m_terms).square()
+    m_hat_terms = m_terms / settings.corrections(step).trend
+    update_terms = m_hat_terms + settings.gain_scale * (g_terms + m_hat_terms)
+    terms = [m_terms, s_terms]
+    if second:
+        v = beta2 * second[0] + (1 - beta2) * g * g
+        terms.append(v)
+        update_terms /= (v / one_minus_power(beta2, step)).sqrt() + settings.eps
+    return Terms(p.abs() + lr * update_terms, terms)
+
+
+# --- cpu.cpp and the loop ---------------------------------------------------------------------
+
+
+def assert_agrees_with_the_loop(before, ours, theirs, options):
+    """Columns after a step of cpu.cpp and after one of the loop, both from `before`."""
+    for column, expected in zip(ours[1:], theirs[1:], strict=True):
+        for a, b in zip(column, expected, strict=True):
+            assert_bits(a, b)
+    roots = len(before) == 6 or options["gain_power"] != 1
+    for i, (a, b) in enumerate(zip(ours[0], theirs[0], strict=True)):
+        if roots:
+            _assert_root_agrees(before, a, i, options)
+        else:
+            assert_bits(a, b)
+
+
+def _assert_root_agrees(before, stored, i, options):
+    p, g, step, *moments = (column[i] for column in before)
+    dtype = compute_dtype(p)
+    wide = as_real(p).to(dtype).clone()
+    copies = [copied(x if isinstance(x, Quantized) else as_real(x)) for x in moments]
+    after = step.clone()
+    loop = {**options, "stochastic_rounding": False, "capturable": False, "differentiable": False}
+    filter_loop([wide], [as_real(g)], [after], *([x] for x in copies), **arguments(loop))
+    terms = terms_of_a_step(p, g, after.item(), moments, options).p
+    tolerance = ULPS_OF_ROOTS * torch.finfo(dtype).eps * terms
+    stored = as_real(stored)
+    bits = None
+    if options.get("stochastic_rounding") and stored.dtype == torch.bfloat16:
+        random = RandomBits(options.get("rounding_seed", 0), i, after.item())
+        bits = random.bits(FOR_PARAMETER, stored)
+    assert_between(stored, wide.double(), tolerance, lambda x: rounded(x, stored.dtype, bits))
+
+
+def rounded(x, dtype, bits=None):
+    """float64 to the dtype of a parameter, as a kernel does that computes in float32 or float64."""
+    if bits is not None:
+        return round_to_bfloat16(x.float(), bits)
+    return (x if dtype == torch.float64 else x.float()).to(dtype)
+
+
+# --- Triton and the statement -----------------------------------------------------------------
+
+
+def assert_steps_round_the_statement(optimizer, set_gradients, steps=4):
+    """Every step but the first, each from the state that the one before it left."""
+    group = optimizer.param_groups[0]
+    params = group["params"]
+    for seed in range(steps):
+        set_gradients(params, seed)
+        before = [row_of(optimizer, p) for p in params] if seed else []
+        optimizer.step()
+        for i, row in enumerate(before):
+            after = row_of(optimizer, params[i])
+            assert_rounds_the_statement(row, after, i, group["rounding_seed"], group)
+
+
+def row_of(optimizer, p):
+    """A parameter, its gradient, its step and its moments, copied."""
+    state = optimizer.state[p]
+    moments = [moment_in(state, key) for key in optimizer.state_keys]
+    return [copied(t) for t in (p.detach(), p.grad, state["step"], *moments)]
+
+
+def copied(t):
+    return Quantized(*map(copied, t)) if isinstance(t, Quantized) else t.clone()
+
+
+def assert_rounds_the_statement(before, after, index, seed, options):
+    """A row of columns after a step of Triton, against float64, before it is rounded at random."""
+    p, g, step, *moments = before
+    assert options["gain_power"] in (0.5, 1), "other powers need more units"
+    assert (options["weight_decay"], options["maximize"]) == (0, False), "exact_step ignores them"
+    step = step.item() + 1
+    wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
+    values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)
+    terms = terms_of_a_step(p, g, step, moments, options)
+    unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
+    random = RandomBits(seed, index, step)
+    purposes = [(FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0)]
+    for moment, value, size, (purpose, shift) in zip(
+        after[3:], values[1:], terms.moments, purposes, strict=False
+    ):
+        if isinstance(moment, Quantized):
+            bits = random.bits(purpose, moment.codes) >> shift
+            assert_codes_between(moment, value, unit * size, bits)
+        else:
+            assert_between(moment, value, unit * size, lambda x: x.float())
+    bits = None
+    if options["stochastic_rounding"] and p.dtype == torch.bfloat16:
+        bits = random.bits(FOR_PARAMETER, p)
+    tolerance = unit * terms.p
+    assert_between(after[0], values[0], tolerance, lambda x: rounded(x, p.dtype, bits))
+
+
+def exact_step(p, g, step, moments, options):
+    """Parameter and moments after a step, in float64 and without rounding to a stored dtype."""
+    settings = FilterSettings.of(options)
+    beta1, beta2 = settings.betas
+    update, m, s = wiener_filter(
+        g, moments[0], moments[1], settings.corrections(step), beta1=beta1, beta2=beta2,
+        eps=positive_eps(settings.eps, torch.float32), gain_scale=settings.gain_scale,
+        gain_power=settings.gain_power,
+    )  # fmt: skip
+    second = []
+    if len(moments) == 3:
+        second = [beta2 * moments[2] + (1 - beta2) * g * g]
+        update = update / ((second[0] / one_minus_power(beta2, step)).sqrt() + settings.eps)
+    return [p - options["lr"] * update, m, s, *second]
+
+
+def assert_codes_between(moment, exact, tolerance, bits):
+    """As `assert_between`, for 8-bit codes, by the scales that were stored beside them."""
+    x, slack, bits = (in_blocks(t) for t in (exact, tolerance, bits))
+    apart = (moment.scale - x.abs().amax(-1)).abs()
+    assert (apart <= slack.amax(-1)).all(), "scales"
+    low, high = (code(x + side * slack, side, moment, bits) for side in (-1, 1))
+    codes = in_blocks(moment.codes.int())
+    outside = ~((low <= codes) & (codes <= high))
+    assert not outside.any(), f"{int(outside.sum())} of {codes.numel()} are further away"
+
+
+def code(x, side, moment, bits):
+    """The code of x; `side` moves what is rounded on the way by 4 units, down (-1) or up (1)."""
+    floor = FLOOR[moment.codes.dtype]
+    t = (x.abs() / moment.scale.double()[..., None] + floor).float().view(torch.int32)
+    t = torch.where(x < 0, t - 4 * side, t + 4 * side)
+    carry = (bits & ((1 << DROPPED) - 1)).int()
+    zero = torch.tensor(floor).view(torch.int32) >> DROPPED
+    code = ((t + carry) >> DROPPED) - zero.to(t.device)
+    return torch.where(x < 0, -code, code)
+
+
+def in_blocks(t):
+    """(rows, blocks, BLOCK) in memory order, padded with zeros."""
+    rows = flat_rows(t)
+    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))

@@ -1,0 +1,184 @@
+"""Compiling the CPU kernels: the compiler, the cache, and doing without."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from agreement import arguments, assert_bits
+from kernels.problems import PLAIN, PLAIN_MOMENTUM, clone, eight_bit, problem
+from sgdf.kernels import build, cpu, cpu_library
+
+pytestmark = pytest.mark.skipif(
+    not any(Path(d, c).exists() for d in os.get_exec_path() for c in ("c++", "g++", "clang++")),
+    reason="needs a C++ compiler",
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "sgdf"
+
+
+@pytest.fixture
+def afresh():
+    """Forget the compiled library, before and after."""
+    cpu_library._library_or_reason.cache_clear()
+    cpu_library._warn_unavailable.cache_clear()
+    yield
+    cpu_library._library_or_reason.cache_clear()
+    cpu_library._warn_unavailable.cache_clear()
+
+
+def works(library):
+    p = torch.ones(3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_library, "library", lambda: library)
+        cpu.momentum_fused([p], [torch.ones(3)], [torch.zeros(3)], **PLAIN_MOMENTUM)
+    return torch.allclose(p, torch.tensor(0.95))
+
+
+def never(*_):
+    pytest.fail("compiled again")
+
+
+def test_a_second_process_does_not_compile(cache, monkeypatch):
+    assert works(cpu_library._load())
+    (kept,) = cache.iterdir()
+    monkeypatch.setattr(cpu_library, "_compile", never)
+    assert works(cpu_library._load())
+    assert list(cache.iterdir()) == [kept]
+
+
+def test_nothing_of_a_step_compiles_again(monkeypatch):
+    assert cpu_library.available()
+    monkeypatch.setattr(cpu_library, "_compile", never)
+    for n in (1, 2, 30):
+        cpu.filter_fused(*problem([(n,)] * n), **arguments({**PLAIN, "lr": 0.1 / n}))
+
+
+def test_what_makes_the_key(monkeypatch, tmp_path):
+    compiler = build.find_compiler()
+    keys = {cpu_library._key(compiler)}
+    monkeypatch.setattr(cpu_library, "FLAGS", [*cpu_library.FLAGS, "-g"])
+    keys.add(cpu_library._key(compiler))
+    changed = tmp_path / "cpu.cpp"
+    changed.write_text(cpu_library.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(cpu_library, "SOURCE", changed)
+    keys.add(cpu_library._key(compiler))
+    script = tmp_path / "other"
+    script.write_text("#!/bin/sh\necho version 2\n")
+    script.chmod(0o755)
+    keys.add(cpu_library._key([str(script)]))
+    script.write_text("#!/bin/sh\necho version 3\n")
+    keys.add(cpu_library._key([str(script)]))
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("damage", ["cut short", "not a library", "empty"])
+def test_a_broken_cached_file_is_rebuilt(cache, damage):
+    cpu_library._load()
+    (kept,) = cache.iterdir()
+    content = kept.read_bytes()
+    kept.unlink()  # this process has it mapped
+    if damage == "not a library":  # though its digest is right
+        key = kept.stem.split("-")[1]
+        kept = cache / f"filter-{key}-{build.digest(b'hello')}.so"
+        kept.write_bytes(b"hello")
+    else:
+        kept.write_bytes(content[: len(content) // 2] if damage == "cut short" else b"")
+    assert works(cpu_library._load())
+    (kept,) = cache.iterdir()
+    assert kept.stem.endswith(build.digest(kept.read_bytes()))
+    assert len(kept.read_bytes()) == len(content)
+
+
+def test_an_unwritable_cache(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    assert works(cpu_library._load())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "left in the temporary directory"
+
+
+def test_a_full_disk(cache, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert works(cpu_library._load())
+    assert list(cache.iterdir()) == []
+
+
+def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
+    """A compiler without OpenMP and without -march=native: roots and quotients round alike."""
+    script = tmp_path / "plain"
+    refuse = 'for a in "$@"; do case $a in -march=*|-fopenmp) exit 1;; esac; done'
+    script.write_text(f'#!/bin/sh\n{refuse}\nexec {build.find_compiler()[0]} "$@"\n')
+    script.chmod(0o755)
+    columns = [a + b for a, b in zip(problem([(2000,)]), eight_bit([(64, 256)]), strict=True)]
+    expected = clone(columns)
+    cpu.filter_fused(*expected, **arguments(PLAIN))
+    monkeypatch.setenv("CXX", str(script))
+    plain = cpu_library._load()
+    monkeypatch.setattr(cpu_library, "library", lambda: plain)
+    cpu.filter_fused(*columns, **arguments(PLAIN))
+    for column, other in zip(columns, expected, strict=True):
+        for a, b in zip(column, other, strict=True):
+            assert_bits(a, b)
+
+
+@pytest.mark.parametrize("missing", ["CXX", "PATH", "fails"])
+@pytest.mark.usefixtures("afresh")
+def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    script = tmp_path / "broken"
+    script.write_text("#!/bin/sh\necho 'error: no such luck' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.delenv("CXX", raising=False)
+    if missing == "PATH":
+        monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    else:
+        monkeypatch.setenv("CXX", "/nonexistent/c++" if missing == "CXX" else str(script))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [cpu_library.available() for _ in range(3)] == [False] * 3
+    (warning,) = caught
+    reasons = {"CXX": "/nonexistent/c++", "PATH": "no C++ compiler", "fails": "no such luck"}
+    assert reasons[missing] in str(warning.message)
+    assert "foreach" in str(warning.message)
+    assert warning.filename == __file__
+    with pytest.raises(RuntimeError, match="not available"):
+        cpu.filter_fused(*problem([(3,)]), **arguments(PLAIN))
+
+
+def test_a_process_without_a_compiler(tmp_path):
+    code = (
+        "from sgdf.kernels import cpu_library; print([cpu_library.available() for _ in range(3)])"
+    )
+    missing = {"CXX": "/nonexistent", "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "always", "-c", code]
+    done = subprocess.run(command, env=os.environ | missing, capture_output=True, text=True)
+    assert done.stdout.strip() == "[False, False, False]", done.stderr
+    assert done.stderr.count("using foreach instead") == 1
+
+
+def test_four_processes_compile_at_once(cache):
+    context = multiprocessing.get_context("fork")  # imports nothing again
+    processes = [context.Process(target=load_and_exit) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert {path.suffix for path in cache.iterdir()} == {".so"}
+
+
+def load_and_exit():
+    os._exit(0 if works(cpu_library._load()) else 1)

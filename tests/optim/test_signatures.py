@@ -1,0 +1,36 @@
+"""Constructors spell out and document every argument, as torch.optim's do."""
+
+import inspect
+import re
+
+import pytest
+
+from reference import OPTIMIZERS
+from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from sgdf.filter import FilterSettings
+
+
+@pytest.mark.parametrize("cls", [*OPTIMIZERS, WienerFilter])
+def test_every_argument_is_named_and_documented(cls):
+    parameters = inspect.signature(cls).parameters.values()
+    assert not [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    section = inspect.getdoc(cls).partition("Args:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^    (\w+): ", section, re.MULTILINE) == [p.name for p in parameters]
+
+
+@pytest.mark.parametrize("cls", [FilterAdam, FilterAdamW])
+def test_the_filter_in_adam_takes_the_arguments_of_sgdf(cls):
+    ours, theirs = (inspect.signature(c).parameters for c in (cls, SGDF))
+    assert list(ours) == list(theirs)
+    adam = {"lr": 1e-3}
+    if cls is FilterAdamW:
+        adam |= {"weight_decay": 1e-2, "decoupled_weight_decay": True}
+    assert {name: p.default for name, p in ours.items()} == {
+        name: adam.get(name, p.default) for name, p in theirs.items()
+    }
+
+
+@pytest.mark.parametrize("cls", [SGDF, FilterAdam, FilterAdamW, WienerFilter])
+def test_the_filter_has_one_set_of_defaults(cls):
+    parameters = inspect.signature(cls).parameters
+    assert FilterSettings() == tuple(parameters[name].default for name in FilterSettings._fields)
