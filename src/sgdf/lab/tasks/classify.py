@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sgdf.lab import data, models, tasks
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.tasks.registry import Task
+from sgdf.lab.tasks.registry import Task, paper_task
 from sgdf.lab.train.batches import Batches, micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import ALONE, Team, unsharded
 from sgdf.lab.train.loop import Trainer
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 TASKS = (
     Task("digits", "mlp", epochs=20, batch=32),
     Task("fashion-mnist", "cnn", epochs=20, batch=128),
-    Task("cifar10", "vgg11", epochs=200, batch=128, augmented=True),
-    Task("cifar100", "vgg11", epochs=200, batch=128, augmented=True),
+    paper_task("cifar10", "vgg11", augmented=True),
+    paper_task("cifar100", "vgg11", augmented=True),
 )
 
 

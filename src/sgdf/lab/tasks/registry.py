@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sgdf.lab import paper
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -68,3 +70,20 @@ class Task:
         'classify'
         """
         return self.trainer.removeprefix("sgdf.lab.tasks.").partition(".")[0]
+
+
+def paper_task(name: str, model: str, *, models: tuple[str, ...] = (), **rest: Any) -> Task:
+    """A task of the paper: epochs, batch, schedule and clipping are those of `paper.protocol`."""
+    protocol = paper.protocol(name)
+    epochs = {model: paper.protocol(name, model).epochs for model in models}
+    return Task(
+        name,
+        model,
+        epochs=protocol.epochs,
+        batch=protocol.batch,
+        epochs_of={model: n for model, n in epochs.items() if n != protocol.epochs},
+        schedule=protocol.schedule,
+        clip=protocol.clip,
+        models=models,
+        **rest,
+    )

@@ -1,13 +1,11 @@
 """Object detection: Faster-RCNN on PASCAL VOC."""
 
-from sgdf.lab.tasks.registry import Metric, Task
+from sgdf.lab.tasks.registry import Metric, paper_task
 
 TASKS = (
-    Task(
+    paper_task(
         "voc",
         "fasterrcnn",
-        epochs=4,
-        batch=2,
         trainer=f"{__name__}.detector",
         models=("fasterrcnn", "fasterrcnn-tiny"),
         metrics=(

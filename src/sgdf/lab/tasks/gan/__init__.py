@@ -1,17 +1,14 @@
 """Image generation: WGAN-GP, measured by FID."""
 
-from sgdf.lab.tasks.registry import Metric, Task
+from sgdf.lab.tasks.registry import Metric, paper_task
 
 TASKS = (
-    Task(
+    paper_task(
         "wgan-gp",
         "dcgan",
-        epochs=100,
-        batch=64,
         data="cifar10",
         trainer=f"{__name__}.wgan_gp",
         models=("dcgan", "dcgan-tiny"),
-        schedule="constant",
         metrics=(Metric("fid", "FID", unit="", lower_is_better=True),),
         options={
             "features": "inception",  # the network whose features FID compares

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sgdf.lab.tasks.registry import ACCURACY, Metric, Task
+from sgdf.lab.tasks.registry import ACCURACY, Metric, Task, paper_task
 
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
 TRAINER = f"{__name__}.classifier"
@@ -17,32 +17,24 @@ VIT_MODELS = ("vit-b32", "vit-l32", "vit-tiny")
 
 def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
     """ViT with a new head, by the paper's protocol; `options` depend on the dataset."""
-    return Task(
+    return paper_task(
         f"finetune-{data}",
         "vit-b32",
-        epochs=10,
-        batch=512,
+        models=VIT_MODELS,
         data=data,
         trainer=TRAINER,
-        models=VIT_MODELS,
-        schedule="cosine",
-        clip=1.0,
-        accumulate=8,
+        accumulate=8,  # the paper does not say: a batch of 512 does not fit on every GPU
         metrics=metrics or (ACCURACY,),
         options={"weights": "pretrained", "size": 384, **options},
     )
 
 
 TASKS = (
-    Task(
+    paper_task(
         "imagenet",
         "resnet18",
-        epochs=90,
-        epochs_of={"resnet18": 100},
-        batch=256,
-        trainer=TRAINER,
         models=IMAGENET_MODELS,
-        schedule="cosine",
+        trainer=TRAINER,
         metrics=(ACCURACY, TOP5),
         options={"size": 224, "classes": 0},
     ),
