@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from lab.runs.commands import folder_in
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.published import published_value
@@ -32,15 +33,10 @@ def sgdf(tmp_path, monkeypatch, capsys):
     return command
 
 
-def only_run(tmp_path):
-    (folder,) = (tmp_path / "runs").iterdir()
-    return folder
-
-
 def test_train_writes_a_run_and_prints_where(sgdf, tmp_path):
     code, output = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
     assert code == 0
-    folder = only_run(tmp_path)
+    folder = folder_in(tmp_path / "runs")
     assert folder.name.startswith("digits-mlp-sgdf-s0-")
     assert folder.name in output
     config = json.loads((folder / "config.json").read_text())
@@ -62,7 +58,7 @@ def test_settings_of_schedule_and_optimizer(sgdf, tmp_path):
                    "--set", "schedule=cosine", "--set", "betas=(0.8, 0.99)", "--set", "clip=1",
                    "--set", "accumulate=2", "--set", "batch=64", "--set", "norms=true")  # fmt: skip
     assert code == 0
-    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    config = json.loads((folder_in(tmp_path / "runs") / "config.json").read_text())
     assert config["schedule"] == "cosine"
     assert config["settings"]["betas"] == [0.8, 0.99]
     assert (config["clip"], config["accumulate"], config["batch"]) == (1, 2, 64)
@@ -81,7 +77,7 @@ def test_the_command_line_overrides_a_toml_file(sgdf, tmp_path):
     )
     code, _ = sgdf("train", "--config", "run.toml", "--epochs", "1", "--set", "lr=0.02")
     assert code == 0
-    config = json.loads((only_run(tmp_path) / "config.json").read_text())
+    config = json.loads((folder_in(tmp_path / "runs") / "config.json").read_text())
     assert (config["optimizer"], config["epochs"]) == ("sgd", 1)
     assert config["settings"] == {"lr": 0.02, "momentum": 0.5, "weight_decay": 0.0005}
 
@@ -100,7 +96,7 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
     assert "needs a learning rate: --set lr=..." in output
     code, output = sgdf(*words, "--set", "lr=0.1", "--set", "twist=2.0")
     assert code == 0
-    assert only_run(tmp_path).name.startswith("digits-mlp-mypkg.MyOpt-s0-")
+    assert folder_in(tmp_path / "runs").name.startswith("digits-mlp-mypkg.MyOpt-s0-")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +232,7 @@ def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):
 
     words = ["train", "digits", "--epochs", "3", "--device", "cpu", "--tensorboard"]
     assert sgdf(*words)[0] == 0
-    folder = only_run(tmp_path)
+    folder = folder_in(tmp_path / "runs")
     events = EventAccumulator(str(folder / "tensorboard")).Reload()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     shown = events.Scalars("test/accuracy")

@@ -13,6 +13,7 @@ from sgdf.lab import models
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("one_thread"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 
@@ -32,15 +33,6 @@ def convnet():
     )
     x, y = torch.randn(60, 3, 10, 10), torch.randint(0, 10, (60,))
     return model, [(x[:37], y[:37]), (x[37:], y[37:])]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """For the CPU's numbers: all there is too small for more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

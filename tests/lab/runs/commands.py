@@ -68,8 +68,8 @@ class Server:
 
 
 def folder_in(out: Path) -> Path:
-    """The folder of the only run."""
-    [folder] = out.iterdir()
+    """The folder of the only run in `out`."""
+    [folder] = (path for path in out.iterdir() if (path / "config.json").exists())
     return folder
 
 

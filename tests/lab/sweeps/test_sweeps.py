@@ -28,6 +28,8 @@ from sgdf.lab.runs.session import RunContext
 from sgdf.lab.sweeps import execute, plan, worker
 from sgdf.support.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 DOCS = Path(__file__).parents[3] / "docs" / "sweeps.md"
 
@@ -89,17 +91,6 @@ def starts_of(out: Path, name: str) -> list[int]:
     """The first epoch of each start of a run."""
     environment = json.loads((out / name / "env.json").read_text())
     return [start["from_epoch"] for start in (*environment["earlier"], environment)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("MKL_NUM_THREADS", "1")
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

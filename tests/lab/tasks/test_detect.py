@@ -30,18 +30,11 @@ from sgdf.lab.tasks.detect import average_precision, detector, drawing
 from sgdf.lab.tasks.detect.average_precision import Detections
 from sgdf.lab.train.distributed import Team
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 TINY = ("--model", "fasterrcnn-tiny", "--set", "weights=random")
 ANY = ("--device", "cpu", "--set", "lists=any")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """As in the processes that the tests start: sums do not depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 pytest.importorskip("torchmetrics")
 
 from lab.data import published
+from lab.runs.commands import folder_in
 from lab.tasks import gan_driver
 from sgdf.cli.main import main
 from sgdf.lab import models
@@ -32,6 +33,8 @@ from sgdf.lab.tasks.gan import features, wgan_gp
 from sgdf.lab.tasks.gan.fid import Distance
 from sgdf.lab.train.distributed import ALONE
 from sgdf.support.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEATURES = "features=lab.tasks.gan_driver:Features"
 SMALL = ["--device", "cpu", "--model", "dcgan-tiny", "--set", "batch=8", "--set", "fid_samples=40",
@@ -48,15 +51,11 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch: pytest.MonkeyPatch, cifar: Path) -> Iterator[None]:
-    """One thread, as in the processes that the tests start."""
     monkeypatch.setitem(DATASETS, "cifar10", published.TINY["cifar10"])
     monkeypatch.setenv("SGDF_DATA", str(cifar))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     forget()
     yield
     forget()
-    torch.set_num_threads(threads)
 
 
 def forget() -> None:
@@ -67,11 +66,6 @@ def forget() -> None:
 def train(out: Path, *words: str) -> Path:
     assert main(["train", "wgan-gp", *SMALL, *words, "--out", str(out)]) == 0
     return folder_in(out)
-
-
-def folder_in(out: Path) -> Path:
-    [folder] = [path for path in out.iterdir() if (path / "config.json").exists()]
-    return folder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ from sgdf.lab.models import vision as models
 from sgdf.lab.tasks.photos import IMAGENET_MODELS, VIT_MODELS
 from sgdf.lab.tasks.photos import classifier as photos
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SMALL = ["--device", "cpu", "--set", "classes=3", "--set", "size=64", "--set", "batch=9"]
 TINY = ["--model", "vit-tiny", "--set", "weights=random", "--set", "accumulate=2"]
@@ -37,15 +39,6 @@ def data(tmp_path_factory):
     for name, make in layouts.MAKE.items():
         make(root / name)
     return root
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads that wait for each other are slow on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
