@@ -652,7 +652,7 @@ def test_every_optimizer_learns_and_resumes_on_a_gpu(name):
         assert torch.equal(ours, theirs)
 
 
-def test_the_documentation_lists_every_name_with_what_it_is():
+def test_the_documentation_describes_optimizers_as_their_rows_do():
     text = (Path(__file__).parents[3] / "docs" / "lab.md").read_text(encoding="utf-8")
     for row in optimizers.OPTIMIZERS.values():
         assert f"| `{row.name}` | {row.about} |" in text
