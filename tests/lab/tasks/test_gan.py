@@ -78,7 +78,7 @@ def build(**overrides: Any) -> wgan_gp.Gan:
     config = configs.make(
         "wgan-gp", model="dcgan-tiny", optimizer=optimizer, epochs=3, overrides=settings
     )
-    trainer = trainers.build(config, torch.device("cpu"))
+    trainer = trainers.build_trainer(config, torch.device("cpu"))
     assert isinstance(trainer, wgan_gp.Gan)
     return trainer
 

@@ -91,7 +91,7 @@ class Session:
             if not self._is_finished():
                 self.progress.started(self.config)
                 context = self.context
-                trainer = trainers.build(  # before the folder, so that a mistake leaves none
+                trainer = trainers.build_trainer(  # before the folder, so that a mistake leaves none
                     self.config,
                     context.device,
                     data_dir=context.data_dir,

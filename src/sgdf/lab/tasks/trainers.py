@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
 
 
-def build(
+def build_trainer(
     config: "Config",
     device: torch.device,
     *,
