@@ -17,6 +17,39 @@ ALLOWED_SKIPS = {
 }
 
 
+#: Files whose tests train networks, compile, or start processes: not part of `make check`.
+SLOW = (
+    "analysis/test_estimators.py",
+    "analysis/test_hessian.py",
+    "analysis/test_landscape.py",
+    "cli/test_analyze.py",
+    "cli/test_analyze_gradients.py",
+    "kernels/test_changes.py",
+    "kernels/test_cpu_library.py",
+    "lab/runs/test_runs.py",
+    "lab/sweeps/test_cluster.py",
+    "lab/sweeps/test_sweeps.py",
+    "lab/tasks/test_detect.py",
+    "lab/tasks/test_gan.py",
+    "lab/tasks/test_photos.py",
+    "lab/tasks/test_registry.py",
+    "lab/train/test_decoded.py",
+    "lab/train/test_distributed.py",
+    "lab/train/test_loop.py",
+    "optim/test_compile.py",
+    "optim/test_distributed.py",
+    "optim/test_low_precision.py",
+    "test_contributing.py",
+    "theory/test_statements.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.as_posix().endswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Compute with one thread, here and in started processes.
