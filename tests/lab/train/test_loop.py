@@ -1,6 +1,7 @@
 """The trainer against a plain loop, and its parts against the protocol."""
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -215,7 +216,12 @@ class OwnSophia(torch.optim.SGD):
 
 
 def test_any_optimizer_can_ask_for_hessian_estimates(cifar, monkeypatch):
-    monkeypatch.setattr(optimizers, "build", lambda name, params, *_, **__: OwnSophia(params, 0.1))
+    row = dataclasses.replace(
+        optimizers.OPTIMIZERS["sgd"],
+        builder=lambda params, **_: OwnSophia(params, 0.1),
+        needs_hessian=True,
+    )
+    monkeypatch.setitem(optimizers.OPTIMIZERS, "sgd", row)
     trainer = trainer_for(cifar)
     run_epoch(trainer)
     assert trainer.optimizer.sizes == (32, 32)
