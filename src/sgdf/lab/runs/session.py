@@ -91,7 +91,8 @@ class Session:
             if not self._is_finished():
                 self.progress.started(self.config)
                 context = self.context
-                trainer = trainers.build_trainer(  # before the folder, so that a mistake leaves none
+                # Before the folder, so that a mistake leaves none.
+                trainer = trainers.build_trainer(
                     self.config,
                     context.device,
                     data_dir=context.data_dir,
