@@ -24,11 +24,13 @@ machine always repeats itself, so a resumed run continues exactly.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from sgdf.filter import Denominator, FilterSettings, moment_names
 from sgdf.kernels.quantized import Quantized
 
 Scalar: TypeAlias = float | Tensor
@@ -46,6 +48,19 @@ def positive_eps(eps: float, dtype: torch.dtype) -> float:
     With eps = 0 a gradient that is always 0 would give 0/0.
     """
     return max(eps, torch.finfo(dtype).tiny)
+
+
+#: No s is stored above this: the square of a gradient overflows long before the gradient, and an
+#: infinite s would never decay. One over it is a normal number, which 8-bit state needs.
+LARGEST_VARIANCE = {torch.float32: 2.0**126, torch.float64: 2.0**1022}
+
+
+def columns_of(
+    moments: Sequence[Any], settings: FilterSettings, denominator: Denominator | None
+) -> tuple[Any, Any, Any]:
+    """The columns of m, s and v among the moments that are kept; None for one that is not."""
+    kept = dict(zip(moment_names(settings, denominator), moments, strict=True))
+    return kept["exp_avg"], kept.get("exp_var"), kept.get("exp_avg_sq")
 
 
 def as_real(tensor: Tensor) -> Tensor:

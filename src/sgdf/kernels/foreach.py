@@ -1,6 +1,6 @@
 """The optimizers' updates in torch's foreach functions, a list of tensors at a time.
 
-`filter_foreach` updates SGDF and, if second moments are passed, FilterAdam.
+`filter_foreach` updates SGDF and, with a denominator, FilterAdam.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from sgdf.filter import FilterSettings, one_minus_power
+from sgdf.filter import (
+    Denominator,
+    FilterSettings,
+    moment_names,
+    one_minus_power,
+    second_moment_weights,
+)
 from sgdf.kernels.arithmetic import (
+    LARGEST_VARIANCE,
     Scalar,
     as_real,
     compute_dtype,
@@ -28,61 +35,61 @@ def filter_foreach(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Tensor],
-    exp_vars: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor] = (),
-    *,
+    *moments: Sequence[Tensor],
     settings: FilterSettings,
+    denominator: Denominator | None = None,
     lr: Scalar,
     weight_decay: float,
     decoupled_weight_decay: bool,
     maximize: bool,
     capturable: bool,
 ) -> None:
-    """One step of SGDF or, with second moments, FilterAdam."""
-    adam = len(exp_avg_sqs) > 0
-    columns = [params, grads, steps, exp_avgs, exp_vars] + ([exp_avg_sqs] if adam else [])
-    for p, g, t, *moments in _grouped(columns):
+    """One step of SGDF or, with a denominator, FilterAdam."""
+    names = moment_names(settings, denominator)
+    for p, g, t, *stored in _grouped([params, grads, steps, *moments]):
         dtype = compute_dtype(p[0])
         rate = lr_beside(lr, p[0])
         weights = _in_dtype(p, dtype)
         g = _decayed_gradients(g, weights, weight_decay, decoupled_weight_decay, maximize)
-        m, s, *v = [_in_dtype(moment, dtype) for moment in moments]
+        computed = [_in_dtype(moment, dtype) for moment in stored]
+        moment = dict(zip(names, computed, strict=True))
 
         increment(t)
         times = [step_value(step, capturable, dtype) for step in t]
-        update = _estimate(g, m, s, times, settings)
-        if adam:
-            _precondition(update, g, v[0], times, settings.betas[1], settings.eps)
+        update = _estimate(g, moment["exp_avg"], moment.get("exp_var"), times, settings)
+        if denominator is not None:
+            v_hat = _second_moments(g, moment, times, settings.betas, denominator.second_moment)
+            torch._foreach_sqrt_(v_hat)
+            torch._foreach_add_(v_hat, denominator.eps)
+            torch._foreach_div_(update, v_hat)
         _apply(weights, update, rate, weight_decay if decoupled_weight_decay else 0)
-        for stored, computed in zip([p, *moments], [weights, m, s, *v], strict=True):
-            _store(stored, computed)
+        for before, after in zip([p, *stored], [weights, *computed], strict=True):
+            _store(before, after)
 
 
 def estimate_foreach(
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Tensor],
-    exp_vars: Sequence[Tensor],
-    *,
+    *moments: Sequence[Tensor],
     settings: FilterSettings,
 ) -> None:
     """The filter alone: overwrite every gradient with its estimate g^."""
-    for g, t, *moments in _grouped([grads, steps, exp_avgs, exp_vars]):
+    for g, t, *stored in _grouped([grads, steps, *moments]):
         dtype = compute_dtype(g[0])
-        m, s = [_in_dtype(moment, dtype) for moment in moments]
+        computed = [_in_dtype(moment, dtype) for moment in stored]
+        m, s = computed if len(computed) == 2 else (computed[0], None)
         increment(t)
         times = [step_value(step, not step.is_cpu, dtype) for step in t]
         estimate = _estimate(_in_dtype(g, dtype), m, s, times, settings)
         torch._foreach_copy_(g, estimate)
-        for stored, computed in zip(moments, [m, s], strict=True):
-            _store(stored, computed)
+        for before, after in zip(stored, computed, strict=True):
+            _store(before, after)
 
 
 def _estimate(
     g: list[Tensor],
     m: list[Tensor],
-    s: list[Tensor],
+    s: list[Tensor] | None,
     times: Times,
     settings: FilterSettings,
 ) -> list[Tensor]:
@@ -91,12 +98,17 @@ def _estimate(
     scalars = [settings.corrections(t, xp) for t, xp in times]
 
     torch._foreach_lerp_(m, g, 1 - beta1)
-    residual = torch._foreach_sub(g, m)
-    torch._foreach_mul_(s, beta2)
-    torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
+    if s is not None:
+        residual = torch._foreach_sub(g, m)
+        torch._foreach_mul_(s, beta2)
+        torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
+        torch._foreach_clamp_max_(s, LARGEST_VARIANCE[m[0].dtype])
 
     estimate = list(torch._foreach_div(m, [c.trend for c in scalars]))
     residual = torch._foreach_sub(g, estimate)
+    if settings.constant_gain or s is None:
+        torch._foreach_add_(estimate, residual, alpha=settings.gain_scale)
+        return estimate
     gain = torch._foreach_mul(s, [c.fluctuation for c in scalars])
     denominator = torch._foreach_mul(residual, residual)
     torch._foreach_add_(denominator, gain)
@@ -108,21 +120,26 @@ def _estimate(
     return estimate
 
 
-def _precondition(
-    update: list[Tensor],
+def _second_moments(
     g: list[Tensor],
-    v: list[Tensor],
+    moment: dict[str, list[Tensor]],
     times: Times,
-    beta2: float,
-    eps: float,
-) -> None:
-    """Adam's second half: update <- update / (sqrt(v^) + eps)."""
-    torch._foreach_mul_(v, beta2)
-    torch._foreach_addcmul_(v, g, g, 1 - beta2)
-    root = torch._foreach_div(v, [one_minus_power(beta2, t, xp) for t, xp in times])
-    torch._foreach_sqrt_(root)
-    torch._foreach_add_(root, eps)
-    torch._foreach_div_(update, root)
+    betas: tuple[float, float],
+    kind: str,
+) -> list[Tensor]:
+    """v^ of `kind`, as new tensors; a separate v is updated in place."""
+    if kind == "separate":
+        v = moment["exp_avg_sq"]
+        torch._foreach_mul_(v, betas[1])
+        torch._foreach_addcmul_(v, g, g, 1 - betas[1])
+        return list(torch._foreach_div(v, [one_minus_power(betas[1], t, xp) for t, xp in times]))
+    weights = [second_moment_weights(t, *betas, kind, xp) for t, xp in times]
+    v_hat = list(torch._foreach_mul(moment["exp_var"], [w.of_s for w in weights]))
+    if kind == "derived":
+        squares = torch._foreach_mul(moment["exp_avg"], moment["exp_avg"])
+        torch._foreach_mul_(squares, [w.of_m for w in weights])
+        torch._foreach_add_(v_hat, squares)
+    return v_hat
 
 
 def momentum_foreach(

@@ -1,20 +1,31 @@
 """The optimizers' updates in plain torch, one tensor at a time.
 
-`filter_loop` updates SGDF and, if second moments are passed, FilterAdam. It can do all that the
-faster kernels cannot: any layout, 8-bit state without a compiler, autograd through the step.
+`filter_loop` updates SGDF and, with a denominator, FilterAdam. It can do all that the faster
+kernels cannot: any layout, 8-bit state without a compiler, autograd through the step.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgdf.filter import FilterSettings, one_minus_power, wiener_filter
+from sgdf.filter import (
+    Denominator,
+    FilterSettings,
+    estimate,
+    one_minus_power,
+    second_moment,
+    second_moment_weights,
+    update_moments,
+)
 from sgdf.kernels.arithmetic import (
+    LARGEST_VARIANCE,
     Moment,
     Scalar,
     as_real,
+    columns_of,
     compute_dtype,
     lr_beside,
     positive_eps,
@@ -36,11 +47,9 @@ def filter_loop(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Moment],
-    exp_vars: Sequence[Moment],
-    exp_avg_sqs: Sequence[Moment] = (),
-    *,
+    *moments: Sequence[Moment],
     settings: FilterSettings,
+    denominator: Denominator | None = None,
     lr: Scalar,
     weight_decay: float,
     decoupled_weight_decay: bool,
@@ -50,39 +59,78 @@ def filter_loop(
     stochastic_rounding: bool = False,
     rounding_seed: int = 0,
 ) -> None:
-    """One step of SGDF or, with second moments, FilterAdam."""
-    beta1, beta2 = settings.betas
+    """One step of SGDF or, with a denominator, FilterAdam."""
+    columns = columns_of(moments, settings, denominator)
     for i, param in enumerate(params):
         p, g = as_real(param), as_real(grads[i])
         dtype, rate = compute_dtype(p), lr_beside(lr, p)
         steps[i].add_(1)
         t, xp = step_value(steps[i], capturable or differentiable, dtype)
+        random = RandomBits(rounding_seed, i, t)
+        stored = [column and column[i] for column in columns]
 
         weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
-        update, new_m, new_s = wiener_filter(
-            g,
-            _load(exp_avgs[i], dtype),
-            _load(exp_vars[i], dtype),
-            settings.corrections(t, xp),
-            beta1=beta1,
-            beta2=beta2,
-            eps=positive_eps(settings.eps, dtype),
-            gain_scale=settings.gain_scale,
-            gain_power=settings.gain_power,
-        )
-        if exp_avg_sqs:
-            new_v = beta2 * _load(exp_avg_sqs[i], dtype) + (1 - beta2) * g * g
-            update = update / ((new_v / one_minus_power(beta2, t, xp)).sqrt() + settings.eps)
+        update, new = _update(g, stored, t, xp, settings, denominator)
         new_p = weights - rate * update
 
-        random = RandomBits(rounding_seed, i, t)
-        _store(exp_avgs[i], new_m, random, FOR_MOMENTS)
-        _store(exp_vars[i], new_s, random, FOR_MOMENTS, shift=12)
-        if exp_avg_sqs:
-            _store(exp_avg_sqs[i], new_v, random, FOR_SECOND_MOMENT)
+        _store_moments(stored, new, random)
         if stochastic_rounding and p.dtype == torch.bfloat16:
             new_p = round_to_bfloat16(new_p, random.bits(FOR_PARAMETER, p))
         p.copy_(new_p)
+
+
+def estimate_loop(
+    grads: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    *moments: Sequence[Moment],
+    settings: FilterSettings,
+    rounding_seed: int = 0,
+) -> None:
+    """The filter alone: overwrite every gradient with its estimate g^."""
+    columns = columns_of(moments, settings, None)
+    for i, grad in enumerate(grads):
+        g = as_real(grad)
+        dtype = compute_dtype(g)
+        steps[i].add_(1)
+        t, xp = step_value(steps[i], not steps[i].is_cpu, dtype)
+        stored = [column and column[i] for column in columns]
+        g_hat, new = _update(g.to(dtype), stored, t, xp, settings, None)
+        _store_moments(stored, new, RandomBits(rounding_seed, i, t))
+        g.copy_(g_hat)
+
+
+def _update(
+    g: Tensor,
+    stored: Sequence[Moment | None],
+    t: Scalar,
+    xp: Any,
+    settings: FilterSettings,
+    denominator: Denominator | None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """What lr is multiplied with, and the new moments."""
+    beta1, beta2 = settings.betas
+    m, s, v = (None if moment is None else _load(moment, g.dtype) for moment in stored)
+    m, s = update_moments(g, m, s, beta1, beta2)
+    if s is not None:
+        s = s.clamp(max=LARGEST_VARIANCE[g.dtype])
+    update = estimate(
+        g,
+        m,
+        s,
+        settings.corrections(t, xp),
+        eps=positive_eps(settings.eps, g.dtype),
+        gain_scale=settings.gain_scale,
+        gain_power=settings.gain_power,
+    )
+    if denominator is not None:
+        if v is not None:
+            v = beta2 * v + (1 - beta2) * g * g
+            v_hat = v / one_minus_power(beta2, t, xp)
+        else:
+            weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, xp)
+            v_hat = second_moment(m, s, weights)
+        update = update / (v_hat.sqrt() + denominator.eps)
+    return update, [m, s, v]
 
 
 @dataclass(frozen=True)
@@ -104,6 +152,15 @@ class RandomBits:
 def in_memory_order(t: Tensor) -> Tensor:
     """The elements of a dense tensor as a vector, without a copy."""
     return t.as_strided((t.numel(),), (1,))
+
+
+def _store_moments(
+    stored: Sequence[Moment | None], new: Sequence[Tensor | None], random: RandomBits
+) -> None:
+    drawn = ((FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0))
+    for moment, value, (purpose, shift) in zip(stored, new, drawn, strict=True):
+        if moment is not None and value is not None:
+            _store(moment, value, random, purpose, shift)
 
 
 def _store(moment: Moment, value: Tensor, random: RandomBits, purpose: int, shift: int = 0) -> None:
