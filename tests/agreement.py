@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 import torch
 
-from sgdf.filter import FilterSettings, one_minus_power, wiener_filter
-from sgdf.kernels.arithmetic import as_real, compute_dtype, positive_eps
+from sgdf.filter import (
+    Denominator,
+    FilterSettings,
+    one_minus_power,
+    second_moment,
+    second_moment_weights,
+    wiener_filter,
+)
+from sgdf.kernels.arithmetic import as_real, columns_of, compute_dtype, positive_eps
 from sgdf.kernels.loop import RandomBits, filter_loop
 from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
 from sgdf.kernels.rounding import FOR_MOMENTS, FOR_PARAMETER, FOR_SECOND_MOMENT, round_to_bfloat16
@@ -27,10 +34,23 @@ ULPS_OF_ROOTS = 10
 ULPS_OF_TRITON = 64
 
 
-def arguments(options):
-    """The arguments of a kernel from a flat dictionary of an optimizer's settings."""
-    others = {key: value for key, value in options.items() if key not in FilterSettings._fields}
-    return {"settings": FilterSettings.of(options), **others}
+def arguments(options, moments=2):
+    """The arguments of a kernel from a flat dictionary of an optimizer's settings.
+
+    Without a `second_moment` among them, three moments are FilterAdam's and two SGDF's.
+    """
+    names = (*FilterSettings._fields, "gain_eps", "second_moment")
+    others = {key: value for key, value in options.items() if key not in names}
+    return {
+        "settings": FilterSettings.of(options),
+        "denominator": denominator_of(options, moments),
+        **others,
+    }
+
+
+def denominator_of(options, moments):
+    kind = options.get("second_moment", "separate" if moments == 3 else None)
+    return kind and Denominator(kind, options["eps"])
 
 
 def assert_bits(a, b):
@@ -66,23 +86,33 @@ class Terms(NamedTuple):
 def terms_of_a_step(p, g, step, moments, options):
     """The terms of a step that takes the counter to `step`; `moments` as before it."""
     p, g = as_real(p).double(), as_real(g).double()
-    m, s, *second = [
-        (dequantize(x) if isinstance(x, Quantized) else as_real(x)).double() for x in moments
-    ]
+    denominator = denominator_of(options, len(moments))
+    wide = [(dequantize(x) if isinstance(x, Quantized) else as_real(x)).double() for x in moments]
+    m, s, v = columns_of(wide, FilterSettings.of(options), denominator)
     settings, lr, decay = FilterSettings.of(options), options["lr"], options["weight_decay"]
     beta1, beta2 = settings.betas
     if decay and not options["decoupled_weight_decay"]:
         g = g + (-decay if options["maximize"] else decay) * p
     g_terms = g.abs() + decay * p.abs()
     m_terms = beta1 * m.abs() + (1 - beta1) * g_terms
-    s_terms = beta2 * s + (1 - beta2) * (g_terms + m_terms).square()
+    terms = [m_terms]
+    if s is not None:
+        terms.append(beta2 * s + (1 - beta2) * (g_terms + m_terms).square())
     m_hat_terms = m_terms / settings.corrections(step).trend
     update_terms = m_hat_terms + settings.gain_scale * (g_terms + m_hat_terms)
-    terms = [m_terms, s_terms]
-    if second:
-        v = beta2 * second[0] + (1 - beta2) * g * g
+    if v is not None:
+        v = beta2 * v + (1 - beta2) * g * g
         terms.append(v)
-        update_terms /= (v / one_minus_power(beta2, step)).sqrt() + settings.eps
+        update_terms /= (v / one_minus_power(beta2, step)).sqrt() + denominator.eps
+    elif denominator:
+        weights = second_moment_weights(step, beta1, beta2, denominator.second_moment)
+        new_m = beta1 * m + (1 - beta1) * g
+        new_s = beta2 * s + (1 - beta2) * (g - new_m).square()
+        # A relative error of v^ is one of the update: count the terms of s that cancel in it.
+        v_hat = second_moment(new_m, new_s, weights)
+        v_terms = second_moment(m_terms, terms[1], weights)
+        root = v_hat.sqrt() + denominator.eps
+        update_terms = update_terms / root * (v_terms / v_hat.clamp(min=1e-300)).clamp(min=1)
     return Terms(p.abs() + lr * update_terms, terms)
 
 
@@ -94,7 +124,8 @@ def assert_agrees_with_the_loop(before, ours, theirs, options):
     for column, expected in zip(ours[1:], theirs[1:], strict=True):
         for a, b in zip(column, expected, strict=True):
             assert_bits(a, b)
-    roots = len(before) == 6 or options["gain_power"] != 1
+    denominator = denominator_of(options, len(before) - 3)
+    roots = denominator or options["gain_power"] not in (0, 1)
     for i, (a, b) in enumerate(zip(ours[0], theirs[0], strict=True)):
         if roots:
             _assert_root_agrees(before, a, i, options)
@@ -109,7 +140,8 @@ def _assert_root_agrees(before, stored, i, options):
     copies = [copied(x if isinstance(x, Quantized) else as_real(x)) for x in moments]
     after = step.clone()
     loop = {**options, "stochastic_rounding": False, "capturable": False, "differentiable": False}
-    filter_loop([wide], [as_real(g)], [after], *([x] for x in copies), **arguments(loop))
+    given = arguments(loop, len(moments))
+    filter_loop([wide], [as_real(g)], [after], *([x] for x in copies), **given)
     terms = terms_of_a_step(p, g, after.item(), moments, options).p
     tolerance = ULPS_OF_ROOTS * torch.finfo(dtype).eps * terms
     stored = as_real(stored)
@@ -146,7 +178,7 @@ def assert_steps_round_the_statement(optimizer, set_gradients, steps=4):
 def row_of(optimizer, p):
     """A parameter, its gradient, its step and its moments, copied."""
     state = optimizer.state[p]
-    moments = [moment_in(state, key) for key in optimizer.state_keys]
+    moments = [moment_in(state, key) for key in optimizer.moments_of(optimizer.param_groups[0])]
     return [copied(t) for t in (p.detach(), p.grad, state["step"], *moments)]
 
 
@@ -157,7 +189,7 @@ def copied(t):
 def assert_rounds_the_statement(before, after, index, seed, options):
     """A row of columns after a step of Triton, against float64, before it is rounded at random."""
     p, g, step, *moments = before
-    assert options["gain_power"] in (0.5, 1), "other powers need more units"
+    assert options["gain_power"] in (0, 0.5, 1), "other powers need more units"
     assert (options["weight_decay"], options["maximize"]) == (0, False), "exact_step ignores them"
     step = step.item() + 1
     wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
@@ -184,17 +216,21 @@ def assert_rounds_the_statement(before, after, index, seed, options):
 def exact_step(p, g, step, moments, options):
     """Parameter and moments after a step, in float64 and without rounding to a stored dtype."""
     settings = FilterSettings.of(options)
+    denominator = denominator_of(options, len(moments))
     beta1, beta2 = settings.betas
+    m, s, v = columns_of(moments, settings, denominator)
     update, m, s = wiener_filter(
-        g, moments[0], moments[1], settings.corrections(step), beta1=beta1, beta2=beta2,
+        g, m, s, settings.corrections(step), beta1=beta1, beta2=beta2,
         eps=positive_eps(settings.eps, torch.float32), gain_scale=settings.gain_scale,
         gain_power=settings.gain_power,
     )  # fmt: skip
-    second = []
-    if len(moments) == 3:
-        second = [beta2 * moments[2] + (1 - beta2) * g * g]
-        update = update / ((second[0] / one_minus_power(beta2, step)).sqrt() + settings.eps)
-    return [p - options["lr"] * update, m, s, *second]
+    if v is not None:
+        v = beta2 * v + (1 - beta2) * g * g
+        update = update / ((v / one_minus_power(beta2, step)).sqrt() + denominator.eps)
+    elif denominator:
+        weights = second_moment_weights(step, beta1, beta2, denominator.second_moment)
+        update = update / (second_moment(m, s, weights).sqrt() + denominator.eps)
+    return [p - options["lr"] * update, *(x for x in (m, s, v) if x is not None)]
 
 
 def assert_codes_between(moment, exact, tolerance, bits):

@@ -4,7 +4,13 @@ import numpy as np
 import torch
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.filter import bias_corrections, one_minus_power, wiener_filter
+from sgdf.filter import (
+    FilterSettings,
+    one_minus_power,
+    second_moment,
+    second_moment_weights,
+    wiener_filter,
+)
 
 OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
 
@@ -26,12 +32,28 @@ FILTER = [
     {"betas": (0.5, 0.9), "eps": 1e-2},
     {"betas": (0.0, 0.0)},
     {"eps": 0.0},
+    {"gain_eps": 1e-2},
+    {"bias_correction": False},
+    {"gain_scale": 0.1, "gain_power": 0.0},
+    {"gain_scale": 0.05, "gain_power": 0, "bias_correction": False},
+]
+#: FilterAdam without a second moment of its own.
+LEAN = [
+    {"second_moment": "derived"},
+    {"second_moment": "derived", "betas": (0.9, 0.81)},
+    {"second_moment": "derived", "betas": (0.5, 0.1), "gain_scale": 1.0, "gain_eps": 1e-3},
+    {"second_moment": "derived", "gain_scale": 0.05, "gain_power": 0.0, "weight_decay": 0.1},
+    {"second_moment": "derived", "gain_scale": 1.0, "bias_correction": False},
+    {"second_moment": "fluctuation"},
+    {"second_moment": "fluctuation", "gain_scale": 0.05, "gain_power": 0.0},
 ]
 OWN = {Momentum: [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]}
 CASES = [
     (optimizer, settings)
     for optimizer in OPTIMIZERS
-    for settings in COMMON + OWN.get(optimizer, FILTER)
+    for settings in COMMON
+    + OWN.get(optimizer, FILTER)
+    + (LEAN if optimizer in (FilterAdam, FilterAdamW) else [])
 ]
 
 
@@ -63,21 +85,27 @@ class Reference:
             self.m = settings["beta"] * self.m + settings["mu"] * g
             return self.m
         beta1, beta2 = settings["betas"]
+        of_filter = FilterSettings.of(settings)
         g_hat, self.m, self.s = wiener_filter(
             g,
             self.m,
             self.s,
-            bias_corrections(self.t, beta1, beta2, settings["correction"]),
+            of_filter.corrections(self.t),
             beta1=beta1,
             beta2=beta2,
-            eps=max(settings["eps"], np.finfo(np.float64).tiny),
+            eps=max(of_filter.eps, np.finfo(np.float64).tiny),
             gain_scale=settings["gain_scale"],
             gain_power=settings["gain_power"],
         )
         if self.kind is SGDF:
             return g_hat
-        self.v = beta2 * self.v + (1 - beta2) * g * g
-        return g_hat / (np.sqrt(self.v / one_minus_power(beta2, self.t)) + settings["eps"])
+        if settings["second_moment"] == "separate":
+            self.v = beta2 * self.v + (1 - beta2) * g * g
+            v_hat = self.v / one_minus_power(beta2, self.t)
+        else:
+            weights = second_moment_weights(self.t, beta1, beta2, settings["second_moment"])
+            v_hat = second_moment(self.m, self.s, weights)
+        return g_hat / (np.sqrt(v_hat) + settings["eps"])
 
 
 def numpy(tensor):

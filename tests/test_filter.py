@@ -195,5 +195,5 @@ def test_settings_of_a_parameter_group():
         "betas": (0.5, 0.9),
     }  # fmt: skip
     settings = FilterSettings.of(group)
-    assert settings == ((0.5, 0.9), 1e-6, 1.0, 0.5, False)
+    assert settings == ((0.5, 0.9), 1e-6, 1.0, 0.5, False, True)
     assert settings.corrections(7) == bias_corrections(7, 0.5, 0.9, correction=False)

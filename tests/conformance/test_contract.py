@@ -289,7 +289,7 @@ class TestContract(TestCase):
         problem, seen = Problem(device), []
         optimizer = optim_info.optim_cls(problem.parameters)
         problem.run(optimizer, 1)
-        key = optimizer.state_keys[0]
+        key = optimizer.moments_of(optimizer.param_groups[0])[0]
 
         def double(_, state_dict):
             state_dict = deepcopy(state_dict)

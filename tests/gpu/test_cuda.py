@@ -95,7 +95,7 @@ def test_dtype_pairings_round_once_a_step(dtype, gradients, optimizer_class):
         reference.step(numpy(p.grad))
     unit = torch.finfo(dtype).eps
     np.testing.assert_allclose(numpy(p), reference.p, rtol=steps * unit, atol=2 * steps * unit)
-    key = optimizer.state_keys[0]
+    key = optimizer.moments_of(optimizer.param_groups[0])[0]
     assert optimizer.state[p][key].dtype == torch.float32
 
 
@@ -116,7 +116,7 @@ def test_8_bit_state_is_rounded_with_the_bits_of_rounding_py(shape, dtype, optim
     )
     assert_steps_round_the_statement(optimizer, set_gradients)
     large, small = (optimizer.state[p] for p in parameters)
-    assert all(large[key].dtype in (torch.int8, torch.uint8) for key in optimizer.state_keys)
+    assert all(large[key].dtype in (torch.int8, torch.uint8) for key in optimizer.moments_of(optimizer.param_groups[0]))
     assert small["exp_avg"].dtype == torch.float32
 
 

@@ -60,7 +60,7 @@ def test_nothing_of_a_step_compiles_again(monkeypatch):
     assert cpu_library.available()
     monkeypatch.setattr(cpu_library, "_compile", never)
     for n in (1, 2, 30):
-        cpu.filter_fused(*problem([(n,)] * n), **arguments({**PLAIN, "lr": 0.1 / n}))
+        cpu.filter_fused(*problem([(n,)] * n), **arguments({**PLAIN, "lr": 0.1 / n}, 3))
 
 
 def test_what_makes_the_key(monkeypatch, tmp_path):
@@ -124,11 +124,11 @@ def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
     script.chmod(0o755)
     columns = [a + b for a, b in zip(problem([(2000,)]), eight_bit([(64, 256)]), strict=True)]
     expected = clone(columns)
-    cpu.filter_fused(*expected, **arguments(PLAIN))
+    cpu.filter_fused(*expected, **arguments(PLAIN, 3))
     monkeypatch.setenv("CXX", str(script))
     plain = cpu_library._load()
     monkeypatch.setattr(cpu_library, "library", lambda: plain)
-    cpu.filter_fused(*columns, **arguments(PLAIN))
+    cpu.filter_fused(*columns, **arguments(PLAIN, 3))
     for column, other in zip(columns, expected, strict=True):
         for a, b in zip(column, other, strict=True):
             assert_bits(a, b)
@@ -155,7 +155,7 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
     assert "foreach" in str(warning.message)
     assert warning.filename == __file__
     with pytest.raises(RuntimeError, match="not available"):
-        cpu.filter_fused(*problem([(3,)]), **arguments(PLAIN))
+        cpu.filter_fused(*problem([(3,)]), **arguments(PLAIN, 3))
 
 
 def test_a_process_without_a_compiler(tmp_path):

@@ -110,7 +110,7 @@ def test_layouts_and_sizes(optimizer, path):
     assert_close(parameters, references, rtol=1e-5, atol=1e-5)
     assert [p.stride() for p in parameters] == layouts
     first = optimizer.state[parameters[0]]
-    for key in optimizer.state_keys:
+    for key in optimizer.moments_of(optimizer.param_groups[0]):
         assert first[key].is_contiguous(memory_format=torch.channels_last)
 
 

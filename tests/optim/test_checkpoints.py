@@ -32,7 +32,7 @@ def parameters(optimizer):
 
 
 def moments(optimizer):
-    return [state[key] for state in optimizer.state.values() for key in optimizer.state_keys]
+    return [state[key] for state in optimizer.state.values() for key in optimizer.moments_of(optimizer.param_groups[0])]
 
 
 def saved(optimizer):

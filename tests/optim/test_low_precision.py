@@ -197,14 +197,14 @@ def test_checkpoints_convert_both_ways(other):
 
     state = eight.state[params[0]]
     before = {
-        key: dequantize(Quantized(state[key], state[f"{key}_scale"])) for key in eight.state_keys
+        key: dequantize(Quantized(state[key], state[f"{key}_scale"])) for key in eight.moments_of(eight.param_groups[0])
     }
     wide.load_state_dict(saved(eight))
     p = wide.param_groups[0]["params"][0]
     for key, value in before.items():
         assert wide.state[p][key].dtype == (other or torch.float32)
         torch.testing.assert_close(wide.state[p][key].float(), value, rtol=4e-3, atol=0)
-    assert set(wide.state[p]) == {"step", *wide.state_keys}
+    assert set(wide.state[p]) == {"step", *wide.moments_of(wide.param_groups[0])}
 
     eight.load_state_dict(saved(wide))
     state = eight.state[params[0]]

@@ -22,8 +22,9 @@ constexpr int BLOCK = 256;                // quantized.BLOCK
 constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work for one thread
 
 enum Dtype { F32, F64, BF16, F16, I8, U8 }; // cpu.DTYPES
-enum Kind { MOMENTUM, FILTER, ADAM };
-enum Power { ONE, ROOT, ANY };
+enum Kind { MOMENTUM, FILTER, ESTIMATE };         // cpu.py; ESTIMATE: g^ in the place of p
+enum Second { NONE, SEPARATE, FROM_M_AND_S };     // cpu.SECOND
+enum Gain { K, ROOT_OF_K, POWER_OF_K, CONSTANT };
 
 // rounding.py
 constexpr std::uint32_t GOLDEN = 0x9E3779B9u;
@@ -31,7 +32,7 @@ constexpr std::uint32_t FOR_PARAMETER = 0, FOR_MOMENTS = 0x85EBCA6Bu,
                         FOR_SECOND_MOMENT = 0xC2B2AE35u;
 
 struct Row { // as cpu.py packs it
-    std::uint64_t p, g, moment[3], scale[3];
+    std::uint64_t p, g, moment[3], scale[3]; // m, s, v; 0 for one that is not kept
     std::uint64_t numel;
     std::uint64_t length; // of a row of the tensor, for the blocks of 8-bit moments; else 0
     std::uint64_t dtypes; // of p, g and the moments, four bits each
@@ -40,13 +41,14 @@ struct Row { // as cpu.py packs it
     Dtype dtype(int column) const { return Dtype(dtypes >> (4 * column) & 15); }
 };
 
-struct Corrections { // filter.Corrections, and 1 - b2^t for Adam's second moment
-    double trend, fluctuation, second;
+struct Corrections { // filter.Corrections, 1 - b2^t for a separate v, filter.SecondMomentWeights
+    double trend, fluctuation, second, of_m, of_s;
 };
 
-struct Settings {
-    double lr, beta1, beta2, eps, weight_decay, gain_scale, gain_power, grad_scale;
-    double decoupled, maximize, stochastic; // 0 or 1; of one type, the struct is an array
+struct Settings { // of one type: for cpu.py the struct is an array
+    double lr, beta1, beta2, gain_eps, adam_eps, weight_decay, gain_scale, gain_power, grad_scale;
+    double second;                          // enum Second
+    double decoupled, maximize, stochastic; // 0 or 1
 };
 
 template <class To, class From> inline To bits(From x) {
@@ -229,51 +231,79 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
 
 template <class T> struct Scalars {
     T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
-    T trend, fluctuation, second;
+    T trend, fluctuation, second, of_m, of_s;
 
     Scalars(const Settings &o, const Corrections &c)
         : lr(T(o.lr)), shrink(T(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
           decay(T(o.weight_decay)), beta1(T(o.beta1)), rest1(T(1 - o.beta1)),
           beta2(T(o.beta2)), rest2(T(1 - o.beta2)),
-          gain_eps(T(std::max(o.eps, double(std::numeric_limits<T>::min())))),
-          adam_eps(T(o.eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
-          trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)) {}
+          gain_eps(T(std::max(o.gain_eps, double(std::numeric_limits<T>::min())))),
+          adam_eps(T(o.adam_eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
+          trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)),
+          of_m(T(c.of_m)), of_s(T(c.of_s)) {}
 };
 
-// filter.wiener_filter and the update of p. Weight decay in the gradient is a separate case,
-// because 0 times an infinite weight is not 0; in a separate loop it would cost a fifth of the step.
-template <class T, bool adam, bool coupled, Power power>
+// arithmetic.LARGEST_VARIANCE
+template <class T> constexpr T LARGEST = T(std::is_same<T, float>::value ? 0x1p126 : 0x1p1022);
+
+// filter.wiener_filter and the update of p; in an ESTIMATE, p is the gradient and becomes g^.
+// Weight decay in the gradient is a separate case, because 0 times an infinite weight is not 0; in
+// a separate loop it would cost a fifth of the step.
+template <class T, Kind kind, Second second, Gain gain_kind, bool coupled>
 void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restrict gs,
             T *__restrict ms, T *__restrict ss, T *__restrict vs) {
     const Scalars<T> k = scalars; // a copy no store can alias
+    constexpr bool keeps_s = gain_kind != CONSTANT || second == FROM_M_AND_S;
     for (int i = 0; i < n; i++) {
-        T g = coupled ? gs[i] + k.decay * ps[i] : gs[i];
-        T m = k.beta1 * ms[i] + k.rest1 * g;
-        T s = k.beta2 * ss[i] + k.rest2 * (g - m) * (g - m);
-        T m_hat = m / k.trend;
-        T s_hat = s * k.fluctuation;
-        T residual = g - m_hat;
-        T gain = s_hat / (s_hat + residual * residual + k.gain_eps);
-        if (power == ROOT)
-            gain = std::sqrt(gain);
-        if (power == ANY)
-            gain = std::pow(gain, k.gain_power);
-        T update = m_hat + k.gain_scale * gain * residual;
+        T g = kind == ESTIMATE ? ps[i] : coupled ? gs[i] + k.decay * ps[i] : gs[i];
+        T m = k.beta1 * ms[i] + k.rest1 * g, s = 0;
         ms[i] = m;
-        ss[i] = s;
-        if (adam) {
+        if constexpr (keeps_s) {
+            s = k.beta2 * ss[i] + k.rest2 * (g - m) * (g - m);
+            s = s > LARGEST<T> ? LARGEST<T> : s; // NaN stays NaN
+            ss[i] = s;
+        }
+        T m_hat = m / k.trend;
+        T residual = g - m_hat;
+        T update;
+        if constexpr (gain_kind == CONSTANT) {
+            update = m_hat + k.gain_scale * residual;
+        } else {
+            T s_hat = s * k.fluctuation;
+            T gain = s_hat / (s_hat + residual * residual + k.gain_eps);
+            if (gain_kind == ROOT_OF_K)
+                gain = std::sqrt(gain);
+            if (gain_kind == POWER_OF_K)
+                gain = std::pow(gain, k.gain_power);
+            update = m_hat + k.gain_scale * gain * residual;
+        }
+        if constexpr (second == SEPARATE) {
             T v = k.beta2 * vs[i] + k.rest2 * g * g;
             vs[i] = v;
             update = update / (std::sqrt(v / k.second) + k.adam_eps);
         }
-        ps[i] = k.shrink * ps[i] - k.lr * update;
+        if constexpr (second == FROM_M_AND_S)
+            update = update / (std::sqrt(k.of_m * m * m + k.of_s * s) + k.adam_eps);
+        ps[i] = kind == ESTIMATE ? update : k.shrink * ps[i] - k.lr * update;
     }
 }
 
-template <class T, bool adam> auto chosen(bool coupled, double power) {
-    return power == 1     ? (coupled ? filter<T, adam, true, ONE> : filter<T, adam, false, ONE>)
-           : power == 0.5 ? (coupled ? filter<T, adam, true, ROOT> : filter<T, adam, false, ROOT>)
-                          : (coupled ? filter<T, adam, true, ANY> : filter<T, adam, false, ANY>);
+template <class T>
+using Step = void (*)(const Scalars<T> &, int, T *, const T *, T *, T *, T *);
+
+template <class T, Kind kind, Second second, bool coupled> Step<T> with_gain(double power) {
+    return power == 1     ? filter<T, kind, second, K, coupled>
+           : power == 0.5 ? filter<T, kind, second, ROOT_OF_K, coupled>
+           : power == 0   ? filter<T, kind, second, CONSTANT, coupled>
+                          : filter<T, kind, second, POWER_OF_K, coupled>;
+}
+
+template <class T, bool coupled> Step<T> chosen(Kind kind, const Settings &o) {
+    if (kind == ESTIMATE)
+        return with_gain<T, ESTIMATE, NONE, false>(o.gain_power);
+    return o.second == NONE       ? with_gain<T, FILTER, NONE, coupled>(o.gain_power)
+           : o.second == SEPARATE ? with_gain<T, FILTER, SEPARATE, coupled>(o.gain_power)
+                                  : with_gain<T, FILTER, FROM_M_AND_S, coupled>(o.gain_power);
 }
 
 template <class T, bool coupled>
@@ -311,14 +341,12 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
           std::int64_t first, std::int64_t last) {
     alignas(64) T p_buffer[TILE], g_buffer[TILE], buffers[3][TILE];
     const Scalars<T> scalars(o, corrections);
-    const int moments = kind == MOMENTUM ? 1 : kind == FILTER ? 2 : 3;
     const std::int64_t numel = std::int64_t(row.numel);
     const std::int64_t length = row.length ? std::int64_t(row.length) : numel;
     const int size = row.length ? BLOCK : TILE;
     const std::int64_t per_row = (length + size - 1) / size;
     const bool coupled = o.weight_decay != 0 && !o.decoupled;
-    const auto filter_step = kind == ADAM ? chosen<T, true>(coupled, o.gain_power)
-                                          : chosen<T, false>(coupled, o.gain_power);
+    const Step<T> filter_step = coupled ? chosen<T, true>(kind, o) : chosen<T, false>(kind, o);
     const std::uint32_t key = std::uint32_t(row.key);
 
     Tile<T> tile;
@@ -328,11 +356,13 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
         tile.n = int(std::min<std::int64_t>(size, length - within));
 
         T *p = load(row.dtype(0), row.p, 0, tile, p_buffer);
-        const T *raw = load(row.dtype(1), row.g, 0, tile, g_buffer);
-        const T *g = gradient(o, tile.n, raw, g_buffer);
+        const T *g = nullptr;
+        if (kind != ESTIMATE)
+            g = gradient(o, tile.n, load(row.dtype(1), row.g, 0, tile, g_buffer), g_buffer);
         T *x[3] = {nullptr, nullptr, nullptr};
-        for (int j = 0; j < moments; j++)
-            x[j] = load(row.dtype(2 + j), row.moment[j], row.scale[j], tile, buffers[j]);
+        for (int j = 0; j < 3; j++)
+            if (row.moment[j])
+                x[j] = load(row.dtype(2 + j), row.moment[j], row.scale[j], tile, buffers[j]);
 
         if (kind == MOMENTUM)
             (coupled ? momentum<T, true> : momentum<T, false>)(scalars, tile.n, p, g, x[0]);
@@ -341,12 +371,13 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
 
         if (row.length) {
             random_bits(tile.random[0], tile.start, tile.n, key ^ FOR_MOMENTS);
-            if (moments > 2)
+            if (x[2])
                 random_bits(tile.random[1], tile.start, tile.n, key ^ FOR_SECOND_MOMENT);
         }
-        for (int j = 0; j < moments; j++)
-            store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j],
-                  tile.random[j == 2], j == 1 ? 12 : 0);
+        for (int j = 0; j < 3; j++)
+            if (x[j])
+                store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j],
+                      tile.random[j == 2], j == 1 ? 12 : 0);
         if (o.stochastic && row.dtype(0) == BF16) {
             std::uint32_t random[TILE];
             random_bits(random, tile.start, tile.n, key ^ FOR_PARAMETER);

@@ -6,15 +6,15 @@ other exception is updated by `loop`.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgdf.filter import FilterSettings, one_minus_power
+from sgdf.filter import Denominator, FilterSettings, one_minus_power, second_moment_weights
 from sgdf.kernels import cpu_library, loop
-from sgdf.kernels.arithmetic import Moment, Scalar, compute_dtype, increment
+from sgdf.kernels.arithmetic import Moment, Scalar, columns_of, compute_dtype, increment
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import GOLDEN, step_key, tensor_seed
 
@@ -25,7 +25,9 @@ DTYPES = {  # the enum of cpu.cpp
     torch.float16: 3,
 }
 SIGNED, UNSIGNED = 4, 5
-MOMENTUM, FILTER, ADAM = range(3)
+MOMENTUM, FILTER, ESTIMATE = range(3)
+CORRECTIONS = 5  # numbers in a `Corrections` of cpu.cpp
+SECOND = {None: 0, "separate": 1, "derived": 2, "fluctuation": 2}
 
 
 def suits(params: Sequence[Tensor]) -> bool:
@@ -42,11 +44,9 @@ def filter_fused(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Moment],
-    exp_vars: Sequence[Moment],
-    exp_avg_sqs: Sequence[Moment] = (),
-    *,
+    *moments: Sequence[Moment],
     settings: FilterSettings,
+    denominator: Denominator | None = None,
     lr: Scalar,
     weight_decay: float,
     decoupled_weight_decay: bool,
@@ -56,24 +56,24 @@ def filter_fused(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
 ) -> None:
-    """One step of SGDF or, with second moments, FilterAdam."""
+    """One step of SGDF or, with a denominator, FilterAdam."""
     if found_inf is not None and found_inf.item():
         return
-    moments = [exp_avgs, exp_vars] + ([exp_avg_sqs] if exp_avg_sqs else [])
-    rows = _Rows(params, grads, moments)
+    rows = _Rows(params, grads, columns_of(moments, settings, denominator))
     times = _advance([steps[i] for i in rows.indices])
     if stochastic_rounding or rows.quantized:
-        rows.set_keys(
-            step_key(tensor_seed(rounding_seed, i), int(t))
-            for i, t in zip(rows.indices, times, strict=True)
-        )
-    (beta1, beta2), eps, gain_scale, gain_power, _ = settings
-    numbers = [beta1, beta2, eps, weight_decay, gain_scale, gain_power, _value(grad_scale)]
-    flags = [decoupled_weight_decay, maximize, stochastic_rounding]
+        rows.set_keys(rounding_seed, times)
     rows.step(
-        ADAM if exp_avg_sqs else FILTER,
-        _corrections(times, settings),
-        array("d", [float(lr), *numbers, *flags]),
+        FILTER,
+        _corrections(times, settings, denominator),
+        _numbers(
+            settings,
+            denominator,
+            lr=float(lr),
+            weight_decay=weight_decay,
+            grad_scale=_value(grad_scale),
+            flags=(decoupled_weight_decay, maximize, stochastic_rounding),
+        ),
     )
     for i in rows.others:
         loop.filter_loop(
@@ -82,6 +82,7 @@ def filter_fused(
             [steps[i]],
             *([column[i]] for column in moments),
             settings=settings,
+            denominator=denominator,
             lr=lr,
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
@@ -91,6 +92,29 @@ def filter_fused(
             stochastic_rounding=stochastic_rounding,
             # The loop sees it as tensor 0 of a list; it has to draw the bits of tensor i.
             rounding_seed=rounding_seed + i * GOLDEN,
+        )
+
+
+def estimate_fused(
+    grads: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    *moments: Sequence[Moment],
+    settings: FilterSettings,
+    rounding_seed: int = 0,
+) -> None:
+    """The filter alone: overwrite every gradient with its estimate g^."""
+    rows = _Rows(grads, grads, columns_of(moments, settings, None))
+    times = _advance([steps[i] for i in rows.indices])
+    if rows.quantized:
+        rows.set_keys(rounding_seed, times)
+    rows.step(ESTIMATE, _corrections(times, settings, None), _numbers(settings, None))
+    for i in rows.others:
+        loop.estimate_loop(
+            [grads[i]],
+            [steps[i]],
+            *([column[i]] for column in moments),
+            settings=settings,
+            rounding_seed=rounding_seed + i * GOLDEN,  # as in filter_fused
         )
 
 
@@ -111,10 +135,17 @@ def momentum_fused(
     """One step of Momentum."""
     if found_inf is not None and found_inf.item():
         return
-    rows = _Rows(params, grads, [buffers])
-    numbers = [beta, 0, 0, weight_decay, mu, 1, _value(grad_scale)]  # in the filter's order
-    settings = array("d", [float(lr), *numbers, decoupled_weight_decay, maximize, False])
-    rows.step(MOMENTUM, array("d", [0.0] * 3 * len(rows.indices)), settings)
+    rows = _Rows(params, grads, [buffers, None, None])
+    numbers = _numbers(
+        FilterSettings(betas=(beta, 0), gain_scale=mu),
+        None,
+        lr=float(lr),
+        weight_decay=weight_decay,
+        grad_scale=_value(grad_scale),
+        flags=(decoupled_weight_decay, maximize, False),
+    )
+    no_corrections = array("d", [0.0] * CORRECTIONS * len(rows.indices))
+    rows.step(MOMENTUM, no_corrections, numbers)
     for i in rows.others:
         loop.momentum_loop(
             [params[i]],
@@ -136,13 +167,35 @@ def _advance(counters: list[Tensor]) -> list[float]:
     return [step.item() for step in counters]
 
 
-def _corrections(times: list[float], settings: FilterSettings) -> "array[float]":
+def _numbers(
+    settings: FilterSettings,
+    denominator: Denominator | None,
+    *,
+    lr: float = 0.0,
+    weight_decay: float = 0.0,
+    grad_scale: float = 1.0,
+    flags: tuple[bool, bool, bool] = (False, False, False),
+) -> "array[float]":
+    """`Settings` of cpu.cpp; the flags are decoupled, maximize and stochastic."""
+    (beta1, beta2), gain_eps, gain_scale, gain_power, *_ = settings
+    kind, adam_eps = denominator or (None, 0.0)
+    numbers = [lr, beta1, beta2, gain_eps, adam_eps, weight_decay, gain_scale, gain_power]
+    return array("d", [*numbers, grad_scale, SECOND[kind], *flags])
+
+
+def _corrections(
+    times: list[float], settings: FilterSettings, denominator: Denominator | None
+) -> "array[float]":
     """`Corrections` of cpu.cpp for every row."""
     by_step: dict[float, tuple[float, ...]] = {}  # most often all tensors are at one step
     corrections = array("d")
     for t in times:
         if t not in by_step:
-            by_step[t] = (*settings.corrections(t), one_minus_power(settings.betas[1], t))
+            weights: tuple[float, float] = (0.0, 0.0)
+            if denominator is not None and denominator.second_moment != "separate":
+                weights = second_moment_weights(t, *settings.betas, denominator.second_moment)
+            second = one_minus_power(settings.betas[1], t)
+            by_step[t] = (*settings.corrections(t), second, *weights)
         corrections.extend(by_step[t])
     return corrections
 
@@ -168,7 +221,7 @@ class _Rows:
         self,
         params: Sequence[Tensor],
         grads: Sequence[Tensor],
-        moments: Sequence[Sequence[Moment]],
+        moments: Sequence[Sequence[Moment] | None],  # m, s, v; None for one that is not kept
     ) -> None:
         self.indices: list[int] = []
         self.others: list[int] = []
@@ -176,8 +229,8 @@ class _Rows:
         self.alive: list[Tensor] = []  # all that the table points to
         self.written: list[Tensor] = []
         self.table: list[int] = []
-        for i, (param, grad, *state) in enumerate(zip(params, grads, *moments, strict=True)):
-            row = self._row(param, grad, state)
+        for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+            row = self._row(param, grad, [column and column[i] for column in moments])
             if row is None:
                 self.others.append(i)
             else:
@@ -189,7 +242,7 @@ class _Rows:
         p, g = param, grad.resolve_neg()
         if p.is_complex():
             p, g = torch.view_as_real(p), torch.view_as_real(g.resolve_conj())
-            state = [torch.view_as_real(m) for m in state]
+            state = [m if m is None else torch.view_as_real(m) for m in state]
         dtypes = [DTYPES.get(p.dtype), DTYPES.get(g.dtype)]
         if g.shape != p.shape or not (p.is_contiguous() or dense(p)):
             return None
@@ -197,6 +250,10 @@ class _Rows:
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
         addresses, scales, length = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0
         for k, moment in enumerate(state):
+            if moment is None:
+                addresses.append(0)
+                dtypes.append(0)
+                continue
             if isinstance(moment, Quantized):
                 codes, scale = moment
                 if not _in_rows(p, codes, scale):
@@ -219,12 +276,13 @@ class _Rows:
                 return None
             packed |= dtype << 4 * k
         self.alive += [p, g]
-        addresses += [0] * (5 - len(addresses))
         return [*addresses, *scales, p.numel(), length, packed, 0]
 
-    def set_keys(self, keys: Iterable[int]) -> None:
+    def set_keys(self, seed: int, times: list[float]) -> None:
         """Set the key of the random bits of every row."""
-        self.table[self.WIDTH - 1 :: self.WIDTH] = keys
+        self.table[self.WIDTH - 1 :: self.WIDTH] = [
+            step_key(tensor_seed(seed, i), int(t)) for i, t in zip(self.indices, times, strict=True)
+        ]
 
     def step(self, kind: int, corrections: "array[float]", settings: "array[float]") -> None:
         if not self.indices:

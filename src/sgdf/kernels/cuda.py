@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgdf.filter import FilterSettings
+from sgdf.filter import Denominator, FilterSettings
 from sgdf.kernels import loop
 from sgdf.kernels.arithmetic import Moment, Scalar, positive_eps
 from sgdf.kernels.plan import BLOCK, BLOCKS, Launch, Plan, triton_dtype
 from sgdf.kernels.rounding import GOLDEN
 
+#: Constants of triton_filter.py, by `gain_power` (any other: 2) and by second moment.
+GAIN = {1: 0, 0.5: 1, 0: 3}
+SECOND = {None: 0, "separate": 1, "derived": 2, "fluctuation": 3}
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -42,12 +45,10 @@ def filter_fused(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     steps: Sequence[Tensor],
-    exp_avgs: Sequence[Moment],
-    exp_vars: Sequence[Moment],
-    exp_avg_sqs: Sequence[Moment] = (),
-    *,
+    *moments: Sequence[Moment],
     plan: Plan,
     settings: FilterSettings,
+    denominator: Denominator | None = None,
     lr: Scalar,
     weight_decay: float,
     decoupled_weight_decay: bool,
@@ -57,26 +58,18 @@ def filter_fused(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
 ) -> None:
-    """One step of SGDF or, with second moments, FilterAdam; `plan` was made for these columns."""
-    from sgdf.kernels import triton_filter as device
-
-    moments = [exp_avgs, exp_vars] + ([exp_avg_sqs] if exp_avg_sqs else [])
-    of_filter = {**_filter_arguments(settings), "ADAM": len(moments) == 3}
+    """One step of SGDF or, with a denominator, FilterAdam; the plan was made for these columns."""
+    of_filter = _filter_arguments(settings, denominator)
     plan.advance(found_inf)
     for launch in plan.launches:
-        arguments = {
-            **_table_arguments(launch),
+        _launch_filter(
+            launch,
             **_descent_arguments(launch, lr, weight_decay, decoupled_weight_decay, maximize),
             **_scaler_arguments(launch, grad_scale, found_inf),
             **of_filter,
-            "STOCHASTIC": stochastic_rounding and launch.p_dtype == torch.bfloat16,
-        }
-        if launch.quantized:
-            arguments |= {"WHOLE_ROWS": launch.whole_rows, "BLOCKS": BLOCKS, "num_warps": 1}
-            device.filter_kernel_8bit[(launch.blocks,)](**arguments)
-        else:
-            arguments |= {"S": launch.s_dtype, "BLOCK": BLOCK, "num_warps": 4}
-            device.filter_kernel[(launch.blocks,)](**arguments)
+            ESTIMATE=False,
+            STOCHASTIC=stochastic_rounding and launch.p_dtype == torch.bfloat16,
+        )
     for i in plan.strided if not _skipped(found_inf) else ():
         loop.filter_loop(
             [params[i]],
@@ -84,6 +77,7 @@ def filter_fused(
             [steps[i]],
             *([column[i]] for column in moments),
             settings=settings,
+            denominator=denominator,
             lr=lr,
             weight_decay=weight_decay,
             decoupled_weight_decay=decoupled_weight_decay,
@@ -94,6 +88,52 @@ def filter_fused(
             # The loop sees it as tensor 0 of a list; it has to draw the bits of tensor i.
             rounding_seed=rounding_seed + i * GOLDEN,
         )
+
+
+def estimate_fused(
+    grads: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    *moments: Sequence[Moment],
+    plan: Plan,
+    settings: FilterSettings,
+    rounding_seed: int = 0,
+    found_inf: Tensor | None = None,
+) -> None:
+    """The filter alone: overwrite every gradient with its estimate g^."""
+    of_filter = _filter_arguments(settings, None)
+    plan.advance(found_inf)
+    for launch in plan.launches:
+        _launch_filter(
+            launch,
+            **_descent_arguments(launch, 0.0, 0.0, False, False),
+            **_scaler_arguments(launch, None, found_inf),
+            **of_filter,
+            ESTIMATE=True,
+            STOCHASTIC=False,
+        )
+        for i, copy in zip(launch.indices, launch.copies, strict=False):  # none, or one for each
+            if copy is not grads[i]:
+                grads[i].copy_(copy)
+    for i in plan.strided if not _skipped(found_inf) else ():
+        loop.estimate_loop(
+            [grads[i]],
+            [steps[i]],
+            *([column[i]] for column in moments),
+            settings=settings,
+            rounding_seed=rounding_seed + i * GOLDEN,  # as in filter_fused
+        )
+
+
+def _launch_filter(launch: Launch, **arguments: Any) -> None:
+    from sgdf.kernels import triton_filter as device
+
+    arguments |= _table_arguments(launch)
+    if launch.quantized:
+        arguments |= {"WHOLE_ROWS": launch.whole_rows, "BLOCKS": BLOCKS, "num_warps": 1}
+        device.filter_kernel_8bit[(launch.blocks,)](**arguments)
+    else:
+        arguments |= {"S": launch.s_dtype, "BLOCK": BLOCK, "num_warps": 4}
+        device.filter_kernel[(launch.blocks,)](**arguments)
 
 
 def momentum_fused(
@@ -150,23 +190,45 @@ def _unscaled(grads: list[Tensor], scale: Tensor | None) -> list[Tensor]:
 # --- the arguments of a launch ----------------------------------------------------------------
 
 
-def _filter_arguments(settings: FilterSettings) -> dict[str, Any]:
-    (beta1, beta2), eps, gain_scale, gain_power, correction = settings
+def _filter_arguments(
+    settings: FilterSettings, denominator: Denominator | None
+) -> dict[str, Any]:
+    beta1, beta2 = settings.betas
+    kind, adam_eps = denominator or (None, 0.0)
     return {
-        "log_beta1": math.log(beta1) if beta1 > 0 else -math.inf,
-        "log_beta2": math.log(beta2) if beta2 > 0 else -math.inf,
+        "log_beta1": _log(beta1),
+        "log_beta2": _log(beta2),
+        **_geometric_arguments(beta1, beta2),
         "factor": (1 - beta1) / (1 + beta1),
         "beta1": beta1,
         "beta2": beta2,
         "rest1": 1 - beta1,
         "rest2": 1 - beta2,
-        "eps": positive_eps(eps, torch.float32),
-        "adam_eps": eps,
-        "scale": gain_scale,
-        "power": gain_power,
-        "POWER": {1: 0, 0.5: 1}.get(gain_power, 2),
-        "CORRECTION": correction,
+        "gain_eps": positive_eps(settings.eps, torch.float32),
+        "adam_eps": adam_eps,
+        "scale": settings.gain_scale,
+        "power": settings.gain_power,
+        "GAIN": GAIN.get(settings.gain_power, 2),
+        "SECOND": SECOND[kind],
+        "CORRECTION": settings.correction,
+        "BIAS_CORRECTION": settings.bias_correction,
     }
+
+
+def _geometric_arguments(beta1: float, beta2: float) -> dict[str, float]:
+    """Of the geometric sum in `filter.second_moment_weights`, whose factors are b2 and b1^2."""
+    high, low = max(beta2, beta1 * beta1), min(beta2, beta1 * beta1)
+    log_ratio = _log(low / high) if high else -math.inf
+    log_ratio = min(log_ratio, -1e-7)  # of equal factors: the sum's relative error is t * 5e-8
+    return {
+        "log_high": _log(high),
+        "log_ratio": log_ratio,
+        "inverse_gap": -1 / math.expm1(log_ratio),
+    }
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
 
 
 def _table_arguments(launch: Launch) -> dict[str, Any]:

@@ -14,12 +14,20 @@ NUMEL: tl.constexpr = tl.constexpr(0)
 FIRST_BLOCK: tl.constexpr = tl.constexpr(1)
 PARAM: tl.constexpr = tl.constexpr(2)
 STEP: tl.constexpr = tl.constexpr(3)
-MOMENTS: tl.constexpr = tl.constexpr(4)  # exp_avg, exp_var, exp_avg_sq
+MOMENTS: tl.constexpr = tl.constexpr(4)  # those that are kept of exp_avg, exp_var, exp_avg_sq
 SCALES: tl.constexpr = tl.constexpr(7)  # of the same, where they are 8-bit
 ROW_LENGTH: tl.constexpr = tl.constexpr(10)
 SEED: tl.constexpr = tl.constexpr(11)
 TABLE_ROWS = 12
 
+# What a gain and a second moment are made from: cuda.GAIN and cuda.SECOND.
+ROOT_OF_K: tl.constexpr = tl.constexpr(1)
+POWER_OF_K: tl.constexpr = tl.constexpr(2)
+CONSTANT: tl.constexpr = tl.constexpr(3)
+SEPARATE: tl.constexpr = tl.constexpr(1)
+DERIVED: tl.constexpr = tl.constexpr(2)
+
+LARGEST: tl.constexpr = tl.constexpr(2.0**126)  # arithmetic.LARGEST_VARIANCE
 QUANTUM: tl.constexpr = tl.constexpr(256)  # elements per 8-bit block, as in quantized.py
 
 
@@ -130,33 +138,97 @@ def decayed(
 
 
 @triton.jit
-def filtered(
+def corrections(
+    t, log_beta1, log_beta2, factor, CORRECTION: tl.constexpr, BIAS_CORRECTION: tl.constexpr
+):
+    """1 / trend and fluctuation of `sgdf.filter.Corrections`, and 1 / (1 - b2^t)."""
+    inverse_trend = 1.0 / one_minus_power(log_beta1, t) if BIAS_CORRECTION else 1.0
+    inverse_second = 1.0 / one_minus_power(log_beta2, t)
+    fluctuation = factor * one_minus_power(2.0 * log_beta1, t) if CORRECTION else 1.0
+    return inverse_trend, fluctuation * inverse_second, inverse_second
+
+
+@triton.jit
+def second_moment_weights(
+    t,
+    log_beta1,
+    log_beta2,
+    beta1,
+    rest1,
+    rest2,
+    log_high,
+    log_ratio,
+    inverse_gap,
+    SECOND: tl.constexpr,
+):
+    """`sgdf.filter.second_moment_weights`; high and ratio are those of its geometric sum."""
+    inverse_second = 1.0 / one_minus_power(log_beta2, t)
+    if SECOND == DERIVED:
+        first = tl.where(t == 1.0, 1.0, 0.0)
+        one_minus_b1 = one_minus_power(log_beta1, t)
+        p = one_minus_b1 / rest1
+        q = one_minus_power(log_beta2, t) / rest2
+        s = tl.exp(log_high * (t - 1.0)) * one_minus_power(log_ratio, t) * inverse_gap
+        common = p * q - s + first
+        of_m = (p * (q - s) / common + first) / (one_minus_b1 * one_minus_b1)
+        of_s = one_minus_power(log_beta1, t - 1.0) / (rest1 * beta1 * rest2 * common)
+    else:
+        of_m = 0.0 * inverse_second
+        of_s = inverse_second
+    return of_m, of_s
+
+
+@triton.jit
+def updated(
     g,
     m,
     s,
+    v,
     inverse_trend,
     fluctuation,
-    eps,
+    inverse_second,
+    of_m,
+    of_s,
+    beta1,
+    beta2,
+    rest1,
+    rest2,
+    gain_eps,
+    adam_eps,
     scale,
     power,
-    POWER: tl.constexpr,
+    GAIN: tl.constexpr,
+    SECOND: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """g^ from moments already updated: the second half of `sgdf.filter.wiener_filter`."""
+    """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
+    m = beta1 * m + rest1 * g
+    if (GAIN != CONSTANT) or (SECOND > SEPARATE):
+        s = beta2 * s + rest2 * (g - m) * (g - m)
+        s = tl.where(s > LARGEST, LARGEST, s)  # NaN stays NaN
     m_hat = m * inverse_trend
-    s_hat = s * fluctuation
     residual = g - m_hat
-    denominator = s_hat + residual * residual + eps
-    if EXACT:
-        gain = s_hat / denominator
-    else:  # to 22 bits, where the state has 4: a third of the division's instructions
-        root = tl.rsqrt(denominator)
-        gain = tl.minimum(s_hat * (root * root), 1.0)
-    if POWER == 1:
-        gain = tl.sqrt(gain)
-    elif POWER == 2:
-        gain = tl.exp2(power * tl.log2(gain))
-    return m_hat + scale * gain * residual
+    if GAIN == CONSTANT:
+        update = m_hat + scale * residual
+    else:
+        s_hat = s * fluctuation
+        denominator = s_hat + residual * residual + gain_eps
+        if EXACT:
+            gain = s_hat / denominator
+        else:  # to 22 bits, where the state has 4: a third of the division's instructions
+            root = tl.rsqrt(denominator)
+            gain = tl.minimum(s_hat * (root * root), 1.0)
+        if GAIN == ROOT_OF_K:
+            gain = tl.sqrt(gain)
+        elif GAIN == POWER_OF_K:
+            gain = tl.exp2(power * tl.log2(gain))
+        update = m_hat + scale * gain * residual
+    if SECOND == SEPARATE:
+        v = beta2 * v + rest2 * g * g
+        update = update / (tl.sqrt(v * inverse_second) + adam_eps)
+    elif SECOND > SEPARATE:
+        update = update / (tl.sqrt(of_m * m * m + of_s * s) + adam_eps)
+    return update, m, s, v
 
 
 @triton.jit
@@ -171,6 +243,8 @@ def filter_piece(
     inverse_trend,
     fluctuation,
     inverse_second,
+    of_m,
+    of_s,
     key,
     lr,
     inverse_scale,
@@ -179,12 +253,13 @@ def filter_piece(
     beta2,
     rest1,
     rest2,
-    eps,
+    gain_eps,
     adam_eps,
     scale,
     power,
-    ADAM: tl.constexpr,
-    POWER: tl.constexpr,
+    ESTIMATE: tl.constexpr,
+    GAIN: tl.constexpr,
+    SECOND: tl.constexpr,
     DECAY: tl.constexpr,
     DECOUPLED: tl.constexpr,
     MAXIMIZE: tl.constexpr,
@@ -192,20 +267,29 @@ def filter_piece(
     STOCHASTIC: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    p, g = read(p_at, mask, MASKED), read(g_at, mask, MASKED)
-    m, s = read(m_at, mask, MASKED), read(s_at, mask, MASKED)
-    p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
-    m = beta1 * m + rest1 * g
-    s = beta2 * s + rest2 * (g - m) * (g - m)
-    update = filtered(g, m, s, inverse_trend, fluctuation, eps, scale, power, POWER, True)
-    if ADAM:
+    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
+    g, m = read(g_at, mask, MASKED), read(m_at, mask, MASKED)
+    p, s, v = g, g, g
+    if not ESTIMATE:
+        p = read(p_at, mask, MASKED)
+        p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
+    if KEEPS_S:
+        s = read(s_at, mask, MASKED)
+    if SECOND == SEPARATE:
         v = read(v_at, mask, MASKED)
-        v = beta2 * v + rest2 * g * g
-        update = update / (tl.sqrt(v * inverse_second) + adam_eps)
-        write(v_at, v, mask, MASKED)
+    update, m, s, v = updated(
+        g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2, rest1,
+        rest2, gain_eps, adam_eps, scale, power, GAIN, SECOND, True,
+    )  # fmt: skip
     write(m_at, m, mask, MASKED)
-    write(s_at, s, mask, MASKED)
-    store_param(p_at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
+    if KEEPS_S:
+        write(s_at, s, mask, MASKED)
+    if SECOND == SEPARATE:
+        write(v_at, v, mask, MASKED)
+    if ESTIMATE:
+        write(g_at, update, mask, MASKED)
+    else:
+        store_param(p_at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
 
 
 @triton.jit
@@ -221,21 +305,26 @@ def filter_kernel(
     weight_decay,
     log_beta1,
     log_beta2,
+    log_high,
+    log_ratio,
+    inverse_gap,
     factor,
     beta1,
     beta2,
     rest1,
     rest2,
-    eps,
+    gain_eps,
     adam_eps,
     scale,
     power,
     P: tl.constexpr,
     G: tl.constexpr,
     S: tl.constexpr,
-    ADAM: tl.constexpr,
-    POWER: tl.constexpr,
+    ESTIMATE: tl.constexpr,
+    GAIN: tl.constexpr,
+    SECOND: tl.constexpr,
     CORRECTION: tl.constexpr,
+    BIAS_CORRECTION: tl.constexpr,
     DECAY: tl.constexpr,
     DECOUPLED: tl.constexpr,
     MAXIMIZE: tl.constexpr,
@@ -246,6 +335,7 @@ def filter_kernel(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """SGDF and FilterAdam; with ESTIMATE the filter alone, which overwrites the gradients."""
     tensor = tl.load(block_tensor + tl.program_id(0))
     numel = tl.load(table + NUMEL * n + tensor)
     if SKIP_INF:
@@ -260,33 +350,42 @@ def filter_kernel(
     offsets = tl.arange(0, BLOCK)
     index = start + offsets
 
-    p_at = address(table, PARAM, n, tensor, P, ALIGNED) + start + offsets
+    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
+    V_ROW: tl.constexpr = MOMENTS + (2 if KEEPS_S else 1)
     g_at = address(grads, 0, n, tensor, G, ALIGNED) + start + offsets
     m_at = address(table, MOMENTS, n, tensor, S, ALIGNED) + start + offsets
-    s_at = address(table, MOMENTS + 1, n, tensor, S, ALIGNED) + start + offsets
-    v_at = s_at
-    if ADAM:
-        v_at = address(table, MOMENTS + 2, n, tensor, S, ALIGNED) + start + offsets
+    p_at, s_at, v_at = g_at, m_at, m_at
+    if not ESTIMATE:
+        p_at = address(table, PARAM, n, tensor, P, ALIGNED) + start + offsets
+    if KEEPS_S:
+        s_at = address(table, MOMENTS + 1, n, tensor, S, ALIGNED) + start + offsets
+    if SECOND == SEPARATE:
+        v_at = address(table, V_ROW, n, tensor, S, ALIGNED) + start + offsets
     t = step_of(table, n, tensor)
-    inverse_trend = 1.0 / one_minus_power(log_beta1, t)
-    inverse_second = 1.0 / one_minus_power(log_beta2, t)
-    fluctuation = factor * one_minus_power(2.0 * log_beta1, t) if CORRECTION else 1.0
-    fluctuation *= inverse_second
+    inverse_trend, fluctuation, inverse_second = corrections(
+        t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
+    )
+    of_m, of_s = 0.0, 0.0
+    if SECOND > SEPARATE:
+        of_m, of_s = second_moment_weights(
+            t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap, SECOND
+        )
     key = step_key(table, n, tensor, t)
 
     # Without a mask the accesses are 16 bytes wide; only the last block of a tensor needs one.
     if start + BLOCK <= numel:
         filter_piece(
             p_at, g_at, m_at, s_at, v_at, index, None, inverse_trend, fluctuation, inverse_second,
-            key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2, eps, adam_eps,
-            scale, power, ADAM, POWER, DECAY, DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, False,
+            of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2,
+            gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
+            SCALED, STOCHASTIC, False,
         )  # fmt: skip
     else:
         filter_piece(
             p_at, g_at, m_at, s_at, v_at, index, index < numel, inverse_trend, fluctuation,
-            inverse_second, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2,
-            eps, adam_eps, scale, power, ADAM, POWER, DECAY, DECOUPLED, MAXIMIZE, SCALED,
-            STOCHASTIC, True,
+            inverse_second, of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1,
+            rest2, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED,
+            MAXIMIZE, SCALED, STOCHASTIC, True,
         )  # fmt: skip
 
 
@@ -328,20 +427,25 @@ def filter_kernel_8bit(
     weight_decay,
     log_beta1,
     log_beta2,
+    log_high,
+    log_ratio,
+    inverse_gap,
     factor,
     beta1,
     beta2,
     rest1,
     rest2,
-    eps,
+    gain_eps,
     adam_eps,
     scale,
     power,
     P: tl.constexpr,
     G: tl.constexpr,
-    ADAM: tl.constexpr,
-    POWER: tl.constexpr,
+    ESTIMATE: tl.constexpr,
+    GAIN: tl.constexpr,
+    SECOND: tl.constexpr,
     CORRECTION: tl.constexpr,
+    BIAS_CORRECTION: tl.constexpr,
     DECAY: tl.constexpr,
     DECOUPLED: tl.constexpr,
     MAXIMIZE: tl.constexpr,
@@ -366,22 +470,29 @@ def filter_kernel_8bit(
     inverse_scale = 1.0
     if SCALED:
         inverse_scale = 1.0 / tl.load(grad_scale).to(tl.float32)
-    p_at = address(table, PARAM, n, tensor, P, ALIGNED)
+    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
+    V_SLOT: tl.constexpr = 2 if KEEPS_S else 1
     g_at = address(grads, 0, n, tensor, G, ALIGNED)
     m_at = address(table, MOMENTS, n, tensor, tl.int8, ALIGNED)
-    s_at = address(table, MOMENTS + 1, n, tensor, tl.uint8, ALIGNED)
-    v_at = s_at
     m_scale_at = address(table, SCALES, n, tensor, tl.float32, False)
-    s_scale_at = address(table, SCALES + 1, n, tensor, tl.float32, False)
-    v_scale_at = s_scale_at
-    if ADAM:
-        v_at = address(table, MOMENTS + 2, n, tensor, tl.uint8, ALIGNED)
-        v_scale_at = address(table, SCALES + 2, n, tensor, tl.float32, False)
+    p_at, s_at, v_at, s_scale_at, v_scale_at = g_at, m_at, m_at, m_scale_at, m_scale_at
+    if not ESTIMATE:
+        p_at = address(table, PARAM, n, tensor, P, ALIGNED)
+    if KEEPS_S:
+        s_at = address(table, MOMENTS + 1, n, tensor, tl.uint8, ALIGNED)
+        s_scale_at = address(table, SCALES + 1, n, tensor, tl.float32, False)
+    if SECOND == SEPARATE:
+        v_at = address(table, MOMENTS + V_SLOT, n, tensor, tl.uint8, ALIGNED)
+        v_scale_at = address(table, SCALES + V_SLOT, n, tensor, tl.float32, False)
     t = step_of(table, n, tensor)
-    inverse_trend = 1.0 / one_minus_power(log_beta1, t)
-    inverse_second = 1.0 / one_minus_power(log_beta2, t)
-    fluctuation = factor * one_minus_power(2.0 * log_beta1, t) if CORRECTION else 1.0
-    fluctuation *= inverse_second
+    inverse_trend, fluctuation, inverse_second = corrections(
+        t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
+    )
+    of_m, of_s = 0.0, 0.0
+    if SECOND > SEPARATE:
+        of_m, of_s = second_moment_weights(
+            t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap, SECOND
+        )
     key = step_key(table, n, tensor, t)
 
     first = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCKS
@@ -397,16 +508,24 @@ def filter_kernel_8bit(
             mask = offset < row_length - column
         index = start.to(tl.uint32) + offset.to(tl.uint32)
         MASKED: tl.constexpr = not WHOLE_ROWS
-        p, g = read(p_at + start + offset, mask, MASKED), read(g_at + start + offset, mask, MASKED)
+        g = read(g_at + start + offset, mask, MASKED)
         m_codes = read_codes(m_at + start + offset, mask, MASKED)
-        s_codes = read_codes(s_at + start + offset, mask, MASKED)
         m = dequantized(m_codes, tl.load(m_scale_at + block), True)
-        s = dequantized(s_codes, tl.load(s_scale_at + block), False)
-        p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
-        m = beta1 * m + rest1 * g
-        s = beta2 * s + rest2 * (g - m) * (g - m)
-        update = filtered(
-            g, m, s, inverse_trend, fluctuation, eps, scale, power, POWER, False
+        p, s, v = g, g, g
+        if not ESTIMATE:
+            p = read(p_at + start + offset, mask, MASKED)
+            p, g = decayed(
+                p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED
+            )
+        if KEEPS_S:
+            s_codes = read_codes(s_at + start + offset, mask, MASKED)
+            s = dequantized(s_codes, tl.load(s_scale_at + block), False)
+        if SECOND == SEPARATE:
+            v_codes = read_codes(v_at + start + offset, mask, MASKED)
+            v = dequantized(v_codes, tl.load(v_scale_at + block), False)
+        update, m, s, v = updated(
+            g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
+            rest1, rest2, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
         )  # fmt: skip
 
         bits = random_bits(index, key, 0x85EBCA6B)
@@ -414,20 +533,20 @@ def filter_kernel_8bit(
         tl.store(m_scale_at + block, largest)
         codes = quantized(m, largest, bits, True).to(tl.int8, bitcast=True)
         write(m_at + start + offset, codes, mask, MASKED)
-        largest = tl.max(s, axis=0)
-        tl.store(s_scale_at + block, largest)
-        write(s_at + start + offset, quantized(s, largest, bits >> 12, False), mask, MASKED)
-        if ADAM:
-            v_codes = read_codes(v_at + start + offset, mask, MASKED)
-            v = dequantized(v_codes, tl.load(v_scale_at + block), False)
-            v = beta2 * v + rest2 * g * g
-            update = update / (tl.sqrt(v * inverse_second) + adam_eps)
+        if KEEPS_S:
+            largest = tl.max(s, axis=0)
+            tl.store(s_scale_at + block, largest)
+            write(s_at + start + offset, quantized(s, largest, bits >> 12, False), mask, MASKED)
+        if SECOND == SEPARATE:
             largest = tl.max(v, axis=0)
             tl.store(v_scale_at + block, largest)
             bits = random_bits(index, key, 0xC2B2AE35)
             write(v_at + start + offset, quantized(v, largest, bits, False), mask, MASKED)
-        at = p_at + start + offset
-        store_param(at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
+        if ESTIMATE:
+            write(g_at + start + offset, update, mask, MASKED)
+        else:
+            at = p_at + start + offset
+            store_param(at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
 
 
 @triton.jit

@@ -31,7 +31,6 @@ from sgdf.optim.state import (
 class FilterOptimizer(Optimizer):
     """Base class. A subclass names the moments it keeps and updates one group at a time."""
 
-    state_keys: ClassVar[tuple[str, ...]]
     counts_steps: ClassVar[bool] = True
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
@@ -56,6 +55,10 @@ class FilterOptimizer(Optimizer):
 
     # --- one step -----------------------------------------------------------------------------
 
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the moments that a parameter of the group keeps in its state."""
+        raise NotImplementedError
+
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         """Update one group by the kernels of `path`."""
         raise NotImplementedError
@@ -79,7 +82,8 @@ class FilterOptimizer(Optimizer):
         for group in self.param_groups:
             columns = self._columns_of_plan(group)
             if columns is None:
-                columns = tuple([] for _ in range(2 + self.counts_steps + len(self.state_keys)))
+                moments = self.moments_of(group)
+                columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
                 self._init_group(group, *columns)
             pending.append((group, columns))
         for group, columns in pending:
@@ -133,6 +137,7 @@ class FilterOptimizer(Optimizer):
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
     def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> None:
+        moments = self.moments_of(group)
         for p in group["params"]:
             g = p.grad
             if g is None:
@@ -149,7 +154,7 @@ class FilterOptimizer(Optimizer):
                 elif p.is_cuda and not state["step"].is_cuda and is_fused_on_cuda(group, p):
                     state["step"] = state["step"].to(p.device, torch.float32)
                 row.append(state["step"])
-            for key in self.state_keys:
+            for key in moments:
                 if key not in state:
                     state.update(new_moment(p, key, group["state_dtype"]))
                 row.append(moment_in(state, key))
@@ -193,7 +198,7 @@ class FilterOptimizer(Optimizer):
                 saved = as_saved["state"].get(i, {})
                 if isinstance(saved.get("step"), Tensor):
                     self.state[p]["step"] = self.state[p]["step"].clone()
-                for key in self.state_keys:
+                for key in self.moments_of(group):
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
                         loaded = loaded_moment(p, key, saved, group["state_dtype"])
@@ -229,7 +234,7 @@ FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
 
 def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:
     """The settings that a plan depends on; all others are read at each step."""
-    return (*FLAGS(group), group.get("rounding_seed"))
+    return (*FLAGS(group), *map(group.get, ("rounding_seed", "gain_power", "second_moment")))
 
 
 def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:

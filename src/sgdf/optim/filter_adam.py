@@ -1,15 +1,16 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.optim.sgdf import SGDF
+from sgdf.filter import Denominator
+from sgdf.optim.filtered import FilteredOptimizer
 
 
-class FilterAdam(SGDF):
+class FilterAdam(FilteredOptimizer):
     r"""Adam with the Wiener-filtered gradient in place of its first moment.
 
     .. math::
@@ -21,15 +22,24 @@ class FilterAdam(SGDF):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor.
         betas: decay rates of the average m, and of the variance s and Adam's second moment v.
-        eps: term in both denominators: Adam's, beside the root of v, and that of the gain, beside
-            *squared* gradients.
+        eps: term in Adam's denominator, beside the root of v.
         weight_decay: L2 penalty, added to the gradient and filtered with it.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (Adam itself).
         gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
-            (with ``gain_scale=1``).
+            (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
+            s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
+            K.
+        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
+            with the separate second moment, as in the paper, else 0. With 0 the gain does not
+            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
+            below 1e-4, as in language models.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
+        bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
+        second_moment: where v comes from. "separate": Adam's own moving average of squared
+            gradients, as in the paper. "derived": from m and s, with the same mean, so that
+            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides.
         decoupled_weight_decay: shrink the parameter instead, as AdamW does.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
@@ -50,8 +60,6 @@ class FilterAdam(SGDF):
     >>> optimizer.step()
     """
 
-    state_keys: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")
-
     def __init__(
         self,
         params: ParamsT,
@@ -62,7 +70,10 @@ class FilterAdam(SGDF):
         *,
         gain_scale: float = 2.0,
         gain_power: float = 1.0,
+        gain_eps: float | None = None,
         correction: bool = True,
+        bias_correction: bool = True,
+        second_moment: str = "separate",
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -73,25 +84,31 @@ class FilterAdam(SGDF):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            gain_scale=gain_scale,
-            gain_power=gain_power,
-            correction=correction,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-            rounding_seed=rounding_seed,
-        )
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "gain_scale": gain_scale,
+            "gain_power": gain_power,
+            "gain_eps": gain_eps,
+            "correction": correction,
+            "bias_correction": bias_correction,
+            "second_moment": second_moment,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "state_dtype": state_dtype,
+            "stochastic_rounding": stochastic_rounding,
+            "rounding_seed": rounding_seed,
+        }
+        super().__init__(params, defaults)
+
+    def denominator(self, group: dict[str, Any]) -> Denominator:
+        return Denominator(group["second_moment"], group["eps"])
 
 
 class FilterAdamW(FilterAdam):
@@ -101,15 +118,24 @@ class FilterAdamW(FilterAdam):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor.
         betas: decay rates of the average m, and of the variance s and Adam's second moment v.
-        eps: term in both denominators: Adam's, beside the root of v, and that of the gain, beside
-            *squared* gradients.
+        eps: term in Adam's denominator, beside the root of v.
         weight_decay: how much of the parameter a step removes, in units of lr.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (AdamW itself).
         gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
-            (with ``gain_scale=1``).
+            (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
+            s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
+            K.
+        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
+            with the separate second moment, as in the paper, else 0. With 0 the gain does not
+            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
+            below 1e-4, as in language models.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
+        bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
+        second_moment: where v comes from. "separate": Adam's own moving average of squared
+            gradients, as in the paper. "derived": from m and s, with the same mean, so that
+            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides.
         decoupled_weight_decay: False adds the weight decay to the gradient, as in Adam.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
@@ -140,7 +166,10 @@ class FilterAdamW(FilterAdam):
         *,
         gain_scale: float = 2.0,
         gain_power: float = 1.0,
+        gain_eps: float | None = None,
         correction: bool = True,
+        bias_correction: bool = True,
+        second_moment: str = "separate",
         decoupled_weight_decay: bool = True,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -159,7 +188,10 @@ class FilterAdamW(FilterAdam):
             weight_decay,
             gain_scale=gain_scale,
             gain_power=gain_power,
+            gain_eps=gain_eps,
             correction=correction,
+            bias_correction=bias_correction,
+            second_moment=second_moment,
             decoupled_weight_decay=decoupled_weight_decay,
             maximize=maximize,
             foreach=foreach,

@@ -43,7 +43,6 @@ class Momentum(FilterOptimizer):
     >>> ema.step()
     """
 
-    state_keys: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     counts_steps: ClassVar[bool] = False
 
     def __init__(
@@ -74,6 +73,9 @@ class Momentum(FilterOptimizer):
             "state_dtype": state_dtype,
         }
         super().__init__(params, defaults)
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",)
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         names = ("lr", "beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sgdf.filter import FilterSettings
+from sgdf.filter import SECOND_MOMENTS, FilterSettings
 
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
@@ -18,7 +18,10 @@ def check_settings(settings: dict[str, Any]) -> None:
         raise ValueError("Tensor lr must be 1-element")
     require(lr >= 0.0, "learning rate", lr)
     if "betas" in settings:
+        require(settings["eps"] >= 0.0, "epsilon value", settings["eps"])
+        check_gain_eps(settings.get("gain_eps"))
         check_filter(FilterSettings.of(settings))
+        check_second_moment(settings)
     else:
         require(0.0 <= settings["beta"] < 1.0, "beta value", settings["beta"])
         require(settings["mu"] > 0.0, "mu value", settings["mu"])
@@ -50,7 +53,20 @@ def check_filter(settings: FilterSettings) -> None:
         require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
     require(settings.eps >= 0.0, "epsilon value", settings.eps)
     require(settings.gain_scale >= 0.0, "gain_scale value", settings.gain_scale)
-    require(settings.gain_power > 0.0, "gain_power value", settings.gain_power)
+    require(settings.gain_power >= 0.0, "gain_power value", settings.gain_power)
+
+
+def check_gain_eps(gain_eps: Any) -> None:
+    require(gain_eps is None or gain_eps >= 0.0, "gain_eps value", gain_eps)
+
+
+def check_second_moment(settings: dict[str, Any]) -> None:
+    kind = settings.get("second_moment", "separate")
+    names = ", ".join(map(repr, SECOND_MOMENTS))
+    require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", repr(kind))
+    # Then m is g and s is 0: nothing is left to derive a second moment from.
+    if kind != "separate" and settings["betas"][0] == 0:
+        raise ValueError(f"second_moment={kind!r} needs a beta parameter at index 0 above 0")
 
 
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:

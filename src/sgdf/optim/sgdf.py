@@ -1,18 +1,13 @@
 """SGDF: gradient descent along the Wiener-filtered gradient."""
 
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.filter import FilterSettings
-from sgdf.kernels import cpu, cuda, foreach, loop
-from sgdf.kernels.plan import Columns
-from sgdf.optim.base import FilterOptimizer
+from sgdf.optim.filtered import FilteredOptimizer
 
 
-class SGDF(FilterOptimizer):
+class SGDF(FilteredOptimizer):
     r"""SGD with Filter: the step follows the gradient estimated by a Wiener filter.
 
     .. math::
@@ -29,14 +24,19 @@ class SGDF(FilterOptimizer):
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
         betas: decay rates of the average m and of the variance s.
         eps: term in the denominator of K, beside *squared* gradients. If gradients are far below
-            ``sqrt(eps)``, the gain is 0 and SGDF is an averaged SGD: lower eps then.
+            ``sqrt(eps)``, the gain is 0 and SGDF is an averaged SGD: lower eps then. With 0 the
+            gain does not depend on the magnitude of the gradients.
         weight_decay: L2 penalty, added to the gradient and filtered with it.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (bias-corrected SGD-EMA).
         gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
-            (with ``gain_scale=1``).
+            (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, and no variance
+            is kept: ``1 - betas[0]`` is Nesterov's momentum.
+        gain_eps: eps by another name, which FilterAdam needs. None: eps.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
+        bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short,
+            as those of SGD with momentum are.
         decoupled_weight_decay: shrink the parameter instead, as AdamW does.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
@@ -57,8 +57,6 @@ class SGDF(FilterOptimizer):
     >>> optimizer.step()
     """
 
-    state_keys: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var")
-
     def __init__(
         self,
         params: ParamsT,
@@ -69,7 +67,9 @@ class SGDF(FilterOptimizer):
         *,
         gain_scale: float = 2.0,
         gain_power: float = 1.0,
+        gain_eps: float | None = None,
         correction: bool = True,
+        bias_correction: bool = True,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -87,7 +87,9 @@ class SGDF(FilterOptimizer):
             "weight_decay": weight_decay,
             "gain_scale": gain_scale,
             "gain_power": gain_power,
+            "gain_eps": gain_eps,
             "correction": correction,
+            "bias_correction": bias_correction,
             "decoupled_weight_decay": decoupled_weight_decay,
             "maximize": maximize,
             "foreach": foreach,
@@ -99,22 +101,3 @@ class SGDF(FilterOptimizer):
             "rounding_seed": rounding_seed,
         }
         super().__init__(params, defaults)
-
-    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
-        names = ("lr", "weight_decay", "decoupled_weight_decay", "maximize")
-        options = {name: group[name] for name in names}
-        options["settings"] = FilterSettings.of(group)
-        if path == "foreach":
-            foreach.filter_foreach(*columns, **options, capturable=group["capturable"])
-            return
-        options["stochastic_rounding"] = group["stochastic_rounding"]
-        options["rounding_seed"] = group["rounding_seed"]
-        if path == "fused":
-            self.run_fused(group, columns, cpu.filter_fused, cuda.filter_fused, **options)
-        else:
-            loop.filter_loop(
-                *columns,
-                **options,
-                capturable=group["capturable"],
-                differentiable=group["differentiable"],
-            )

@@ -1,0 +1,39 @@
+"""The step that SGDF and FilterAdam share: they differ in what the estimate is divided by."""
+
+from typing import Any
+
+from sgdf.filter import Denominator, FilterSettings, moment_names
+from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels.plan import Columns
+from sgdf.optim.base import FilterOptimizer
+
+
+class FilteredOptimizer(FilterOptimizer):
+    """Base class: descend along the filtered gradient, divided by `denominator`."""
+
+    def denominator(self, group: dict[str, Any]) -> Denominator | None:
+        """What the estimate is divided by; None: nothing."""
+        return None
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return moment_names(FilterSettings.of(group), self.denominator(group))
+
+    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
+        names = ("lr", "weight_decay", "decoupled_weight_decay", "maximize")
+        options = {name: group[name] for name in names}
+        options["settings"] = FilterSettings.of(group)
+        options["denominator"] = self.denominator(group)
+        if path == "foreach":
+            foreach.filter_foreach(*columns, **options, capturable=group["capturable"])
+            return
+        options["stochastic_rounding"] = group["stochastic_rounding"]
+        options["rounding_seed"] = group["rounding_seed"]
+        if path == "fused":
+            self.run_fused(group, columns, cpu.filter_fused, cuda.filter_fused, **options)
+        else:
+            loop.filter_loop(
+                *columns,
+                **options,
+                capturable=group["capturable"],
+                differentiable=group["differentiable"],
+            )
