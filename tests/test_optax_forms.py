@@ -1,4 +1,4 @@
-"""The forms of the filter in `sgdf.optax`: constant gains, second moments from m and s, gain_eps."""
+"""Forms of the filter in `sgdf.optax`: constant gains, second moments from m and s, gain_eps."""
 
 import functools
 import inspect
