@@ -1,9 +1,7 @@
 """`sgdf.optax` agrees with the torch optimizers and follows the rules of optax."""
 
 import functools
-import io
 import itertools
-import pickle
 import warnings
 from typing import Any, NamedTuple
 
@@ -17,6 +15,29 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 jnp = jax.numpy
 
+from jax_runs import (  # noqa: E402
+    NOISE,
+    NOISE32,
+    PAIR,
+    PAIR_GRADS,
+    ROUNDING,
+    START,
+    START32,
+    STEPS,
+    TOLERANCE,
+    as_complex,
+    assert_same_path,
+    assert_trees_close,
+    assert_trees_identical,
+    descend,
+    gradient,
+    optax_paths,
+    precision,
+    scanned,
+    stepper,
+    through_arrays,
+    through_pickle,
+)
 from sgdf.optax import filter_adam, scale_by_wiener_filter, sgdf  # noqa: E402
 
 TWINS = {"sgdf": (SGDF, sgdf, 0.05), "filter_adam": (FilterAdam, filter_adam, 0.01)}
@@ -36,42 +57,12 @@ SETTINGS = {
     "-".join(names): GAINS[names[0]] | CORRECTIONS[names[1]] | DECAYS[names[2]]
     for names in itertools.product(GAINS, CORRECTIONS, DECAYS)
 }
-# Decoupled decay needs this in float32: torch rounds 1 - lr * decay, optax never forms it.
-TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
-# For programs that XLA compiled differently; in bfloat16, the precision of the parameters.
-ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
-
 over_twins = pytest.mark.parametrize("twin", TWINS)
 over_optimizers = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 over_gains = pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS.keys())
 
 
-def precision(dtype):
-    """JAX has float64 only if it is enabled."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(dtype is np.float64)
-    from jax.experimental import enable_x64  # its place in older versions
-
-    return enable_x64(dtype is np.float64)
-
-
-# --- a problem for both frameworks -------------------------------------------------------------
-
-# The first elements are noisy quadratics: their gradients depend on the parameters, so that two
-# optimizers which differ drift apart. The rest is gradients from far below sqrt(eps) to far above
-# it, with a trend and without.
-STEPS = 200
-SIGNAL = np.geomspace(1e-6, 3.0, 7)
-CURVATURE = np.concatenate([np.geomspace(0.05, 1.0, 6), np.zeros(14)])
-SPREAD = np.concatenate([np.ones(6), SIGNAL, SIGNAL])
-TREND = np.concatenate([np.zeros(6), SIGNAL, np.zeros(7)])
-START = np.linspace(-2.0, 2.0, 20)
-NOISE = TREND + SPREAD * np.random.default_rng(0).normal(size=(STEPS, 20))
-START32, NOISE32 = START.astype(np.float32), NOISE.astype(np.float32)
-
-
-def gradient(p, t, dtype):
-    return (CURVATURE * p + NOISE[t]).astype(dtype)
+# --- agreement with torch ----------------------------------------------------------------------
 
 
 def torch_paths(build, dtype, names=("w",), lrs=None):
@@ -86,77 +77,6 @@ def torch_paths(build, dtype, names=("w",), lrs=None):
         optimizer.step()
         path.append([p.detach().numpy().copy() for p in params.values()])
     return dict(zip(names, np.stack(path, axis=1), strict=True))
-
-
-def optax_paths(optimizers, dtype, names=("w",)):
-    """The same for several optimizers in one compilation, which takes most of the time."""
-
-    @jax.jit
-    def step(grads, states, params):
-        new = {}
-        for key, optimizer in optimizers.items():
-            updates, state = optimizer.update(grads[key], states[key], params[key])
-            new[key] = optax.apply_updates(params[key], updates), state
-        return {key: p for key, (p, _) in new.items()}, {key: s for key, (_, s) in new.items()}
-
-    params = {key: {name: jnp.asarray(START, dtype) for name in names} for key in optimizers}
-    states = {key: optimizer.init(params[key]) for key, optimizer in optimizers.items()}
-    paths = []
-    for t in range(STEPS):
-        grads = jax.tree.map(lambda p, t=t: gradient(np.asarray(p), t, dtype), params)
-        params, states = step(grads, states, params)
-        paths.append(params)
-    return jax.tree.map(lambda *points: np.stack(points), *paths)
-
-
-def assert_same_path(actual, expected, dtype):
-    assert actual.dtype == expected.dtype == dtype
-    assert actual.shape == expected.shape == (STEPS, START.size)
-    # Relative to the largest value of the path, since an element may cross zero.
-    error = np.abs(actual - expected).max(axis=0) / np.abs(expected).max(axis=0)
-    np.testing.assert_array_less(error, TOLERANCE[dtype])
-
-
-def as_complex(values):
-    return (values[::2] + 1j * values[1::2]).astype(np.complex64)
-
-
-def stepper(optimizer):
-    def step(params, state, grads):
-        updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    return step
-
-
-def descend(optimizer, params, grads, jit=False):
-    """Parameters and state after one step for each of the gradients.
-
-    Without jit, as a few steps do not repay compiling a program of their own.
-    """
-    step = jax.jit(stepper(optimizer)) if jit else stepper(optimizer)
-    params = jax.tree.map(jnp.asarray, params)
-    state = optimizer.init(params)
-    for g in grads:
-        params, state = step(params, state, jax.tree.map(jnp.asarray, g))
-    return params, state
-
-
-def assert_trees_close(actual, expected, tolerance=1e-5):
-    """Compare with a tolerance relative to the largest value of each leaf."""
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert jnp.asarray(ours).dtype == jnp.asarray(theirs).dtype
-        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-        atol = tolerance * np.abs(theirs).max()
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, equal_nan=False)
-
-
-def assert_trees_identical(actual, expected):
-    assert_trees_close(actual, expected, tolerance=0)
-
-
-# --- agreement with torch ----------------------------------------------------------------------
 
 
 @functools.cache
@@ -445,17 +365,6 @@ def test_jit_traces_once_and_donates(make, dtype):
     assert_trees_close((params, state), expected, ROUNDING[dtype])
 
 
-def scanned(optimizer):
-    def run(params, grads):
-        def step(carry, g):
-            return stepper(optimizer)(*carry, g), None
-
-        end, _ = jax.lax.scan(step, (params, optimizer.init(params)), grads)
-        return end
-
-    return run
-
-
 @pytest.mark.parametrize("dtype", ROUNDING)
 @over_optimizers
 def test_scan_over_steps(make, dtype):
@@ -480,9 +389,6 @@ def test_vmap_over_seeds(make):
 
 
 # --- optax's wrappers --------------------------------------------------------------------------
-
-PAIR = {"w": START32, "b": START32[::-1].copy()}
-PAIR_GRADS = [{"w": g, "b": g[::-1].copy()} for g in NOISE32]
 
 
 def test_masked_filter_passes_the_rest_through():
@@ -612,18 +518,6 @@ def test_optax_finds_the_parameters_in_the_state(make):
 
 
 # --- checkpoints -------------------------------------------------------------------------------
-
-
-def through_pickle(tree):
-    return pickle.loads(pickle.dumps(tree))
-
-
-def through_arrays(tree):
-    leaves, structure = jax.tree.flatten(tree)
-    file = io.BytesIO()
-    np.savez(file, *leaves)
-    file.seek(0)
-    return structure.unflatten(np.load(file).values())
 
 
 @pytest.mark.parametrize("round_trip", [through_pickle, through_arrays])

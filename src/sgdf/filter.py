@@ -260,9 +260,9 @@ def _geometric_sum(a: Any, b: Any, t: Any, xp: Any) -> Any:
     """a^(t-1) + a^(t-2) b + ... + b^(t-1), as powers of the larger one and of their ratio."""
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         high, low = max(a, b), min(a, b)
-        if high == low:
-            return t * high ** (t - 1)
     else:
         high, low = xp.maximum(a, b), xp.minimum(a, b)
     ratio = low / high
-    return high ** (t - 1) * one_minus_power(ratio, t, xp) / (1 - ratio)
+    equal = (ratio == 1) * 1.0  # then the fraction would be 0/0, and its limit is t
+    fraction = (one_minus_power(ratio, t, xp) + equal * t) / (1 - ratio + equal)
+    return high ** (t - 1) * fraction

@@ -1,0 +1,157 @@
+"""One step of the filter over a tree of gradients, by the formulas of `sgdf.filter`."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sgdf.filter import (
+    Corrections,
+    Denominator,
+    FilterSettings,
+    estimate,
+    moment_names,
+    one_minus_power,
+    second_moment,
+    second_moment_weights,
+    update_moments,
+)
+
+
+class WienerFilterState(NamedTuple):
+    """State of the filter: the number of steps, the trend m, the fluctuation s.
+
+    A constant gain needs no s: `exp_var` is None then.
+    """
+
+    count: Any
+    exp_avg: optax.Updates
+    exp_var: optax.Updates
+
+
+class FilterAdamState(NamedTuple):
+    """State of the filter, and Adam's second moment v; None for a moment that is not needed."""
+
+    count: Any
+    exp_avg: optax.Updates
+    exp_var: optax.Updates
+    exp_avg_sq: optax.Updates
+
+
+def filter_transformation(
+    settings: FilterSettings, denominator: Denominator | None = None
+) -> optax.GradientTransformation:
+    """Replace gradients by their estimates; with a denominator, by FilterAdam's directions."""
+    state_type = WienerFilterState if denominator is None else FilterAdamState
+    kept = moment_names(settings, denominator)
+
+    def new_state(count: Any, moments: dict[str, optax.Updates]) -> Any:
+        return state_type(count, *map(moments.get, state_type._fields[1:]))
+
+    def init(params: optax.Params) -> Any:
+        moments = {name: _zeros_like(params) for name in kept}
+        return new_state(jnp.zeros([], jnp.int32), moments)
+
+    def update(
+        updates: optax.Updates, state: Any, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, Any]:
+        del params
+        grads, structure = jax.tree.flatten(updates)
+        count = optax.safe_increment(state.count)
+        columns = [_column(state, name, structure) for name in kept]
+        rows = [
+            _update(jnp.asarray(g), dict(zip(kept, row, strict=True)), count, settings, denominator)
+            for g, *row in zip(grads, *columns, strict=True)
+        ]
+
+        def tree(leaves: Any) -> Any:
+            return jax.tree.unflatten(structure, leaves)
+
+        moments = {name: tree(new[name] for _, new in rows) for name in kept}
+        return tree(u for u, _ in rows), new_state(count, moments)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _update(
+    grad: Any,
+    moments: dict[str, Any],
+    count: Any,
+    settings: FilterSettings,
+    denominator: Denominator | None,
+) -> tuple[Any, dict[str, Any]]:
+    """The update of one leaf in the dtype of its gradient, and its new moments."""
+    m, s, v = moments["exp_avg"], moments.get("exp_var"), moments.get("exp_avg_sq")
+    dtype, (beta1, beta2) = m.dtype, settings.betas
+    g, t = grad.astype(dtype), count.astype(dtype)
+    corrections = settings.corrections(t, jnp)
+    m, s = update_moments(g, m, s, beta1, beta2)
+    if s is not None:
+        s = jnp.minimum(s, _largest_variance(dtype))
+    update = estimate(
+        g,
+        m,
+        _with_finite_s_hat(s, corrections),
+        corrections,
+        eps=jnp.maximum(settings.eps, jnp.finfo(dtype).tiny),
+        gain_scale=settings.gain_scale,
+        gain_power=settings.gain_power,
+    )
+    if denominator is not None:
+        if v is not None:
+            v = beta2 * v + (1 - beta2) * g * g
+            v_hat = v / one_minus_power(beta2, t, jnp)
+        else:
+            weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, jnp)
+            v_hat = second_moment(m, s, weights)
+        update = update / (jnp.sqrt(v_hat) + denominator.eps)
+    return update.astype(grad.dtype), {"exp_avg": m, "exp_var": s, "exp_avg_sq": v}
+
+
+def _largest_variance(dtype: Any) -> float:
+    """No s is stored above this, as in `sgdf.kernels.arithmetic`: an infinite s never decays."""
+    return 2.0 ** (jnp.finfo(dtype).maxexp - 2)
+
+
+def _with_finite_s_hat(s: Any, corrections: Corrections) -> Any:
+    """s for the gain: s^ may be 1 / (1 - b2) times as large, and infinity / infinity is NaN."""
+    if s is None:
+        return None
+    return jnp.minimum(s, _largest_variance(s.dtype) / jnp.maximum(corrections.fluctuation, 1))
+
+
+def _column(state: Any, name: str, structure: Any) -> list[Any]:
+    """The leaves of a moment, in the order of those of the gradients."""
+    moment = getattr(state, name)
+    if moment is None and structure.num_leaves:
+        raise ValueError(f"the state has no {name}: it is from an optimizer with other settings")
+    return structure.flatten_up_to(moment)
+
+
+def _zeros_like(params: optax.Params) -> optax.Updates:
+    def zeros(p: Any) -> Any:
+        p = jnp.asarray(p)
+        if jnp.iscomplexobj(p):
+            raise TypeError(
+                "the filter is real: wrap it in optax.contrib.split_real_and_imaginary for "
+                f"parameters of dtype {p.dtype}"
+            )
+        return jnp.zeros_like(p, dtype=jnp.promote_types(p.dtype, jnp.float32))
+
+    return jax.tree.map(zeros, params)
+
+
+def descend(
+    direction: optax.GradientTransformation,
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: float,
+    decoupled: bool,
+    mask: Any,
+) -> optax.GradientTransformation:
+    """Follow a direction, with weight decay before it (in the gradient) or behind it."""
+    rate = optax.scale_by_learning_rate(learning_rate)
+    if isinstance(weight_decay, (int, float)) and weight_decay == 0:
+        return optax.chain(direction, rate)  # without decay, update needs no parameters
+    decay = optax.add_decayed_weights(weight_decay, mask)
+    return optax.chain(direction, decay, rate) if decoupled else optax.chain(decay, direction, rate)

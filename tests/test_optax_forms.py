@@ -1,0 +1,464 @@
+"""Forms of the filter in `sgdf.optax`: constant gains, second moments from m and s, gain_eps."""
+
+import functools
+import inspect
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from sgdf import SGDF, FilterAdam, FilterAdamW
+from sgdf.filter import (
+    Denominator,
+    FilterSettings,
+    estimate,
+    moment_names,
+    one_minus_power,
+    second_moment,
+    second_moment_weights,
+    update_moments,
+)
+from sgdf.kernels.arithmetic import LARGEST_VARIANCE
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+jnp = jax.numpy
+
+from jax_runs import (  # noqa: E402
+    NOISE,
+    NOISE32,
+    PAIR,
+    PAIR_GRADS,
+    ROUNDING,
+    START,
+    STEPS,
+    TOLERANCE,
+    assert_same_path,
+    assert_trees_close,
+    assert_trees_identical,
+    descend,
+    gradient,
+    optax_paths,
+    precision,
+    scanned,
+    stepper,
+    through_arrays,
+    through_pickle,
+)
+from sgdf.optax import filter_adam, filter_adamw, scale_by_wiener_filter, sgdf  # noqa: E402
+
+CONSTANT = {"gain_scale": 0.05, "gain_power": 0}
+NESTEROV = {"gain_scale": 0.1, "gain_power": 0, "bias_correction": False}
+FORMS = {
+    "constant": CONSTANT,
+    "nesterov": NESTEROV,
+    "biased": {"bias_correction": False},
+    "gain_eps": {"gain_eps": 1e-2},
+    "gain_eps=0": {"gain_eps": 0.0},
+    "decayed": {"gain_eps": 1e-2, "weight_decay": 0.1},
+}
+ADAM_FORMS = FORMS | {
+    "derived": {"second_moment": "derived"},
+    "derived, constant": {"second_moment": "derived", **CONSTANT},
+    "derived, biased": {"second_moment": "derived", "bias_correction": False},
+    "derived, gain_eps": {"second_moment": "derived", "gain_eps": 1e-2},
+    "derived, betas": {"second_moment": "derived", "b1": 0.95, "b2": 0.95**2},
+    "fluctuation": {"second_moment": "fluctuation"},
+    "fluctuation, nesterov": {"second_moment": "fluctuation", **NESTEROV},
+}
+FORMS_OF = {sgdf: FORMS, filter_adam: ADAM_FORMS, filter_adamw: ADAM_FORMS}
+RATE = {sgdf: 0.05, filter_adam: 0.01, filter_adamw: 0.01}
+CASES = [
+    pytest.param(make, form, id=f"{make.__name__}-{form}")
+    for make, forms in FORMS_OF.items()
+    for form in forms
+]
+over_forms = pytest.mark.parametrize(("make", "form"), CASES)
+# One of each structure of the state; the rest is arithmetic that the comparison above covers.
+LEAN = {
+    "sgdf-constant": functools.partial(sgdf, **CONSTANT),
+    "adam-constant": functools.partial(filter_adam, **CONSTANT),
+    "adam-derived": functools.partial(filter_adam, second_moment="derived"),
+    "adamw-fluctuation": functools.partial(filter_adamw, second_moment="fluctuation"),
+}
+over_lean = pytest.mark.parametrize("make", LEAN.values(), ids=LEAN.keys())
+
+
+# --- agreement with the statement --------------------------------------------------------------
+
+
+def setting(make, form, name):
+    default = inspect.signature(make).parameters.get(name)
+    return FORMS_OF[make][form].get(name, default and default.default)
+
+
+def statement_path(make, form):
+    """Parameters after every step, in float64 NumPy by the functions of `sgdf.filter`."""
+    get = functools.partial(setting, make, form)
+    names = ["eps", "gain_scale", "gain_power", "gain_eps", "correction", "bias_correction"]
+    betas, kind = (get("b1"), get("b2")), get("second_moment") or "separate"
+    group = {name: get(name) for name in names} | {"betas": betas, "second_moment": kind}
+    settings = FilterSettings.of(group)
+    decay, decoupled = get("weight_decay"), make is filter_adamw
+    p, path = START.copy(), []
+    m, s, v = (np.zeros_like(p) for _ in range(3))
+    for t in range(1, STEPS + 1):
+        g = gradient(p, t - 1, np.float64) + (0 if decoupled else decay * p)
+        m, s = update_moments(g, m, s, *betas)
+        options = {"gain_scale": settings.gain_scale, "gain_power": settings.gain_power}
+        eps = max(settings.eps, np.finfo(np.float64).tiny)
+        update = estimate(g, m, s, settings.corrections(t), eps=eps, **options)
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        if make is not sgdf:
+            v_hat = v / one_minus_power(betas[1], t)
+            if kind != "separate":
+                v_hat = second_moment(m, s, second_moment_weights(t, *betas, kind))
+            update = update / (np.sqrt(v_hat) + get("eps"))
+        p = p - RATE[make] * (update + (decay * p if decoupled else 0))
+        path.append(p)
+    return np.stack(path)
+
+
+@functools.cache
+def paths_of_all_forms(make, dtype):
+    with precision(dtype):
+        optimizers = {form: make(RATE[make], **options) for form, options in FORMS_OF[make].items()}
+        return optax_paths(optimizers, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: dtype.__name__)
+@over_forms
+def test_agrees_with_the_statement(make, form, dtype):
+    actual = paths_of_all_forms(make, dtype)[form]["w"]
+    assert_same_path(actual, statement_path(make, form).astype(dtype), dtype)
+
+
+@pytest.mark.parametrize("make", FORMS_OF, ids=lambda make: make.__name__)
+def test_forms_that_are_compared_differ(make):
+    paths = {form: statement_path(make, form) for form in FORMS_OF[make]}
+    for one, other in itertools.combinations(paths.values(), 2):
+        assert np.abs(one - other).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "reference"), [(sgdf, SGDF), (filter_adam, FilterAdam), (filter_adamw, FilterAdamW)]
+)
+def test_defaults_are_those_of_torch(make, reference):
+    theirs = inspect.signature(reference).parameters
+    ours = inspect.signature(make).parameters
+    shared = ours.keys() & theirs.keys()
+    assert {"eps", "weight_decay", "gain_scale", "gain_power", "correction"} <= shared
+    assert {n: ours[n].default for n in shared} == {n: theirs[n].default for n in shared}
+    assert (ours["b1"].default, ours["b2"].default) == theirs["betas"].default
+
+
+# --- optimizers that the forms contain ---------------------------------------------------------
+
+
+def test_constant_gain_of_one_minus_b1_is_nesterovs_momentum():
+    with precision(np.float64):
+        ours = sgdf(0.05, **NESTEROV, weight_decay=0.1)
+        theirs = optax.chain(
+            optax.add_decayed_weights(0.1), optax.sgd(0.05 * (1 - 0.9), 0.9, nesterov=True)
+        )
+        paths = optax_paths({"ours": ours, "theirs": theirs}, np.float64)
+    assert_same_path(paths["ours"]["w"], paths["theirs"]["w"], np.float64)
+
+
+@pytest.mark.parametrize("power", [0, 0.5, 1])
+def test_without_gain_filter_adam_is_adam(power):
+    mask = {"w": True, "b": False}
+    with precision(np.float64):
+        optimizers = {
+            "adam": optax.adam(0.01),
+            "filter_adam": filter_adam(0.01, gain_scale=0, gain_power=power),
+            "adamw": optax.adamw(0.01, weight_decay=0.01, mask=mask),
+            "filter_adamw": filter_adamw(0.01, gain_scale=0, gain_power=power, mask=mask),
+        }
+        paths = optax_paths(optimizers, np.float64, names=("w", "b"))
+    for name in ("adam", "adamw"):
+        for leaf in ("w", "b"):
+            assert_same_path(paths[f"filter_{name}"][leaf], paths[name][leaf], np.float64)
+    assert np.abs(paths["adamw"]["w"] - paths["adamw"]["b"]).max() > 1e-3
+
+
+def test_filter_adamw_is_filter_adam_with_decoupled_decay():
+    adam = filter_adam(0.01, weight_decay=0.01, decoupled_weight_decay=True)
+    grads = PAIR_GRADS[:5]
+    assert_trees_identical(descend(filter_adamw(0.01), PAIR, grads), descend(adam, PAIR, grads))
+
+
+def test_derived_second_moment_has_the_mean_of_squared_gradients():
+    """At every step, in stationary noise; the fluctuation alone has it without the mean."""
+    grads = 0.5 + np.random.default_rng(1).normal(size=(30, 100_000)).astype(np.float32)
+    means = {}
+    for kind in ("separate", "derived", "fluctuation"):
+        # The step is m^ / sqrt(v^), and m^ is known.
+        adam = filter_adam(-1.0, gain_scale=0, gain_power=0, eps=0, second_moment=kind)
+        state = adam.init(grads[0])
+        step = jax.jit(adam.update)
+        for t, g in enumerate(grads, start=1):
+            update, state = step(g, state)
+            m_hat = np.asarray(state[0].exp_avg) / (1 - 0.9**t)
+            means.setdefault(kind, []).append(np.mean((m_hat / np.asarray(update)) ** 2.0))
+    np.testing.assert_allclose(means["separate"], 1.25, rtol=0.02)
+    np.testing.assert_allclose(means["derived"], 1.25, rtol=0.02)
+    assert 0.85 < means["fluctuation"][-1] < 1.0
+
+
+# --- extreme gradients -------------------------------------------------------------------------
+
+
+def test_largest_variance_is_that_of_the_kernels():
+    from sgdf.optax.transformation import _largest_variance
+
+    assert _largest_variance(jnp.float32) == LARGEST_VARIANCE[torch.float32]
+    assert _largest_variance(jnp.float64) == LARGEST_VARIANCE[torch.float64]
+
+
+@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize("before", [0, 3])
+@over_forms
+def test_a_finite_gradient_never_gives_nan(make, form, before, correction):
+    spike = np.array([3e18, 3e19, -2e20, 1e21, -1e30, 1e38], np.float32)
+    usual = NOISE32[:, :6]
+    optimizer = make(RATE[make], **(FORMS_OF[make][form] | {"correction": correction}))
+    params, state = jnp.zeros(6), optimizer.init(jnp.zeros(6))
+    for g in [*usual[:before], spike, *usual[before:8]]:
+        updates, state = optimizer.update(jnp.asarray(g), state, params)
+        assert jnp.isfinite(updates).all()
+        moments = next(s for s in state if hasattr(s, "exp_avg"))
+        assert jnp.isfinite(moments.exp_avg).all()
+        if moments.exp_var is not None:
+            assert moments.exp_var.max() <= 2.0**126
+    if moments.exp_var is not None:
+        assert moments.exp_var[-1] > 2.0**125  # it was bounded
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(scale_by_wiener_filter, eps=0),
+        functools.partial(scale_by_wiener_filter, gain_eps=0),
+        functools.partial(filter_adam, 0.1, gain_eps=0),
+        functools.partial(filter_adam, 0.1, second_moment="derived"),
+    ],
+)
+def test_eps_of_the_gain_may_be_zero(make):
+    optimizer = make()
+    zeros = jnp.zeros(3)
+    state = optimizer.init(zeros)
+    for g in (zeros, zeros, jnp.array([0.0, 1.0, 1e-15])):
+        updates, state = optimizer.update(g, state)
+        assert (updates[:1] == 0).all()
+        assert jnp.isfinite(updates).all()
+
+
+def test_with_gain_eps_zero_the_magnitude_of_gradients_does_not_matter():
+    """With eps = 1e-8 the gain is closed at gradients of 2e-9."""
+    scale = 2.0**-29
+    noisy = [{"w": g["w"][:6], "b": g["b"][-6:]} for g in PAIR_GRADS[:5]]
+    filtered, closed = scale_by_wiener_filter(gain_eps=0), scale_by_wiener_filter()
+    states = [transformation.init(noisy[0]) for transformation in (filtered, filtered, closed)]
+    for grads in noisy:
+        small = jax.tree.map(lambda g: g * scale, grads)
+        (large, states[0]), (tiny, states[1]), (other, states[2]) = (
+            filtered.update(grads, states[0]),
+            filtered.update(small, states[1]),
+            closed.update(small, states[2]),
+        )
+    assert_trees_close(jax.tree.map(lambda u: u / scale, tiny), large)
+    assert not np.allclose(other["w"] / scale, large["w"], rtol=1e-2)
+
+
+# --- the state ---------------------------------------------------------------------------------
+
+
+@over_forms
+def test_state_has_the_moments_of_the_statement(make, form):
+    options = FORMS_OF[make][form]
+    power, kind = options.get("gain_power", 1.0), options.get("second_moment", "separate")
+    names = moment_names(
+        FilterSettings(gain_power=power), None if make is sgdf else Denominator(kind)
+    )
+    state = make(0.1, **options).init(PAIR)
+    for states in (state, descend(make(0.1, **options), PAIR, PAIR_GRADS[:1])[1]):
+        moments = next(s for s in states if hasattr(s, "exp_avg"))
+        kept = [name for name in moments._fields[1:] if getattr(moments, name) is not None]
+        assert tuple(kept) == names
+        assert all(getattr(moments, name).keys() == PAIR.keys() for name in kept)
+
+
+def test_states_of_the_papers_forms_are_as_they_were():
+    """What users have saved: names, order and number of the leaves, and names in pickles."""
+    for make, fields in ((sgdf, "exp_avg exp_var"), (filter_adam, "exp_avg exp_var exp_avg_sq")):
+        moments, rate = make(0.1).init(PAIR)
+        assert moments._fields == ("count", *fields.split())
+        assert rate == optax.EmptyState()
+        leaves = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(moments)]
+        assert leaves == [".count", *(f".{f}['{n}']" for f in fields.split() for n in "bw")]
+        name = type(moments).__name__.encode()
+        assert b"csgdf.optax\n" + name in pickle.dumps(moments, protocol=0)
+        assert len(sgdf(0.1, weight_decay=0.1).init(PAIR)) == 3
+
+
+@pytest.mark.parametrize("params", [PAIR, PAIR["w"]], ids=["tree", "leaf"])
+def test_a_state_without_a_moment_that_is_needed_is_refused(params):
+    constant, full = scale_by_wiener_filter(**CONSTANT), scale_by_wiener_filter()
+    with pytest.raises(ValueError, match="the state has no exp_var"):
+        full.update(params, constant.init(params))
+    _, state = constant.update(params, full.init(params))  # s is not needed any more
+    assert state.exp_var is None
+
+
+@pytest.mark.parametrize("make", [filter_adam, filter_adamw])
+def test_impossible_second_moments_are_refused(make):
+    with pytest.raises(ValueError, match=r"'separate', 'derived', 'fluctuation'\): 'deriven'"):
+        make(0.1, second_moment="deriven")
+    with pytest.raises(ValueError, match="second_moment='derived' needs a b1 above 0"):
+        make(0.1, b1=0, second_moment="derived")
+    make(0.1, b1=0)
+
+
+@pytest.mark.parametrize("round_trip", [through_pickle, through_arrays])
+@over_lean
+def test_state_survives_a_round_trip(make, round_trip):
+    optimizer = make(0.1)
+    step = jax.jit(stepper(optimizer))
+    saved = PAIR, optimizer.init(PAIR)
+    for grads in PAIR_GRADS[:5]:
+        saved = step(*saved, grads)
+    resumed = round_trip(saved)
+    for grads in PAIR_GRADS[5:10]:
+        saved, resumed = step(*saved, grads), step(*resumed, grads)
+    assert_trees_identical(resumed, saved)
+
+
+@over_lean
+def test_optax_finds_the_parameters_in_the_state(make):
+    state = make(0.1).init(PAIR)
+    moments, *_ = optax.tree_map_params(make(0.1), lambda moment: moment + 1, state)
+    assert moments.count == 0
+    assert_trees_identical(moments.exp_avg, jax.tree.map(jnp.ones_like, PAIR))
+    assert None in moments
+
+
+# --- JAX's transformations and optax's wrappers ------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@over_lean
+def test_scan_over_steps(make, dtype):
+    optimizer = make(0.01)
+    grads, start = jnp.asarray(NOISE[:20], dtype), jnp.asarray(START, dtype)
+    params, state = jax.jit(scanned(optimizer))(start, grads)
+    assert params.dtype == dtype
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(state)} == {"float32", "int32"}
+    assert_trees_close((params, state), descend(optimizer, start, grads), ROUNDING[dtype])
+
+
+@over_lean
+def test_jit_traces_once_and_donates(make):
+    optimizer, traces = make(optax.linear_schedule(0.1, 0.01, 20)), []
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, grads):
+        traces.append(None)
+        return stepper(optimizer)(params, state, grads)
+
+    expected = descend(optimizer, PAIR, PAIR_GRADS[:5])
+    params = jax.tree.map(jnp.array, PAIR)
+    state = optimizer.init(params)
+    for grads in PAIR_GRADS[:5]:
+        params, state = step(params, state, grads)
+    assert len(traces) == 1
+    assert_trees_close((params, state), expected)
+
+
+@pytest.mark.parametrize("form", ["derived, betas", "derived, gain_eps", "fluctuation, nesterov"])
+def test_injected_hyperparameters_agree_with_the_statement(form):
+    """Betas and eps as traced values; a constant gain is then a power of K, with exponent 0."""
+    options = ADAM_FORMS[form]
+    injected = optax.inject_hyperparams(filter_adam)(RATE[filter_adam], **options)
+    with precision(np.float64):
+        actual = optax_paths({"injected": injected}, np.float64)["injected"]["w"]
+        numbers = injected.init({"w": jnp.asarray(START)}).hyperparams.keys()
+    assert {"b1", "b2", "eps", "gain_power"} <= numbers
+    assert ("gain_eps" in numbers) == ("gain_eps" in options)
+    assert_same_path(actual, statement_path(filter_adam, form), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("b1", 0.5), ("b2", 0.9), ("gain_eps", 1.0), ("gain_scale", 0.5)]
+)
+def test_injected_hyperparameters_are_changed_in_the_state(name, value):
+    options = {"second_moment": "derived", "gain_eps": 1e-4}
+    _, state = descend(filter_adamw(0.1, **options), PAIR, PAIR_GRADS[:3])
+    injected = optax.inject_hyperparams(filter_adamw)(0.1, **options)
+    injected_state = injected.init(PAIR)._replace(inner_state=state)
+    update = jax.jit(injected.update)
+    before, _ = update(PAIR_GRADS[3], injected_state, PAIR)
+    injected_state.hyperparams[name] = jnp.float32(value)
+    after, _ = update(PAIR_GRADS[3], injected_state, PAIR)
+    changed = filter_adamw(0.1, **(options | {name: value}))
+    expected, _ = changed.update(PAIR_GRADS[3], state, PAIR)
+    assert_trees_close(after, expected, 1e-4)  # float32 has 0.999 to 5 digits of 0.001
+    assert not np.allclose(after["w"], before["w"], rtol=1e-2)
+
+
+def test_an_injected_constant_gain_keeps_no_variance_if_it_is_static():
+    inject = optax.inject_hyperparams(sgdf, static_args="gain_power")
+    optimizer = inject(0.1, **NESTEROV)
+    params, state = descend(optimizer, PAIR, PAIR_GRADS[:5])
+    assert state.inner_state[-2].exp_var is None
+    traced, _ = descend(optax.inject_hyperparams(sgdf)(0.1, **NESTEROV), PAIR, PAIR_GRADS[:5])
+    assert_trees_close(traced, params)
+
+
+def test_masked_filter_passes_the_rest_through():
+    everywhere = scale_by_wiener_filter(**CONSTANT)
+    masked = optax.masked(everywhere, {"w": True, "b": False})
+    state, full = masked.init(PAIR), everywhere.init(PAIR)
+    assert len(jax.tree.leaves(state)) == 2  # count, and the trend of w alone
+    for grads in PAIR_GRADS[:3]:
+        updates, state = masked.update(grads, state)
+        filtered, full = everywhere.update(grads, full)
+    assert_trees_identical(updates, {"w": filtered["w"], "b": grads["b"]})
+    assert not np.allclose(filtered["b"], grads["b"])
+
+
+@over_lean
+def test_multi_transform_gives_each_group_its_own(make):
+    groups = {"lean": make(0.1), "plain": optax.sgd(0.2), "unused": make(0.3)}
+    labels = {"w": "lean", "b": "plain"}
+    actual, _ = descend(optax.multi_transform(groups, labels), PAIR, PAIR_GRADS[:5])
+    expected = {
+        name: descend(groups[label], PAIR[name], [g[name] for g in PAIR_GRADS[:5]])[0]
+        for name, label in labels.items()
+    }
+    assert_trees_close(actual, expected)
+
+
+AFTER = {"adamw": optax.adamw(0.05)}
+if hasattr(optax.contrib, "muon"):  # new in optax 0.2.5
+    AFTER["muon"] = optax.contrib.muon(0.05)
+
+
+@pytest.mark.parametrize("options", [{}, CONSTANT], ids=["paper", "constant"])
+@pytest.mark.parametrize("after", AFTER.values(), ids=AFTER.keys())
+def test_the_filter_in_front_of_another_optimizer(after, options):
+    """The other sees the estimates in place of the gradients; matrices and a vector."""
+    params = {"w": START.astype(np.float32).reshape(4, 5), "b": START.astype(np.float32)[:5]}
+    grads = [{"w": g.reshape(4, 5), "b": g[5:10]} for g in NOISE32[:4]]
+    filtered = scale_by_wiener_filter(**options)
+    actual, _ = descend(optax.chain(filtered, after), params, grads, jit=True)
+    estimates, state = [], filtered.init(params)
+    for g in grads:
+        estimate_, state = filtered.update(g, state)
+        estimates.append(estimate_)
+    expected, _ = descend(after, params, estimates, jit=True)
+    assert_trees_close(actual, expected, 1e-4)
+    unfiltered, _ = descend(after, params, grads, jit=True)
+    assert not np.allclose(actual["w"], unfiltered["w"], rtol=1e-2)
