@@ -18,6 +18,7 @@ __all__ = [
     "SecondMomentWeights",
     "bias_corrections",
     "estimate",
+    "largest_variance",
     "moment_names",
     "one_minus_power",
     "second_moment",
@@ -140,6 +141,16 @@ def update_moments(g: Any, m: Any, s: Any, beta1: Any, beta2: Any) -> tuple[Any,
     if s is not None:
         s = beta2 * s + (1 - beta2) * (g - m) * (g - m)
     return m, s
+
+
+def largest_variance(beta2: Any, largest_exponent: int) -> Any:
+    """The bound on s in arithmetic whose numbers end at 2^largest_exponent (128 in float32).
+
+    The square of a gradient overflows long before the gradient does, and an infinite s would
+    never decay. As s^ <= s / (1 - b2), it is finite below this bound, so that the gain is 0 for
+    a residual whose square overflows, and not NaN.
+    """
+    return 2.0 ** (largest_exponent - 2) * (1 - beta2)
 
 
 def wiener_gain(s_hat: Any, residual: Any, eps: Any) -> Any:

@@ -116,7 +116,10 @@ def test_8_bit_state_is_rounded_with_the_bits_of_rounding_py(shape, dtype, optim
     )
     assert_steps_round_the_statement(optimizer, set_gradients)
     large, small = (optimizer.state[p] for p in parameters)
-    assert all(large[key].dtype in (torch.int8, torch.uint8) for key in optimizer.moments_of(optimizer.param_groups[0]))
+    assert all(
+        large[key].dtype in (torch.int8, torch.uint8)
+        for key in optimizer.moments_of(optimizer.param_groups[0])
+    )
     assert small["exp_avg"].dtype == torch.float32
 
 

@@ -32,7 +32,11 @@ def parameters(optimizer):
 
 
 def moments(optimizer):
-    return [state[key] for state in optimizer.state.values() for key in optimizer.moments_of(optimizer.param_groups[0])]
+    return [
+        state[key]
+        for state in optimizer.state.values()
+        for key in optimizer.moments_of(optimizer.param_groups[0])
+    ]
 
 
 def saved(optimizer):

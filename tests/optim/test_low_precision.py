@@ -197,7 +197,8 @@ def test_checkpoints_convert_both_ways(other):
 
     state = eight.state[params[0]]
     before = {
-        key: dequantize(Quantized(state[key], state[f"{key}_scale"])) for key in eight.moments_of(eight.param_groups[0])
+        key: dequantize(Quantized(state[key], state[f"{key}_scale"]))
+        for key in eight.moments_of(eight.param_groups[0])
     }
     wide.load_state_dict(saved(eight))
     p = wide.param_groups[0]["params"][0]

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from sgdf.filter import Denominator, FilterSettings, moment_names
+from sgdf.filter import Denominator, FilterSettings, largest_variance, moment_names
 from sgdf.kernels.quantized import Quantized
 
 Scalar: TypeAlias = float | Tensor
@@ -50,9 +50,9 @@ def positive_eps(eps: float, dtype: torch.dtype) -> float:
     return max(eps, torch.finfo(dtype).tiny)
 
 
-#: No s is stored above this: the square of a gradient overflows long before the gradient, and an
-#: infinite s would never decay. One over it is a normal number, which 8-bit state needs.
-LARGEST_VARIANCE = {torch.float32: 2.0**126, torch.float64: 2.0**1022}
+def variance_bound(beta2: float, dtype: torch.dtype) -> float:
+    """No s is stored above this: `filter.largest_variance` of the dtype to compute in."""
+    return float(largest_variance(beta2, 1024 if dtype == torch.float64 else 128))
 
 
 def columns_of(

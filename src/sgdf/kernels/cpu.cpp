@@ -229,9 +229,11 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
 
 // --- the step --------------------------------------------------------------------------------
 
+template <class T> constexpr double LAST = std::is_same<T, float>::value ? 0x1p126 : 0x1p1022;
+
 template <class T> struct Scalars {
     T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
-    T trend, fluctuation, second, of_m, of_s;
+    T trend, fluctuation, second, of_m, of_s, largest;
 
     Scalars(const Settings &o, const Corrections &c)
         : lr(T(o.lr)), shrink(T(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
@@ -240,11 +242,9 @@ template <class T> struct Scalars {
           gain_eps(T(std::max(o.gain_eps, double(std::numeric_limits<T>::min())))),
           adam_eps(T(o.adam_eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
           trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)),
-          of_m(T(c.of_m)), of_s(T(c.of_s)) {}
+          of_m(T(c.of_m)), of_s(T(c.of_s)),
+          largest(T(LAST<T> * (1 - o.beta2))) {} // arithmetic.variance_bound
 };
-
-// arithmetic.LARGEST_VARIANCE
-template <class T> constexpr T LARGEST = T(std::is_same<T, float>::value ? 0x1p126 : 0x1p1022);
 
 // filter.wiener_filter and the update of p; in an ESTIMATE, p is the gradient and becomes g^.
 // Weight decay in the gradient is a separate case, because 0 times an infinite weight is not 0; in
@@ -260,7 +260,7 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
         ms[i] = m;
         if constexpr (keeps_s) {
             s = k.beta2 * ss[i] + k.rest2 * (g - m) * (g - m);
-            s = s > LARGEST<T> ? LARGEST<T> : s; // NaN stays NaN
+            s = s > k.largest ? k.largest : s; // NaN stays NaN
             ss[i] = s;
         }
         T m_hat = m / k.trend;

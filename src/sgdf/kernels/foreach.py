@@ -17,7 +17,6 @@ from sgdf.filter import (
     second_moment_weights,
 )
 from sgdf.kernels.arithmetic import (
-    LARGEST_VARIANCE,
     Scalar,
     as_real,
     compute_dtype,
@@ -25,6 +24,7 @@ from sgdf.kernels.arithmetic import (
     lr_beside,
     positive_eps,
     step_value,
+    variance_bound,
 )
 
 #: Steps as `step_value` returns them: numbers or tensors, and their namespace.
@@ -102,7 +102,7 @@ def _estimate(
         residual = torch._foreach_sub(g, m)
         torch._foreach_mul_(s, beta2)
         torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
-        torch._foreach_clamp_max_(s, LARGEST_VARIANCE[m[0].dtype])
+        torch._foreach_clamp_max_(s, variance_bound(beta2, m[0].dtype))
 
     estimate = list(torch._foreach_div(m, [c.trend for c in scalars]))
     residual = torch._foreach_sub(g, estimate)

@@ -21,7 +21,6 @@ from sgdf.filter import (
     update_moments,
 )
 from sgdf.kernels.arithmetic import (
-    LARGEST_VARIANCE,
     Moment,
     Scalar,
     as_real,
@@ -30,6 +29,7 @@ from sgdf.kernels.arithmetic import (
     lr_beside,
     positive_eps,
     step_value,
+    variance_bound,
 )
 from sgdf.kernels.quantized import Quantized, dequantize, quantize_
 from sgdf.kernels.rounding import (
@@ -112,7 +112,7 @@ def _update(
     m, s, v = (None if moment is None else _load(moment, g.dtype) for moment in stored)
     m, s = update_moments(g, m, s, beta1, beta2)
     if s is not None:
-        s = s.clamp(max=LARGEST_VARIANCE[g.dtype])
+        s = s.clamp(max=variance_bound(beta2, g.dtype))
     update = estimate(
         g,
         m,

@@ -27,7 +27,6 @@ CONSTANT: tl.constexpr = tl.constexpr(3)
 SEPARATE: tl.constexpr = tl.constexpr(1)
 DERIVED: tl.constexpr = tl.constexpr(2)
 
-LARGEST: tl.constexpr = tl.constexpr(2.0**126)  # arithmetic.LARGEST_VARIANCE
 QUANTUM: tl.constexpr = tl.constexpr(256)  # elements per 8-bit block, as in quantized.py
 
 
@@ -193,6 +192,7 @@ def updated(
     beta2,
     rest1,
     rest2,
+    largest,
     gain_eps,
     adam_eps,
     scale,
@@ -205,7 +205,7 @@ def updated(
     m = beta1 * m + rest1 * g
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):
         s = beta2 * s + rest2 * (g - m) * (g - m)
-        s = tl.where(s > LARGEST, LARGEST, s)  # NaN stays NaN
+        s = tl.where(s > largest, largest, s)  # NaN stays NaN
     m_hat = m * inverse_trend
     residual = g - m_hat
     if GAIN == CONSTANT:
@@ -253,6 +253,7 @@ def filter_piece(
     beta2,
     rest1,
     rest2,
+    largest,
     gain_eps,
     adam_eps,
     scale,
@@ -279,7 +280,7 @@ def filter_piece(
         v = read(v_at, mask, MASKED)
     update, m, s, v = updated(
         g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2, rest1,
-        rest2, gain_eps, adam_eps, scale, power, GAIN, SECOND, True,
+        rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, True,
     )  # fmt: skip
     write(m_at, m, mask, MASKED)
     if KEEPS_S:
@@ -313,6 +314,7 @@ def filter_kernel(
     beta2,
     rest1,
     rest2,
+    largest,
     gain_eps,
     adam_eps,
     scale,
@@ -377,15 +379,15 @@ def filter_kernel(
         filter_piece(
             p_at, g_at, m_at, s_at, v_at, index, None, inverse_trend, fluctuation, inverse_second,
             of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2,
-            gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
-            SCALED, STOCHASTIC, False,
+            largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED,
+            MAXIMIZE, SCALED, STOCHASTIC, False,
         )  # fmt: skip
     else:
         filter_piece(
             p_at, g_at, m_at, s_at, v_at, index, index < numel, inverse_trend, fluctuation,
             inverse_second, of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1,
-            rest2, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED,
-            MAXIMIZE, SCALED, STOCHASTIC, True,
+            rest2, largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY,
+            DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, True,
         )  # fmt: skip
 
 
@@ -435,6 +437,7 @@ def filter_kernel_8bit(
     beta2,
     rest1,
     rest2,
+    largest,
     gain_eps,
     adam_eps,
     scale,
@@ -525,7 +528,7 @@ def filter_kernel_8bit(
             v = dequantized(v_codes, tl.load(v_scale_at + block), False)
         update, m, s, v = updated(
             g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
-            rest1, rest2, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
+            rest1, rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
         )  # fmt: skip
 
         bits = random_bits(index, key, 0x85EBCA6B)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from sgdf.filter import (
-    Corrections,
     Denominator,
     FilterSettings,
     estimate,
+    largest_variance,
     moment_names,
     one_minus_power,
     second_moment,
@@ -88,11 +88,11 @@ def _update(
     corrections = settings.corrections(t, jnp)
     m, s = update_moments(g, m, s, beta1, beta2)
     if s is not None:
-        s = jnp.minimum(s, _largest_variance(dtype))
+        s = jnp.minimum(s, largest_variance(beta2, jnp.finfo(dtype).maxexp))
     update = estimate(
         g,
         m,
-        _with_finite_s_hat(s, corrections),
+        s,
         corrections,
         eps=jnp.maximum(settings.eps, jnp.finfo(dtype).tiny),
         gain_scale=settings.gain_scale,
@@ -107,18 +107,6 @@ def _update(
             v_hat = second_moment(m, s, weights)
         update = update / (jnp.sqrt(v_hat) + denominator.eps)
     return update.astype(grad.dtype), {"exp_avg": m, "exp_var": s, "exp_avg_sq": v}
-
-
-def _largest_variance(dtype: Any) -> float:
-    """No s is stored above this, as in `sgdf.kernels.arithmetic`: an infinite s never decays."""
-    return 2.0 ** (jnp.finfo(dtype).maxexp - 2)
-
-
-def _with_finite_s_hat(s: Any, corrections: Corrections) -> Any:
-    """s for the gain: s^ may be 1 / (1 - b2) times as large, and infinity / infinity is NaN."""
-    if s is None:
-        return None
-    return jnp.minimum(s, _largest_variance(s.dtype) / jnp.maximum(corrections.fluctuation, 1))
 
 
 def _column(state: Any, name: str, structure: Any) -> list[Any]:

@@ -24,7 +24,7 @@ from sgdf.optim.state import (
     moment_in,
     new_moment,
     new_step,
-    side_by_side,
+    plan_for,
 )
 
 
@@ -99,20 +99,15 @@ class FilterOptimizer(Optimizer):
 
     def _plan(self, group: dict[str, Any], columns: Columns) -> Plan:
         """A plan for the columns: one from the cache, or a new one."""
-        params = group["params"]
-        plan = self._plans.find(params, columns)
-        if plan is None:
-            complete = len(columns[0]) == len(params) and type(params[0]) in PLAIN
-            if complete and self.counts_steps:
-                steps = side_by_side(columns[2])
-                for p, step in zip(params, steps, strict=True):
-                    self.state[p]["step"] = step
-                columns = (*columns[:2], steps, *columns[3:])
-            plan = Plan(columns, self.counts_steps, group.get("rounding_seed", 0))
-            if complete:
-                plan.remember(self.state)
-            self._plans.add(params, settings_of_a_plan(group), plan)
-        return plan
+        return plan_for(
+            self._plans,
+            group["params"],
+            settings_of_a_plan(group),
+            columns,
+            self.state,
+            counts_steps=self.counts_steps,
+            seed=group.get("rounding_seed", 0),
+        )
 
     @_disable_dynamo
     def run_fused(

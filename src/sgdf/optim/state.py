@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from sgdf.kernels.arithmetic import compute_dtype
+from sgdf.kernels.plan import Columns, Plan, PlanCache, State
 from sgdf.kernels.quantized import (
     Quantized,
     blocks_per_row,
@@ -26,9 +27,31 @@ def new_step(p: Tensor, on_device: bool) -> Tensor:
     return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
 
 
-def side_by_side(steps: list[Tensor]) -> list[Tensor]:
-    """The same counters as slices of one tensor, so that one addition increments them all."""
-    return list(torch.stack(steps).unbind())
+def plan_for(
+    plans: PlanCache,
+    params: list[Tensor],
+    settings: tuple[Any, ...],
+    columns: Columns,
+    state: State,
+    *,
+    counts_steps: bool = True,
+    seed: int = 0,
+) -> Plan:
+    """A plan for the columns of these parameters: one from the cache, or a new one."""
+    plan = plans.find(params, columns)
+    if plan is None:
+        complete = len(columns[0]) == len(params) and type(params[0]) in PLAIN
+        if complete and counts_steps:
+            # The counters as slices of one tensor, so that one addition increments them all.
+            steps = list(torch.stack(columns[2]).unbind())
+            for p, step in zip(params, steps, strict=True):
+                state[p]["step"] = step
+            columns = (*columns[:2], steps, *columns[3:])
+        plan = Plan(columns, counts_steps, seed)
+        if complete:
+            plan.remember(state)
+        plans.add(params, settings, plan)
+    return plan
 
 
 def moment_in(state: dict[str, Any], key: str) -> Tensor | Quantized:

@@ -1,6 +1,7 @@
 """The filter in front of any torch optimizer."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from sgdf.filter import FilterSettings
-from sgdf.kernels import foreach
-from sgdf.optim.settings import check_filter, check_state_dtype
-from sgdf.optim.state import local, new_moment, new_step
-
-MOMENTS = ("exp_avg", "exp_var")
+from sgdf.filter import FilterSettings, moment_names
+from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels.plan import Columns, PlanCache
+from sgdf.optim import base
+from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype
+from sgdf.optim.state import PLAIN, loaded_moment, local, moment_in, new_moment, new_step, plan_for
 
 
 class WienerFilter:
@@ -32,10 +33,17 @@ class WienerFilter:
         betas: decay rates of the average and of the variance.
         eps: term in the denominator of the gain, beside *squared* gradients.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter.
-        gain_power: exponent of the gain; 1 is the paper's.
+        gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
+            ``gain_scale``, and no variance is kept.
+        gain_eps: eps by another name, as in FilterAdam. None: eps. With 0 the gain does not depend
+            on the magnitude of the gradients.
         correction: use the paper's ratio of the variance of an average to that of a gradient.
-        state_dtype: dtype of the state, but not ``torch.int8``. None: the parameter's, but at
-            least float32.
+        bias_correction: divide the average by ``1 - betas[0] ** t``.
+        fused: one kernel over all tensors, in place and without temporary memory: Triton on CUDA,
+            C++ on the CPU. None: if it suits every parameter.
+        state_dtype: dtype of the state. None: the parameter's, but at least float32.
+            ``torch.int8``: 8-bit blocks, but float32 for small tensors, as in SGDF.
+        rounding_seed: seed of the random rounding of 8-bit state.
 
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
@@ -55,17 +63,33 @@ class WienerFilter:
         *,
         gain_scale: float = 2.0,
         gain_power: float = 1.0,
+        gain_eps: float | None = None,
         correction: bool = True,
+        bias_correction: bool = True,
+        fused: bool | None = None,
         state_dtype: torch.dtype | None = None,
+        rounding_seed: int = 0,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, but got {optimizer!r}")
-        self.settings = FilterSettings(betas, eps, gain_scale, gain_power, correction)
+        check_gain_eps(gain_eps)
+        self.settings = FilterSettings(
+            betas,
+            eps if gain_eps is None else gain_eps,
+            gain_scale,
+            gain_power,
+            correction,
+            bias_correction,
+        )
         check_filter(self.settings)
-        check_state_dtype(state_dtype, but=(torch.int8,))
+        check_state_dtype(state_dtype)
         self.optimizer = optimizer
+        self.fused = fused
         self.state_dtype = state_dtype
+        self.rounding_seed = rounding_seed
         self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self._plans = PlanCache()
+        self._listed: list[Tensor] = []
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def __repr__(self) -> str:
@@ -101,23 +125,6 @@ class WienerFilter:
     @torch.no_grad()
     def filter_gradients(self) -> None:
         """Overwrite the gradients of the optimizer's parameters with their estimates."""
-        if self._step_will_be_skipped():
-            return
-        params = [p for p in self._params() if p.grad is not None]
-        grads = [p.grad for p in params if p.grad is not None]
-        if any(g.is_sparse for g in grads):
-            raise RuntimeError("WienerFilter does not support sparse gradients")
-        for p in params:
-            if p not in self.state:
-                self.state[p] = {"step": new_step(p, on_device=False), **self._new_moments(p)}
-        states = [self.state[p] for p in params]
-        foreach.estimate_foreach(
-            [local(g) for g in grads],
-            *([local(state[key]) for state in states] for key in ("step", *MOMENTS)),
-            settings=self.settings,
-        )
-
-    def _step_will_be_skipped(self) -> bool:
         # torch's GradScaler sets these on an optimizer whose fused step unscales by itself.
         if getattr(self.optimizer, "grad_scale", None) is not None:
             raise RuntimeError(
@@ -125,7 +132,71 @@ class WienerFilter:
                 "scaler.step(optimizer)"
             )
         found_inf = getattr(self.optimizer, "found_inf", None)
-        return found_inf is not None and bool(found_inf)
+        params = self._params()
+        path = self._path(params)
+        if path == "cuda":
+            self._filter_on_cuda(params, found_inf)
+            return
+        if found_inf is not None and bool(found_inf):  # the step is going to be skipped
+            return
+        _, *columns = self._columns(params, on_device=False)
+        if path == "foreach":
+            foreach.estimate_foreach(*columns, settings=self.settings)
+        else:
+            run = cpu.estimate_fused if path == "cpu" else loop.estimate_loop
+            run(*columns, settings=self.settings, rounding_seed=self.rounding_seed)
+
+    def _path(self, params: list[Tensor]) -> str:
+        """The kernels that filter: "cuda", "cpu", "foreach" or "loop"."""
+        if self.fused is not False and params:
+            if base.runs_on_triton(params[0]):
+                if not params[0].is_cuda or cuda.suits(params):
+                    return "cuda"
+            elif cpu.suits(params):
+                return "cpu"
+        return "loop" if self.state_dtype == torch.int8 else "foreach"
+
+    def _filter_on_cuda(self, params: list[Tensor], found_inf: Tensor | None) -> None:
+        columns = self._plans.refresh(params, (), self.state)
+        if columns is None:
+            columns = self._columns(params, on_device=True)
+            if not columns[0]:
+                return
+        plan = plan_for(self._plans, params, (), columns, self.state, seed=self.rounding_seed)
+        try:
+            cuda.estimate_fused(
+                *plan.columns[1:],
+                plan=plan,
+                settings=self.settings,
+                rounding_seed=self.rounding_seed,
+                found_inf=found_inf,
+            )
+        finally:
+            plan.release()
+
+    def _columns(self, params: list[Tensor], on_device: bool) -> Columns:
+        """Parameters, gradients, steps and moments of all parameters that have a gradient."""
+        names = moment_names(self.settings, None)
+        columns: Columns = tuple([] for _ in range(3 + len(names)))
+        for p in params:
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise RuntimeError("WienerFilter does not support sparse gradients")
+            state = self.state.setdefault(p, {})
+            if "step" not in state:
+                state["step"] = new_step(p, on_device)
+            elif state["step"].is_cuda != (on_device and p.is_cuda):
+                device = p.device if on_device else "cpu"
+                state["step"] = state["step"].to(device, torch.float32)
+            for name in names:
+                if name not in state:
+                    state.update(new_moment(p, name, self.state_dtype))
+            row = [p, _matching_gradient(p), state["step"]]
+            row += [moment_in(state, name) for name in names]
+            for column, tensor in zip(columns, row, strict=True):
+                column.append(tensor if type(p) in PLAIN else local(tensor))
+        return columns
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -143,28 +214,37 @@ class WienerFilter:
         params = self._params()
         settings = FilterSettings(**{**self.settings._asdict(), **state_dict["settings"]})
         check_filter(settings)
-        state = {}
+        state: dict[Tensor, dict[str, Tensor]] = {}
         for i, saved in state_dict["state"].items():
             if not 0 <= i < len(params):
                 raise ValueError(
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
                 )
             p = params[i]
-            for key in MOMENTS:
+            state[p] = {"step": saved["step"].detach().clone().cpu()}
+            for key in moment_names(settings, None):
+                if key not in saved:
+                    state[p].update(new_moment(p, key, self.state_dtype))
+                    continue
                 if saved[key].shape != p.shape:
                     raise ValueError(
                         f"loaded {key} of parameter {i} has shape {tuple(saved[key].shape)}, "
                         f"the parameter {tuple(p.shape)}"
                     )
-            state[p] = {"step": saved["step"].detach().clone().cpu(), **self._new_moments(p)}
-            for key in MOMENTS:
-                state[p][key].copy_(saved[key])
-        self.settings, self.state = settings, state
-
-    def _new_moments(self, p: Tensor) -> dict[str, Tensor]:
-        return new_moment(p, "exp_avg", self.state_dtype) | new_moment(
-            p, "exp_var", self.state_dtype
-        )
+                state[p].update(loaded_moment(p, key, saved, self.state_dtype))
+        self.settings, self.state, self._plans = settings, state, PlanCache()
 
     def _params(self) -> list[Tensor]:
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        """The optimizer's parameters; the same list as long as they are the same."""
+        params = [p for group in self.optimizer.param_groups for p in group["params"]]
+        same = len(params) == len(self._listed) and all(map(operator.is_, params, self._listed))
+        if not same:
+            self._listed = params
+        return self._listed
+
+
+def _matching_gradient(p: Any) -> Tensor:
+    """The gradient, sharded like its parameter: a DTensor's may still have to be summed."""
+    if hasattr(p.grad, "placements") and p.grad.placements != p.placements:
+        p.grad = p.grad.redistribute(placements=p.placements)
+    return p.grad  # type: ignore[no-any-return]
