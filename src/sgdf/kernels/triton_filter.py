@@ -225,6 +225,7 @@ def updated(
         update = m_hat + scale * gain * residual
     if SECOND == SEPARATE:
         v = beta2 * v + rest2 * g * g
+        v = tl.where(v > largest, largest, v)
         update = update / (tl.sqrt(v * inverse_second) + adam_eps)
     elif SECOND > SEPARATE:
         update = update / (tl.sqrt(of_m * m * m + of_s * s) + adam_eps)
