@@ -137,8 +137,9 @@ def _second_moments(
     weights = [second_moment_weights(t, *betas, kind, xp) for t, xp in times]
     v_hat = list(torch._foreach_mul(moment["exp_var"], [w.of_s for w in weights]))
     if kind == "derived":
-        squares = torch._foreach_mul(moment["exp_avg"], moment["exp_avg"])
-        torch._foreach_mul_(squares, [w.of_m for w in weights])
+        # The weight first, as in the statement: m^2 alone would underflow sooner.
+        squares = torch._foreach_mul(moment["exp_avg"], [w.of_m for w in weights])
+        torch._foreach_mul_(squares, moment["exp_avg"])
         torch._foreach_add_(v_hat, squares)
     return v_hat
 
