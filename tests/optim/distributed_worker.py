@@ -43,6 +43,12 @@ OPTIMIZERS: dict[str, partial[Optimizer]] = {
     "FilterAdamW": partial(FilterAdamW, lr=0.02, gain_scale=1.0, gain_power=0.5),
     "Momentum": partial(Momentum, lr=0.05, weight_decay=0.01),
 }
+#: Forms that keep other moments; they run in fewer cases.
+FORMS: dict[str, partial[Optimizer]] = {
+    "constant": partial(SGDF, lr=0.1, gain_scale=0.1, gain_power=0, bias_correction=False),
+    "derived": partial(FilterAdamW, lr=0.02, second_moment="derived"),
+}
+BUILDERS = OPTIMIZERS | FORMS
 CHECKPOINTS = {
     "sharded": (StateDictOptions(), StateDictOptions()),
     "full": (
@@ -109,21 +115,21 @@ def single_process(
     name: str, dtype: torch.dtype = torch.float32, wide: bool = False, **options: Any
 ) -> Outcome:
     model = make_model(dtype, wide)
-    optimizer = OPTIMIZERS[name](model.parameters(), **options)
+    optimizer = BUILDERS[name](model.parameters(), **options)
     train(model, optimizer, make_batches(dtype, wide))
     return outcome(model, optimizer.state)
 
 
-def single_process_filter() -> Outcome:
-    model = make_model()
-    optimizer, wiener = filtered_sgd(model)
-    train(model, optimizer, make_batches())
+def single_process_filter(wide: bool = False, **options: Any) -> Outcome:
+    model = make_model(wide=wide)
+    optimizer, wiener = filtered_sgd(model, **options)
+    train(model, optimizer, make_batches(wide=wide))
     return outcome(model, wiener.state)
 
 
-def filtered_sgd(model: nn.Module) -> tuple[Optimizer, WienerFilter]:
+def filtered_sgd(model: nn.Module, **options: Any) -> tuple[Optimizer, WienerFilter]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return optimizer, WienerFilter(optimizer)
+    return optimizer, WienerFilter(optimizer, **options)
 
 
 # --- the cases --------------------------------------------------------------------------------
@@ -131,7 +137,7 @@ def filtered_sgd(model: nn.Module) -> tuple[Optimizer, WienerFilter]:
 
 def ddp(name: str) -> Outcome:
     model = make_model()
-    optimizer = OPTIMIZERS[name](model.parameters())
+    optimizer = BUILDERS[name](model.parameters())
     train(DistributedDataParallel(model), optimizer, my_half(make_batches()))
     return outcome(model, optimizer.state)
 
@@ -159,7 +165,7 @@ def zero(name: str) -> Outcome:
 
 
 def zero_optimizer(name: str, model: nn.Module) -> ZeroRedundancyOptimizer:
-    optimizer = OPTIMIZERS[name]
+    optimizer = BUILDERS[name]
     return ZeroRedundancyOptimizer(
         model.parameters(), optimizer_class=optimizer.func, **optimizer.keywords
     )
@@ -183,7 +189,7 @@ def fsdp(
     # else all of it on both ranks: in bfloat16 the halves' gradients would round differently
 
     model = sharded_model(dtype, wide)
-    optimizer = OPTIMIZERS[name](model.parameters(), **options)
+    optimizer = BUILDERS[name](model.parameters(), **options)
     train(model, optimizer, batches[:SAVED_AFTER])
     checkpoints = {
         kind: copy.deepcopy(
@@ -202,7 +208,7 @@ def fsdp(
 
     for kind, (model_state, optimizer_state) in checkpoints.items():
         model = sharded_model(dtype, wide)
-        optimizer = OPTIMIZERS[name](model.parameters(), **options)
+        optimizer = BUILDERS[name](model.parameters(), **options)
         _, set_options = CHECKPOINTS[kind]
         set_model_state_dict(model, model_state, options=set_options)
         set_optimizer_state_dict(model, optimizer, optimizer_state, options=set_options)
@@ -219,13 +225,13 @@ def fsdp_on_disk(name: str) -> Outcome:
     """Every rank writes its shards (torch.distributed.checkpoint), and a new model resumes."""
     batches = my_half(make_batches())
     model = sharded_model()
-    optimizer = OPTIMIZERS[name](model.parameters())
+    optimizer = BUILDERS[name](model.parameters())
     train(model, optimizer, batches[:SAVED_AFTER])
     folder = Path(sys.argv[1]) / f"shards of {name}"
     dcp.save(state_of(model, optimizer), checkpoint_id=folder)
 
     model = sharded_model()
-    optimizer = OPTIMIZERS[name](model.parameters())
+    optimizer = BUILDERS[name](model.parameters())
     state = state_of(model, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_model_state_dict(model, state["model"])
@@ -241,11 +247,11 @@ def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def fsdp_filter() -> Outcome:
-    model = sharded_model()
-    optimizer, wiener = filtered_sgd(model)
-    train(model, optimizer, my_half(make_batches()))
-    _, loaded = filtered_sgd(model)
+def fsdp_filter(wide: bool = False, **options: Any) -> Outcome:
+    model = sharded_model(wide=wide)
+    optimizer, wiener = filtered_sgd(model, **options)
+    train(model, optimizer, my_half(make_batches(wide=wide)))
+    _, loaded = filtered_sgd(model, **options)
     loaded.load_state_dict(wiener.state_dict())
     return outcome(model, wiener.state) | {
         "layout": layout(model, wiener.state),
@@ -275,7 +281,18 @@ def layout(model: nn.Module, state: State) -> dict[str, dict[str, Any]]:
     }
 
 
-CASES: dict[str, Callable[[], Outcome]] = {"fsdp-WienerFilter": fsdp_filter}
+FILTERS: dict[str, dict[str, Any]] = {
+    "fused": {},
+    "foreach": {"fused": False},
+    "constant": {"gain_scale": 0.1, "gain_power": 0},
+}
+EIGHT_BIT_FILTER = {"wide": True, "state_dtype": torch.int8}
+
+CASES: dict[str, Callable[[], Outcome]] = {
+    f"fsdp-WienerFilter-{kind}": partial(fsdp_filter, **options)
+    for kind, options in FILTERS.items()
+}
+CASES["fsdp-8-bit-WienerFilter"] = partial(fsdp_filter, **EIGHT_BIT_FILTER)
 for name in OPTIMIZERS:
     CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
     CASES[f"ddp-{name}"] = partial(ddp, name)
@@ -283,7 +300,12 @@ for name in OPTIMIZERS:
     for kernel, options in KERNELS.items():
         CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
         CASES[f"fsdp-bfloat16-{name}-{kernel}"] = partial(fsdp, name, torch.bfloat16, **options)
-for name in ("SGDF", "FilterAdam"):
+for name in FORMS:
+    CASES[f"ddp-{name}"] = partial(ddp, name)
+    CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
+    for kernel, options in KERNELS.items():
+        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
+for name in ("SGDF", "FilterAdam", *FORMS):
     for kernel in ("loop", "fused"):
         CASES[f"fsdp-8-bit-{name}-{kernel}"] = partial(
             fsdp, name, wide=True, state_dtype=torch.int8, **KERNELS[kernel]

@@ -4,15 +4,16 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from reference import OPTIMIZERS
+from reference import FORMS, OPTIMIZERS
+from sgdf import FilterAdam
 
 STEPS = 8
 
 
-def run(optimizer_class, lr, compiled, foreach):
+def run(optimizer_class, lr, compiled, foreach, **settings):
     torch.manual_seed(0)
     parameters = [torch.randn(shape, requires_grad=True) for shape in ((4, 3), (5,))]
-    optimizer = optimizer_class(parameters, lr=lr, weight_decay=0.01, foreach=foreach)
+    optimizer = optimizer_class(parameters, lr=lr, weight_decay=0.01, foreach=foreach, **settings)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
     compilations = CompileCounter()  # counts frames, runs them eagerly
     torch._dynamo.reset()
@@ -42,14 +43,32 @@ def test_a_schedule_does_not_recompile_the_step(optimizer_class, lr, foreach):
     assert counts[-1] == (1 if isinstance(lr, torch.Tensor) else 2)
 
 
-def test_the_compiled_kernel_computes_the_same():
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(("optimizer_class", "settings"), FORMS.values(), ids=FORMS)
+def test_every_form_is_one_graph(optimizer_class, settings, foreach):
+    expected, _ = run(optimizer_class, torch.tensor(0.1), False, foreach, **settings)
+    actual, counts = run(optimizer_class, torch.tensor(0.1), True, foreach, **settings)
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    assert counts == [1] * STEPS
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        OPTIMIZERS[0],
+        lambda p, lr: FilterAdam(p, lr, second_moment="derived", gain_scale=0.05, gain_power=0),
+    ],
+    ids=["SGDF", "FilterAdam, derived"],
+)
+def test_the_compiled_kernel_computes_the_same(build):
     """Through the real compiler once: inductor's own code, not eager ops."""
     torch._dynamo.reset()
     results = []
     for wrap in (lambda step: step, torch.compile):
         torch.manual_seed(0)
         p = torch.randn(33, requires_grad=True)
-        optimizer = OPTIMIZERS[0]([p], lr=torch.tensor(0.1))
+        optimizer = build([p], lr=torch.tensor(0.1))
         step = wrap(optimizer.step)
         for _ in range(4):
             p.grad = torch.randn_like(p)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from reference import OPTIMIZERS
+from reference import FORMS, OPTIMIZERS
 from sgdf import SGDF, FilterAdam, Momentum
 
 SETTINGS = [
@@ -16,6 +16,7 @@ FILTER_SETTINGS = [{"gain_scale": 1.0, "gain_power": 0.5}, {"correction": False}
 CASES = [(cls, s) for cls in OPTIMIZERS for s in SETTINGS] + [
     (cls, s) for cls in (SGDF, FilterAdam) for s in FILTER_SETTINGS
 ]
+CASES += FORMS.values()
 
 
 @pytest.mark.parametrize(("optimizer_class", "settings"), CASES)

@@ -22,6 +22,7 @@ ROUNDING = {"rtol": 1e-5, "atol": 1e-7}
 Outcomes: TypeAlias = Callable[[str], list[worker.Outcome]]
 
 each_optimizer = pytest.mark.parametrize("name", worker.OPTIMIZERS)
+each_form = pytest.mark.parametrize("name", [*worker.OPTIMIZERS, *worker.FORMS])
 each_kernel = pytest.mark.parametrize("kernel", worker.KERNELS)
 each_checkpoint = pytest.mark.parametrize("kind", worker.CHECKPOINTS)
 
@@ -68,7 +69,7 @@ def run_ranks(folder: Path) -> None:
             process.wait()
 
 
-@each_optimizer
+@each_form
 def test_ddp(outcomes: Outcomes, name: str) -> None:
     first, second = outcomes(f"ddp-{name}")
     alone = worker.single_process(name)
@@ -94,7 +95,7 @@ def test_zero_redundancy_optimizer_resumes(outcomes: Outcomes, name: str) -> Non
 
 
 @each_kernel
-@each_optimizer
+@each_form
 def test_fsdp(outcomes: Outcomes, name: str, kernel: str) -> None:
     ranks = outcomes(f"fsdp-{name}-{kernel}")
     alone = worker.single_process(name)
@@ -107,7 +108,7 @@ def test_fsdp(outcomes: Outcomes, name: str, kernel: str) -> None:
 
 @each_checkpoint
 @each_kernel
-@each_optimizer
+@each_form
 def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> None:
     for rank in outcomes(f"fsdp-{name}-{kernel}"):
         resumed = rank[kind]
@@ -116,7 +117,7 @@ def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> 
         assert_close(resumed["shards"], rank["shards"], **BITWISE)
 
 
-@each_optimizer
+@each_form
 def test_fsdp_resumes_from_shards_on_disk(outcomes: Outcomes, name: str) -> None:
     for rank in outcomes(f"fsdp-on-disk-{name}"):
         assert_close(rank, worker.single_process(name), **ROUNDING)
@@ -139,14 +140,17 @@ def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["loop", "fused"])
-@pytest.mark.parametrize("name", ["SGDF", "FilterAdam"])
+@pytest.mark.parametrize("name", ["SGDF", "FilterAdam", *worker.FORMS])
 def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
     """Blocks do not cross rows, so no shard cuts one; each rank draws its own random bits."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
     for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
         assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)
         codes = rank["state"]["0.weight"]
-        assert (codes["exp_avg"].dtype, codes["exp_var"].dtype) == (torch.int8, torch.uint8)
+        assert codes["exp_avg"].dtype == torch.int8
+        assert all(
+            codes[key].dtype == torch.uint8 for key in ("exp_var", "exp_avg_sq") if key in codes
+        )
         assert codes["exp_avg_scale"].shape == (33, 2)
         assert_sharded_like_parameters(
             {"weight": {k: v for k, v in rank["layout"]["0.weight"].items() if "scale" not in k}}
@@ -156,11 +160,23 @@ def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
             assert_close(rank[kind]["shards"], rank["shards"], **BITWISE)
 
 
-def test_fsdp_wiener_filter(outcomes: Outcomes) -> None:
-    alone = worker.single_process_filter()
-    for rank in outcomes("fsdp-WienerFilter"):
+@pytest.mark.parametrize("kind", worker.FILTERS)
+def test_fsdp_wiener_filter(outcomes: Outcomes, kind: str) -> None:
+    alone = worker.single_process_filter(**worker.FILTERS[kind])
+    for rank in outcomes(f"fsdp-WienerFilter-{kind}"):
         assert_close({key: rank[key] for key in alone}, alone, **ROUNDING)
         assert_sharded_like_parameters(rank["layout"])
+        assert_close(rank["shards when loaded"], rank["shards"], **BITWISE)
+        assert rank["layout when loaded"] == rank["layout"]
+
+
+def test_fsdp_wiener_filter_8_bit_state(outcomes: Outcomes) -> None:
+    alone = worker.single_process_filter(**worker.EIGHT_BIT_FILTER)
+    for rank in outcomes("fsdp-8-bit-WienerFilter"):
+        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)
+        codes = rank["state"]["0.weight"]
+        assert (codes["exp_avg"].dtype, codes["exp_var"].dtype) == (torch.int8, torch.uint8)
+        assert codes["exp_avg_scale"].shape == codes["exp_var_scale"].shape == (33, 2)
         assert_close(rank["shards when loaded"], rank["shards"], **BITWISE)
         assert rank["layout when loaded"] == rank["layout"]
 

@@ -18,13 +18,19 @@ STEPS = 6
 
 
 class Run:
-    """A small model in training, with or without a scaler; `filtered` has a WienerFilter too."""
+    """A small model in training, with or without a scaler.
 
-    def __init__(self, make: Callable[..., Optimizer], filtered: bool, scaled: bool = True) -> None:
+    With `filtered` it has a WienerFilter too, or one with those settings.
+    """
+
+    def __init__(
+        self, make: Callable[..., Optimizer], filtered: bool | dict[str, Any], scaled: bool = True
+    ) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
         self.optimizer = make(self.model.parameters())
-        self.wiener = WienerFilter(self.optimizer) if filtered else None
+        options = filtered if isinstance(filtered, dict) else {}
+        self.wiener = WienerFilter(self.optimizer, **options) if filtered else None
         # One growth on the way, so that steps are taken at two different scales.
         self.scaler = GradScaler("cpu", SCALE, growth_interval=4, enabled=scaled)
 
@@ -64,18 +70,49 @@ RUNS = {
     "SGDF-unscale_": (lambda p: SGDF(p, lr=0.1), False, True),
     "FilterAdam": (lambda p: FilterAdam(p, lr=0.02), False, False),
     "FilterAdamW": (lambda p: FilterAdamW(p, lr=0.02, weight_decay=0.1), False, False),
+    "SGDF-constant": (lambda p: SGDF(p, lr=0.1, gain_power=0, gain_scale=0.1), False, False),
+    "FilterAdam-constant": (
+        lambda p: FilterAdam(p, lr=0.02, gain_power=0, gain_scale=0.05),
+        False,
+        False,
+    ),
+    "FilterAdam-derived": (
+        lambda p: FilterAdam(p, lr=0.02, second_moment="derived"),
+        False,
+        False,
+    ),
+    "FilterAdam-derived-loop": (
+        lambda p: FilterAdam(p, lr=0.02, second_moment="derived", foreach=False),
+        False,
+        False,
+    ),
+    "FilterAdam-fluctuation": (
+        lambda p: FilterAdam(p, lr=0.02, second_moment="fluctuation", bias_correction=False),
+        False,
+        False,
+    ),
     "Momentum": (lambda p: Momentum(p, lr=0.05), False, False),
     "WienerFilter-SGD": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5), True, False),
     "WienerFilter-Adam": (lambda p: torch.optim.Adam(p, lr=0.02), True, False),
     "WienerFilter-Adam-unscale_": (lambda p: torch.optim.Adam(p, lr=0.02), True, True),
     "WienerFilter-fused-Adam-unscale_": (fused_adam, True, True),
+    "WienerFilter-constant-fused-Adam-unscale_": (
+        fused_adam,
+        {"gain_power": 0, "gain_scale": 0.1},
+        True,
+    ),
+    "WienerFilter-foreach-SGD": (
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5),
+        {"fused": False, "state_dtype": torch.bfloat16, "bias_correction": False},
+        False,
+    ),
 }
 each_run = pytest.mark.parametrize(("make", "filtered", "unscale"), RUNS.values(), ids=RUNS)
 
 
 @each_run
 def test_scaled_steps_are_plain_steps(
-    make: Callable[..., Optimizer], filtered: bool, unscale: bool
+    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool
 ) -> None:
     scaled, plain = Run(make, filtered), Run(make, filtered, scaled=False)
     scaled.steps(range(STEPS), unscale=unscale)
@@ -86,13 +123,13 @@ def test_scaled_steps_are_plain_steps(
 
 @each_run
 def test_skipped_step_changes_nothing(
-    make: Callable[..., Optimizer], filtered: bool, unscale: bool
+    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool
 ) -> None:
     run = Run(make, filtered)
     run.steps(range(2), unscale=unscale)
     before = run.everything()
     assert before["optimizer"]
-    assert bool(before["filter"]) == filtered
+    assert bool(before["filter"]) == bool(filtered)
     run.step(2, unscale, overflow=True)
     assert run.scaler.get_scale() == SCALE / 2
     assert_close(run.everything(), before, rtol=0, atol=0)
@@ -101,7 +138,7 @@ def test_skipped_step_changes_nothing(
 @pytest.mark.parametrize("skipped", [0, 3], ids=["first", "later"])
 @each_run
 def test_training_continues_as_if_without_the_skipped_step(
-    make: Callable[..., Optimizer], filtered: bool, unscale: bool, skipped: int
+    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool, skipped: int
 ) -> None:
     run, other = Run(make, filtered), Run(make, filtered, scaled=False)
     for seed in range(STEPS):

@@ -7,11 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgdf import SGDF, FilterAdam, Momentum
+from reference import FORMS
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
 from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
 from sgdf.kernels.rounding import random_bits, round_to_bfloat16, step_key, tensor_seed
 
 PATHS = [{"foreach": False}, {"fused": True}]
+NOISY = [(cls, {}, path) for cls in (SGDF, FilterAdam) for path in PATHS]
+NOISY += [(cls, settings, {"fused": True}) for cls, settings in FORMS.values()]
 
 
 def saved(optimizer):
@@ -85,16 +88,15 @@ def test_which_tensors_are_worth_it(tensor, pays):
 # --- optimizers with 8-bit state ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
-def test_1000_steps_on_a_noisy_quadratic_end_where_float32_ends(optimizer_class, path):
+@pytest.mark.parametrize(("optimizer_class", "settings", "path"), NOISY)
+def test_1000_steps_on_a_noisy_quadratic_end_where_float32_ends(optimizer_class, settings, path):
     """The mean square distance from the minimum, over 8192 coordinates: within 5 percent."""
 
     def distance(**kwargs):
         generator = torch.Generator().manual_seed(0)
         p = torch.full((32, 256), 3.0).requires_grad_()
         lr = 0.05 if optimizer_class is SGDF else 0.01
-        optimizer = optimizer_class([p], lr=lr, **path, **kwargs)
+        optimizer = optimizer_class([p], lr=lr, **settings, **path, **kwargs)
         curvature = torch.logspace(-1, 0, 256)
         total = 0.0
         for step in range(1000):
@@ -137,6 +139,48 @@ def test_1000_steps_on_digits_end_where_float32_ends():
     eight = sum(accuracy(seed, state_dtype=torch.int8) for seed in range(3)) / 3
     assert full > 95
     assert abs(full - eight) < 2
+
+
+def test_2000_steps_in_6_bytes_per_parameter_end_where_float32_ends():
+    """FilterAdamW, derived: bfloat16 parameters and gradients and 8-bit state, no float32 copy.
+
+    The loss on the training set falls from 2.3 to 0.12, within 5 percent of float32's, and test
+    accuracy is within 2 points. Without random rounding most updates are lost: the loss is 1.6.
+    """
+    datasets = pytest.importorskip("sklearn.datasets")
+    bunch = datasets.load_digits()
+    x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1297], order[1297:]
+
+    def run(dtype, **kwargs):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)]
+        model = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(dtype)
+        optimizer = FilterAdamW(model.parameters(), lr=1e-4, second_moment="derived", **kwargs)
+        for _ in range(2000):
+            batch = train[torch.randint(len(train), (16,))]
+            optimizer.zero_grad()
+            logits = model(x[batch].to(dtype)).float()
+            torch.nn.functional.cross_entropy(logits, y[batch]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            logits = model(x.to(dtype)).float()
+            loss = torch.nn.functional.cross_entropy(logits[train], y[train]).item()
+            accuracy = (logits[test].argmax(1) == y[test]).float().mean().item()
+        return loss, 100 * accuracy, layers[2].weight, optimizer
+
+    loss, accuracy, *_ = run(torch.float32)
+    lean = {"state_dtype": torch.int8, "stochastic_rounding": True}
+    lean_loss, lean_accuracy, weight, optimizer = run(torch.bfloat16, **lean)
+    state = sum(t.nbytes for key, t in optimizer.state[weight].items() if key != "step")
+    per_parameter = (weight.nbytes + weight.grad.nbytes + state) / weight.numel()
+    assert per_parameter == 2 + 2 + 2 * (1 + 4 / 256)
+    assert lean_loss == pytest.approx(loss, rel=0.05)
+    assert loss < 0.2
+    assert lean_accuracy == pytest.approx(accuracy, abs=2)
+    nearest_loss, *_ = run(torch.bfloat16)
+    assert nearest_loss > 5 * loss
 
 
 def big_and_small(seed=0):
