@@ -197,9 +197,13 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     terms = terms_of_a_step(p, g, step, moments, options)
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
     random = RandomBits(seed, index, step)
-    purposes = [(FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0)]
+    drawn = columns_of(
+        range(len(moments)), FilterSettings.of(options), denominator_of(options, len(moments))
+    )
+    all_purposes = [(FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0)]
+    purposes = [use for use, kept in zip(all_purposes, drawn, strict=True) if kept is not None]
     for moment, value, size, (purpose, shift) in zip(
-        after[3:], values[1:], terms.moments, purposes, strict=False
+        after[3:], values[1:], terms.moments, purposes, strict=True
     ):
         if isinstance(moment, Quantized):
             bits = random.bits(purpose, moment.codes) >> shift

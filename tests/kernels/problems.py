@@ -79,3 +79,19 @@ def eight_bit(shapes, p_dtype=torch.float32, adam=True, spread=1.0, memory_forma
         for k in (0, 1):
             columns[k] = [t.contiguous(memory_format=memory_format) for t in columns[k]]
     return columns
+
+
+def spiky(step, shape=(16, 256)):
+    """Normal gradients; at three steps, half of them are between 1e15 and 1e38."""
+    generator = torch.Generator().manual_seed(step)
+    g = torch.randn(shape, generator=generator)
+    if step in (0, 3, 4):
+        large = g[:, ::2]
+        exponents = torch.randint(15, 39, large.shape, generator=generator)
+        large.copy_((-1.0) ** step * large.sign() * 10.0**exponents)
+    return g
+
+
+def assert_finite(tensors, step):
+    for name, tensor in tensors.items():
+        assert tensor.float().isfinite().all(), f"{name} after step {step}"

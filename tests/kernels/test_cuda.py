@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agreement import assert_steps_round_the_statement
-from reference import CASES, OPTIMIZERS, Reference, noisy_run, numpy
-from sgdf import SGDF, FilterAdam, Momentum
+from kernels.problems import assert_finite, spiky
+from reference import CASES, FORMS, OPTIMIZERS, Reference, noisy_run, numpy
+from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.kernels import changes
 from sgdf.kernels.plan import BLOCK, Launch
 from sgdf.optim import base
@@ -22,7 +23,9 @@ pytest.importorskip("triton")
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted only where there is no GPU"),
     # The interpreter computes both sides of a where.
-    pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value"),
+    pytest.mark.filterwarnings(
+        "ignore:divide by zero", "ignore:invalid value", "ignore:overflow encountered"
+    ),
 ]
 EDGE = BLOCK
 
@@ -201,6 +204,53 @@ def test_8_bit_state_is_rounded_with_the_bits_of_rounding_py(dtype, columns, opt
     assert small["exp_avg"].dtype == torch.float32
 
 
+@pytest.mark.parametrize(("optimizer_class", "settings"), FORMS.values(), ids=FORMS)
+def test_8_bit_state_of_every_form(optimizer_class, settings):
+    """A program works on 16 blocks: what it keeps from one must not reach the next."""
+    parameters = normal([(16, 300), (5,)], torch.bfloat16)
+    options = {"state_dtype": torch.int8, "stochastic_rounding": True, "rounding_seed": 7}
+    options |= {"lr": 0.01, "weight_decay": 0.0, **settings}
+    optimizer = optimizer_class(parameters, **options, fused=True)
+
+    def growing(params, seed):
+        set_gradients(params, seed)
+        params[0].grad *= torch.logspace(-2, 2, 16)[:, None]  # the blocks' scales differ
+
+    assert_steps_round_the_statement(optimizer, growing, steps=3)
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
+@pytest.mark.parametrize(("optimizer_class", "settings"), [*FORMS.values(), (FilterAdam, {})])
+def test_finite_gradients_give_finite_parameters_and_state(optimizer_class, settings, state_dtype):
+    p, still = torch.ones(16, 256, requires_grad=True), torch.ones(16, 256, requires_grad=True)
+    options = {"state_dtype": state_dtype, "weight_decay": 0.0, "fused": True, **settings}
+    moving = optimizer_class([p], lr=1e-3, **options)
+    standing = optimizer_class([still], lr=0.0, **options)
+    for step in (0, 3, 1):
+        p.grad, still.grad = spiky(step), spiky(step)
+        moving.step(), standing.step()
+        assert_finite({"p": p, **moving.state[p]}, step)
+    assert torch.equal(still, torch.ones(16, 256))
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.81), (0.99, 0.9801), (0.5, 0.0)], ids=str)
+def test_the_derived_second_moment_at_any_step(betas):
+    """Its weights are computed on the device in float32, for b2 = b1^2 by a limit."""
+    (p,) = normal([(40,)])
+    optimizer = FilterAdam([p], lr=1.0, betas=betas, second_moment="derived", fused=True)
+    reference = Reference(optimizer, numpy(p))
+    for t in (1, 2, 3, 10, 100, 5000, 10**6):
+        if t > 1:
+            optimizer.state[p]["step"].fill_(t - 1)
+        reference.t = t - 1
+        before, expected = numpy(p), reference.p
+        set_gradients([p], t)
+        optimizer.step()
+        reference.step(numpy(p.grad))
+        ours, theirs = numpy(p) - before, reference.p - expected
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5, err_msg=str(t))
+
+
 @pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
 def test_stochastic_rounding_has_the_bits_of_rounding_py(optimizer_class):
     parameters = normal([(300,), (5, 7)], torch.bfloat16)
@@ -342,12 +392,14 @@ def test_a_changed_flag_changes_the_path():
     assert not optimizer._plans.groups
 
 
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_grad_scale_and_found_inf(optimizer_class):
+@pytest.mark.parametrize(
+    ("optimizer_class", "settings"), [*((cls, {}) for cls in OPTIMIZERS), *FORMS.values()]
+)
+def test_grad_scale_and_found_inf(optimizer_class, settings):
     """The scale is divided out inside; an infinity stops parameters, state and counters."""
     plain, scaled = normal([(6,), (300,)]), normal([(6,), (300,)])
-    reference = optimizer_class(plain, fused=True)
-    optimizer = optimizer_class(scaled, fused=True)
+    reference = optimizer_class(plain, fused=True, **settings)
+    optimizer = optimizer_class(scaled, fused=True, **settings)
     for step in range(4):
         torch.manual_seed(step)
         stepped(reference, fresh=True)
@@ -363,6 +415,147 @@ def test_grad_scale_and_found_inf(optimizer_class):
         assert all(map(torch.equal, before, after))
     for p, q in zip(scaled, plain, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+
+
+# --- the filter in front of another optimizer -------------------------------------------------
+
+
+FILTERS = [
+    {},
+    {"gain_scale": 1.0, "gain_power": 0.5, "bias_correction": False},
+    {"gain_scale": 0.1, "gain_power": 0},
+]
+
+
+def layouts():
+    """Parameters in every layout, the last of them for gradients laid out otherwise."""
+    parameters = [
+        *normal([(4, 3), (EDGE + 1,), (), (0,)]),
+        torch.randn(40)[::3],
+        torch.randn(6, 4).t(),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    ]
+    return [p.detach().requires_grad_() for p in parameters]
+
+
+@pytest.mark.parametrize("settings", FILTERS, ids=str)
+def test_the_filter_follows_the_statement_in_place(settings):
+    torch.manual_seed(0)
+    parameters = layouts()
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    wiener = WienerFilter(optimizer, **settings)
+    assert wiener._path(wiener._params()) == "cuda"
+    references = [Reference(SGDF([p], **settings), numpy(p)) for p in parameters]
+    for step in range(4):
+        set_gradients(parameters, step)  # contiguous, so the last two are not as their parameters
+        if step == 2:
+            parameters[-1].grad = parameters[-1].grad.to(memory_format=torch.channels_last)
+        given = [(p.grad, p.grad.data_ptr(), p.grad.stride()) for p in parameters]
+        raw = [numpy(p.grad).copy() for p in parameters]
+        optimizer.step()
+        for p, g, reference, (grad, pointer, stride) in zip(
+            parameters, raw, references, given, strict=True
+        ):
+            assert p.grad is grad
+            assert (p.grad.data_ptr(), p.grad.stride()) == (pointer, stride)
+            np.testing.assert_allclose(numpy(p.grad), reference.direction(g), rtol=2e-5, atol=2e-5)
+            assert wiener.state[p]["step"] == step + 1
+
+
+@pytest.mark.parametrize("gain_power", [1.0, 0.0])
+def test_8_bit_state_of_the_filter_is_that_of_sgdf(gain_power):
+    """With the same bits: SGDF's is tested against rounding.py above."""
+    shapes = [(16, 300), (5,), (32, 16, 3, 3)]
+    ours, theirs = normal(shapes), normal(shapes)
+    settings = {"gain_scale": 1.0, "gain_power": gain_power, "state_dtype": torch.int8}
+    filtered = torch.optim.SGD(ours, lr=0.1)
+    wiener = WienerFilter(filtered, **settings, rounding_seed=3)
+    descent = SGDF(theirs, lr=0.1, **settings, rounding_seed=3, fused=True)
+    for seed in range(3):
+        set_gradients(ours, seed), set_gradients(theirs, seed)
+        if seed == 1:
+            ours[2].grad = ours[2].grad.to(memory_format=torch.channels_last)
+        filtered.step(), descent.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        assert set(wiener.state[p]) == set(descent.state[q])
+        for key, value in wiener.state[p].items():
+            assert torch.equal(value, descent.state[q][key]), key
+
+
+@pytest.mark.parametrize("settings", FILTERS[1:], ids=str)
+def test_found_inf_stops_the_filter(settings):
+    """Gradients, state and counters stay as they are, also of what the loop filters."""
+    torch.manual_seed(0)
+    parameters = layouts()
+    optimizer = torch.optim.SGD(parameters, lr=0.0)
+    wiener = WienerFilter(optimizer, **settings)
+    for step in range(4):
+        set_gradients(parameters, step)
+        optimizer.found_inf = torch.tensor(0.0)
+        wiener.filter_gradients()
+        before = [t.clone() for p in parameters for t in (p, *wiener.state[p].values())]
+        set_gradients(parameters, step + 10)
+        parameters[1].grad[7] = torch.inf
+        raw = [p.grad.clone() for p in parameters]
+        optimizer.found_inf = torch.tensor(1.0)
+        wiener.filter_gradients()
+        after = [t for p in parameters for t in (p, *wiener.state[p].values())]
+        assert all(map(torch.equal, before, after))
+        assert all(torch.equal(p.grad, g) for p, g in zip(parameters, raw, strict=True))
+
+
+def test_the_filters_tables_are_made_once(built, detection):
+    parameters = normal([(5,), (3, 4)])
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    WienerFilter(optimizer)
+    for _ in range(5):
+        stepped(optimizer, fresh=False)
+    assert built == {"launches": 1, "gradients": 1}
+
+
+def test_changes_around_the_filter_are_noticed(detection):
+    """Gradients that come and go, a checkpoint, a group added later, a gradient of another dtype:
+    the kernels do what foreach does."""
+
+    def run(fused):
+        parameters = normal([(6,), (4,), (2,)])
+        optimizer = torch.optim.SGD(parameters[:2], lr=0.1)
+        wiener = WienerFilter(optimizer, gain_scale=1.0)
+        if not fused:
+            wiener._path = lambda params: "foreach"
+        for step in range(9):
+            torch.manual_seed(step)
+            if step == 3:
+                wiener.load_state_dict(wiener.state_dict())
+            if step == 5:
+                optimizer.add_param_group({"params": [parameters[2]]})
+            if step == 7:
+                parameters[0].data = parameters[0].data.clone()
+                wiener.state[parameters[1]]["exp_avg"] = torch.ones(4)
+            for i, p in enumerate(parameters):
+                p.grad = None if step % 4 == i else torch.randn(p.shape)
+            optimizer.step()
+        steps = [wiener.state[p]["step"].item() for p in parameters]
+        return parameters, steps
+
+    (ours, steps), (theirs, expected) = run(True), run(False)
+    assert steps == expected
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_is_kept_by_the_filter(detection):
+    parameters = [p.detach().requires_grad_() for p in normal([(2, 3, 4, 5), (2, 2, 2, 2)])]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    WienerFilter(optimizer)
+    for layout in (torch.contiguous_format, torch.channels_last) * 2:
+        for p in parameters:
+            p.grad = torch.ones_like(p).to(memory_format=layout)
+        optimizer.step()
+        kept = [weakref.ref(p.grad) for p in parameters]
+        optimizer.zero_grad()
+        assert [reference() for reference in kept] == [None, None]
 
 
 def test_momentum_has_no_counter_to_count():

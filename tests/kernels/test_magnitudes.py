@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.problems import assert_finite, spiky
 from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
 
@@ -15,22 +16,6 @@ ALL_FORMS = FORMS | {
     "FilterAdamW": (FilterAdamW, {"gain_scale": 1.0, "gain_power": 0.5}),
 }
 each_form = pytest.mark.parametrize(("optimizer", "settings"), ALL_FORMS.values(), ids=ALL_FORMS)
-
-
-def spiky(step, shape=(16, 256)):
-    """Normal gradients; at three steps, half of them are between 1e15 and 1e38."""
-    generator = torch.Generator().manual_seed(step)
-    g = torch.randn(shape, generator=generator)
-    if step in (0, 3, 4):
-        large = g[:, ::2]
-        exponents = torch.randint(15, 39, large.shape, generator=generator)
-        large.copy_((-1.0) ** step * large.sign() * 10.0**exponents)
-    return g
-
-
-def assert_finite(tensors, step):
-    for name, tensor in tensors.items():
-        assert tensor.float().isfinite().all(), f"{name} after step {step}"
 
 
 @each_path

@@ -160,6 +160,21 @@ def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
             assert_close(rank[kind]["shards"], rank["shards"], **BITWISE)
 
 
+@pytest.mark.parametrize("name", ["SGDF", *worker.FORMS])
+def test_8_bit_state_of_two_ranks_is_loaded_by_one(outcomes: Outcomes, name: str) -> None:
+    rank, _ = outcomes(f"fsdp-8-bit-{name}-fused")
+    model = worker.make_model(wide=True)
+    model.load_state_dict(rank["params"])
+    optimizer = worker.BUILDERS[name](model.parameters(), state_dtype=torch.int8)
+    state_dict = optimizer.state_dict()
+    state_dict["state"] = dict(enumerate(rank["state"].values()))
+    optimizer.load_state_dict(state_dict)
+    assert_close(worker.outcome(model, optimizer.state), {k: rank[k] for k in ("params", "state")})
+    worker.train(model, optimizer, worker.make_batches(wide=True)[:1])
+    assert optimizer.state[model[0].weight]["step"] == worker.STEPS + 1
+    assert model[0].weight.isfinite().all()
+
+
 @pytest.mark.parametrize("kind", worker.FILTERS)
 def test_fsdp_wiener_filter(outcomes: Outcomes, kind: str) -> None:
     alone = worker.single_process_filter(**worker.FILTERS[kind])
