@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from agreement import assert_steps_round_the_statement
-from reference import CASES, OPTIMIZERS, Reference, numpy
+from kernels.problems import assert_finite, spiky
+from reference import CASES, FORMS, OPTIMIZERS, Reference, numpy
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.kernels import changes
 
@@ -17,6 +18,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+each_form = pytest.mark.parametrize(("optimizer_class", "settings"), FORMS.values(), ids=FORMS)
+FILTERS = [{}, {"gain_scale": 0.1, "gain_power": 0}, {"state_dtype": torch.int8}]
+each_filter = pytest.mark.parametrize("settings", FILTERS, ids=str)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -123,6 +127,56 @@ def test_8_bit_state_is_rounded_with_the_bits_of_rounding_py(shape, dtype, optim
     assert small["exp_avg"].dtype == torch.float32
 
 
+@each_form
+def test_8_bit_state_of_every_form(optimizer_class, settings):
+    """The scales of blocks differ by 10^4: what a program keeps from one must not reach others."""
+    parameters = normal([(64, 512), (50, 300), (7,)], torch.bfloat16)
+    options = {"state_dtype": torch.int8, "stochastic_rounding": True, "rounding_seed": 7}
+    optimizer = optimizer_class(
+        parameters, **options, **{"lr": 0.01, "weight_decay": 0, **settings}
+    )
+
+    def growing(params, seed):
+        set_gradients(params, seed)
+        for p in params[:2]:
+            p.grad *= torch.logspace(-2, 2, len(p), device="cuda")[:, None]
+
+    assert_steps_round_the_statement(optimizer, growing)
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.int8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("optimizer_class", "settings"), [*FORMS.values(), (FilterAdam, {})])
+def test_finite_gradients_give_finite_parameters_and_state(optimizer_class, settings, state_dtype):
+    p, still = (torch.ones(16, 256, device="cuda", requires_grad=True) for _ in range(2))
+    options = {"state_dtype": state_dtype, "weight_decay": 0.0, **settings}
+    moving, standing = (
+        optimizer_class([p], lr=1e-3, **options),
+        optimizer_class([still], lr=0.0, **options),
+    )
+    for step in range(6):
+        p.grad, still.grad = spiky(step).cuda(), spiky(step).cuda()
+        moving.step(), standing.step()
+        assert_finite({"p": p, **moving.state[p]}, step)
+    assert torch.equal(still, torch.ones_like(still))
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.81), (0.99, 0.9801), (0.5, 0.0)], ids=str)
+def test_the_derived_second_moment_at_any_step(betas):
+    (p,) = normal([(4000,)])
+    optimizer = FilterAdam([p], lr=1.0, betas=betas, second_moment="derived")
+    reference = Reference(optimizer, numpy(p))
+    for t in (1, 2, 3, 10, 100, 5000, 10**6):
+        if t > 1:
+            optimizer.state[p]["step"].fill_(t - 1)
+        reference.t = t - 1
+        before, expected = numpy(p), reference.p
+        set_gradients([p], t)
+        optimizer.step()
+        reference.step(numpy(p.grad))
+        ours, theirs = numpy(p) - before, reference.p - expected
+        np.testing.assert_allclose(ours, theirs, rtol=3e-4, atol=1e-4, err_msg=str(t))
+
+
 def test_layouts():
     parameters = [
         torch.randn(16, 8, 3, 3, device="cuda").to(memory_format=torch.channels_last),
@@ -168,7 +222,7 @@ def test_gradients_set_to_none_every_step():
 WARM_UP, REPLAYS = 3, 100
 
 
-def train(optimizer_class, options, captured):
+def train(build, captured):
     """Complete steps, with backward, under a cosine schedule that fills a tensor lr."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -176,7 +230,7 @@ def train(optimizer_class, options, captured):
     ).cuda()
     inputs = torch.randn(WARM_UP + REPLAYS, 16, 64, device="cuda")
     batch, lr = inputs[0].clone(), torch.tensor(0.0, device="cuda")
-    optimizer = optimizer_class(model.parameters(), lr=lr, capturable=True, **options)
+    optimizer, state = build(model.parameters(), lr)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -204,14 +258,37 @@ def train(optimizer_class, options, captured):
         prepare(t)
         run()
     torch.cuda.synchronize()
-    assert {s["step"].item() for s in optimizer.state.values()} == {float(len(inputs))}
+    assert {s["step"].item() for s in state.values()} == {float(len(inputs))}
     return list(model.parameters())
 
 
-@pytest.mark.parametrize("options", [{}, {"state_dtype": torch.int8}, {"foreach": True}])
-@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam])
-def test_100_replays_under_a_cosine_schedule_are_100_steps(optimizer_class, options):
-    eager, replayed = (train(optimizer_class, options, captured) for captured in (False, True))
+CAPTURED = [
+    (cls, settings, options)
+    for cls, settings in [(SGDF, {}), (FilterAdam, {}), *FORMS.values()]
+    for options in ({}, {"state_dtype": torch.int8}, {"foreach": True})
+]
+
+
+@pytest.mark.parametrize(("optimizer_class", "settings", "options"), CAPTURED)
+def test_100_replays_under_a_cosine_schedule_are_100_steps(optimizer_class, settings, options):
+    def build(params, lr):
+        optimizer = optimizer_class(params, lr=lr, capturable=True, **settings, **options)
+        return optimizer, optimizer.state
+
+    assert_replays_are_steps(build)
+
+
+@each_filter
+def test_100_replays_of_a_filtered_step_are_100_steps(settings):
+    def build(params, lr):
+        optimizer = torch.optim.Adam(params, lr=lr, capturable=True, fused=True)
+        return optimizer, WienerFilter(optimizer, **settings).state
+
+    assert_replays_are_steps(build)
+
+
+def assert_replays_are_steps(build):
+    eager, replayed = (train(build, captured) for captured in (False, True))
     for p, q in zip(eager, replayed, strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=0)
 
@@ -229,10 +306,13 @@ def test_capturing_a_first_step_is_refused_by_name():
 # --- GradScaler, memory, checkpoints, FSDP2 -----------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_grad_scaler_inside_the_kernel(optimizer_class):
+@pytest.mark.parametrize(
+    ("optimizer_class", "settings"), [*((cls, {}) for cls in OPTIMIZERS), *FORMS.values()]
+)
+def test_grad_scaler_inside_the_kernel(optimizer_class, settings):
     scaled, plain = normal([(300,), (5,)]), normal([(300,), (5,)])
-    optimizer, reference = optimizer_class(scaled, lr=0.01), optimizer_class(plain, lr=0.01)
+    optimizer = optimizer_class(scaled, lr=0.01, **settings)
+    reference = optimizer_class(plain, lr=0.01, **settings)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=2)
     for seed in range(6):
         set_gradients(plain, seed)
@@ -253,13 +333,62 @@ def test_grad_scaler_inside_the_kernel(optimizer_class):
     torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("state_dtype", [None, torch.bfloat16, torch.int8])
-@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam, Momentum])
-def test_a_step_needs_no_memory_of_its_own(optimizer_class, state_dtype):
-    if optimizer_class is Momentum and state_dtype == torch.int8:
-        pytest.skip("Momentum has no 8-bit state")
+@pytest.mark.parametrize("fused", [False, True])
+@each_filter
+def test_grad_scaler_and_the_filter(settings, fused):
+    """After unscale_; a skipped step leaves gradients, state and counters as they are."""
+    scaled, plain = normal([(300,), (64, 512)]), normal([(300,), (64, 512)])
+    optimizer = torch.optim.Adam(scaled, lr=0.01, fused=fused)
+    reference = torch.optim.Adam(plain, lr=0.01, fused=fused)
+    wiener, _ = WienerFilter(optimizer, **settings), WienerFilter(reference, **settings)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=2)
+    for seed in range(6):
+        set_gradients(plain, seed)
+        reference.step()
+        set_gradients(scaled, seed, scale=scaler.get_scale())
+        scaler.scale(torch.zeros((), device="cuda"))  # as a loss would have been
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    for p, q in zip(scaled, plain, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+    before = copy.deepcopy([optimizer.state_dict()["state"], wiener.state_dict()["state"], scaled])
+    set_gradients(scaled, 9)
+    scaled[1].grad[0] = torch.inf
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    after = [optimizer.state_dict()["state"], wiener.state_dict()["state"], scaled]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+MEMORY = [
+    (cls, settings, state_dtype)
+    for cls, settings in [(SGDF, {}), (FilterAdam, {}), (Momentum, {}), *FORMS.values()]
+    for state_dtype in (None, torch.bfloat16, torch.int8)
+    if (cls, state_dtype) != (Momentum, torch.int8)  # which it has not
+]
+
+
+@pytest.mark.parametrize(("optimizer_class", "settings", "state_dtype"), MEMORY)
+def test_a_step_needs_no_memory_of_its_own(optimizer_class, settings, state_dtype):
     parameters = normal([(4096, 4096), (4096,)])
-    optimizer = optimizer_class(parameters, lr=0.01, state_dtype=state_dtype)
+    optimizer = optimizer_class(parameters, lr=0.01, state_dtype=state_dtype, **settings)
+    assert_needs_no_memory(optimizer, parameters)
+
+
+@each_filter
+def test_a_filtered_step_needs_no_memory_of_its_own(settings):
+    parameters = normal([(4096, 4096), (4096,)])
+    optimizer = torch.optim.SGD(parameters, lr=0.01, fused=True)
+    wiener = WienerFilter(optimizer, **settings)
+    assert_needs_no_memory(optimizer, parameters)
+    kept = sum(t.nbytes for t in wiener.state[parameters[0]].values()) / parameters[0].numel()
+    assert kept < (2.04 if "state_dtype" in settings else 8.01 if not settings else 4.01)
+
+
+def assert_needs_no_memory(optimizer, parameters):
     set_gradients(parameters, 0)
     optimizer.step()
     torch.cuda.synchronize()
@@ -285,14 +414,29 @@ def test_a_checkpoint_from_the_cpu_is_resumed_on_the_gpu():
     torch.testing.assert_close(gpu[0].cpu(), cpu[0], rtol=1e-5, atol=1e-5)
 
 
-def test_the_filter_before_a_fused_optimizer():
-    p, q = normal([(500,)]), normal([(500,)])
-    filtered, ours = torch.optim.SGD(p, lr=0.1, fused=True), SGDF(q, lr=0.1)
-    WienerFilter(filtered)
+@each_filter
+def test_the_filter_before_a_fused_optimizer(settings):
+    """In place, also where a gradient is laid out otherwise than its parameter, or has gaps."""
+    shapes = [(500,), (64, 512), (16, 32, 3, 3)]
+    p, q = normal(shapes), normal(shapes)
+    for parameters in (p, q):
+        parameters[2] = parameters[2].detach().to(memory_format=torch.channels_last)
+        parameters[2].requires_grad_()
+        parameters.append(torch.ones(400, device="cuda")[::3].requires_grad_())
+    filtered = torch.optim.SGD(p, lr=0.1, fused=True)
+    wiener, ours = WienerFilter(filtered, **settings), SGDF(q, lr=0.1, **settings)
+    assert wiener._path(wiener._params()) == "cuda"
     for seed in range(5):
         set_gradients(p, seed), set_gradients(q, seed)
+        if seed in (1, 3):
+            p[2].grad = p[2].grad.contiguous()
+        addresses = [x.grad.data_ptr() for x in p]
         filtered.step(), ours.step()
-    torch.testing.assert_close(p[0], q[0], rtol=1e-5, atol=1e-5)
+        assert [x.grad.data_ptr() for x in p] == addresses
+    for a, b in zip(p, q, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        assert set(wiener.state[a]) == set(ours.state[b])
+        torch.testing.assert_close(wiener.state[a]["step"], ours.state[b]["step"])
 
 
 @pytest.mark.parametrize("state_dtype", [None, torch.int8])
