@@ -192,7 +192,7 @@ class WienerFilter:
             for name in names:
                 if name not in state:
                     state.update(new_moment(p, name, self.state_dtype))
-            row = [p, _matching_gradient(p), state["step"]]
+            row: list[Any] = [p, _matching_gradient(p), state["step"]]
             row += [moment_in(state, name) for name in names]
             for column, tensor in zip(columns, row, strict=True):
                 column.append(tensor if type(p) in PLAIN else local(tensor))
