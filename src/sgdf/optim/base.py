@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 
 from sgdf.kernels import cpu, cpu_library, cuda
 from sgdf.kernels.plan import Columns, Plan, PlanCache
+from sgdf.optim.loading import checked
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
@@ -177,12 +178,18 @@ class FilterOptimizer(Optimizer):
         torch casts all floating-point state to the parameter's dtype, which would round the
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
+
+        Settings that `state_dict` lacks, such as the filter's in one of torch's own optimizers,
+        stay as they are. If anything in it does not fit, the optimizer is left as it was.
         """
         as_saved: dict[str, Any] = {}
         formats = [group["state_dtype"] for group in self.param_groups]
 
-        def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
-            as_saved.update(state_dict)
+        def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            keys = ("step",) * self.counts_steps + self.state_keys
+            settings = {*self.defaults, *constructor_defaults(type(self))}
+            as_saved.update(checked(state_dict, self.param_groups, keys, settings))
+            return as_saved
 
         def restore(_: Optimizer) -> None:
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
@@ -192,7 +199,7 @@ class FilterOptimizer(Optimizer):
             for i, (p, group) in zip(ids, where, strict=True):
                 saved = as_saved["state"].get(i, {})
                 if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone()
+                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
                 for key in self.state_keys:
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
@@ -201,7 +208,7 @@ class FilterOptimizer(Optimizer):
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
-            self.register_load_state_dict_pre_hook(remember),
+            self.register_load_state_dict_pre_hook(check),
             self.register_load_state_dict_post_hook(restore, prepend=True),
         ]
         try:
