@@ -15,11 +15,13 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.kernels import cpu, cpu_library, cuda
+from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.plan import Columns, Plan, PlanCache
 from sgdf.optim.loading import checked
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
+    is_fake,
     loaded_moment,
     local_row,
     moment_in,
@@ -85,7 +87,11 @@ class FilterOptimizer(Optimizer):
             pending.append((group, columns))
         for group, columns in pending:
             if columns[0]:
-                self.update(group, choose_path(group, self._plans.groups), columns)
+                path = choose_path(group, self._plans.groups)
+                if path != "fused" and not torch.compiler.is_compiling():
+                    params, grads, *state = columns
+                    check_consistent(params, grads, state[self.counts_steps :], range(len(params)))
+                self.update(group, path, columns)
         return loss
 
     def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
@@ -243,7 +249,7 @@ def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
     """The kernels that update a group: those requested, or the fastest that suit every tensor."""
     if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
         return "fused"
-    if not group["params"]:
+    if not group["params"] or is_fake(group["params"][0]):
         return "loop"
     if group["fused"]:
         if not group["params"][0].is_cpu or cpu_library.available():
