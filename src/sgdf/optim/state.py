@@ -57,7 +57,7 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
     else:
         from torch.distributed.tensor import zeros
 
-        mesh, placements = p.device_mesh, p.placements
+        mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
         scale = zeros(*shape, dtype=torch.float32, device_mesh=mesh, placements=placements)
     return {
         key: torch.zeros_like(p, dtype=code, memory_format=torch.preserve_format),
