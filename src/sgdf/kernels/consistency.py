@@ -14,7 +14,7 @@ from sgdf.kernels.quantized import Quantized, blocks_per_row
 
 def has_memory(t: Tensor) -> bool:
     """False for meta and fake tensors, whose address is 0."""
-    return not t.numel() or t.data_ptr() != 0
+    return t.data_ptr() != 0 or not t.numel()
 
 
 def parts(moment: Any) -> tuple[Tensor, ...]:

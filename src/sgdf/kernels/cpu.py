@@ -197,7 +197,8 @@ class _Rows:
             return None
         if not (p.is_cpu and g.is_cpu):
             return None
-        if not _laid_out_like(p, g):
+        strides = p.stride()
+        if g.stride() != strides and not _laid_out_like(p, g):
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
         addresses, scales, length = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0
         for k, moment in enumerate(state):
@@ -213,7 +214,9 @@ class _Rows:
             else:
                 codes = moment
                 dtypes.append(DTYPES.get(codes.dtype))
-            if not codes.is_cpu or codes.shape != p.shape or not _laid_out_like(p, codes):
+            if not codes.is_cpu or codes.shape != p.shape:
+                return None
+            if codes.stride() != strides and not _laid_out_like(p, codes):
                 return None
             addresses.append(codes.data_ptr())
             self.alive.append(codes)
@@ -222,7 +225,7 @@ class _Rows:
             if dtype is None:
                 return None
             packed |= dtype << 4 * k
-        if p.numel() and not all(addresses):  # fake tensors have no memory
+        if 0 in addresses and p.numel():  # fake tensors have no memory
             return None
         self.alive += [p, g]
         addresses += [0] * (5 - len(addresses))
@@ -247,9 +250,9 @@ class _Rows:
 
 def _laid_out_like(p: Tensor, t: Tensor) -> bool:
     """Whether two tensors of one shape have the same order of elements in memory."""
-    strides = p.stride(), t.stride()
-    if strides[0] == strides[1] or not p.numel():
+    if not p.numel():
         return True
+    strides = p.stride(), t.stride()
     return all(n == 1 or a == b for n, a, b in zip(p.shape, *strides, strict=True))
 
 

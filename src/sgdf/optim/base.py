@@ -87,12 +87,30 @@ class FilterOptimizer(Optimizer):
             pending.append((group, columns))
         for group, columns in pending:
             if columns[0]:
-                path = choose_path(group, self._plans.groups)
-                if path != "fused" and not torch.compiler.is_compiling():
-                    params, grads, *state = columns
-                    check_consistent(params, grads, state[self.counts_steps :], range(len(params)))
-                self.update(group, path, columns)
+                self._update_consistent(group, columns)
         return loss
+
+    def _update_consistent(self, group: dict[str, Any], columns: Columns) -> None:
+        """Update a group, or say which of its tensors do not fit their parameter.
+
+        The fused kernels check by themselves. For foreach the check would take too long, and
+        torch's functions refuse most such tensors: there it only explains their error.
+        """
+        path = choose_path(group, self._plans.groups)
+        if path == "fused" or torch.compiler.is_compiling():
+            self.update(group, path, columns)
+            return
+        params, grads, *state = columns
+        moments = state[self.counts_steps :]
+        tensors = (params, grads, moments, range(len(params)))
+        # foreach functions accept meta tensors among others, and compute nothing.
+        if path == "loop" or any(any(map(IS_META, column)) for column in moments):
+            check_consistent(*tensors)
+        try:
+            self.update(group, path, columns)
+        except RuntimeError:
+            check_consistent(*tensors)
+            raise
 
     def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
         """The columns of a fused step on CUDA, if there is a plan that is still valid."""
@@ -237,6 +255,7 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
+IS_META = operator.attrgetter("is_meta")
 FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
 
 
