@@ -111,7 +111,7 @@ def test_conversion_between_formats_of_the_state(state_dtype):
     source, _ = run(small)
     wide, state = run(FilterAdam, source)
     assert state["exp_avg_sq"].dtype == torch.float32
-    back, state = run(small, wide)
+    _, state = run(small, wide)
     kept = {"step", "exp_avg", "exp_var"}
     scales = {"exp_avg_scale", "exp_var_scale"} if state_dtype == torch.int8 else set()
     assert set(state) == kept | scales

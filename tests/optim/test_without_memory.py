@@ -37,7 +37,7 @@ def test_fake_tensors(optimizer_class, device, path):
         optimizer = optimizer_class(model.parameters(), lr=0.1, **PATHS[path])
         steps(optimizer, model)
         assert optimizer.implementation == "loop"
-        for key in optimizer.state_keys:
+        for key in optimizer.moments_of(optimizer.param_groups[0]):
             moment = optimizer.state[model.weight][key]
             assert (moment.shape, moment.device) == (model.weight.shape, model.weight.device)
 
@@ -76,7 +76,7 @@ def test_a_moment_that_does_not_fit_changes_nothing(optimizer_class, path, unfit
     optimizer = optimizer_class(model.parameters(), lr=0.1, **PATHS[path])
     steps(optimizer, model)
     before = [p.detach().clone() for p in model.parameters()]
-    for key in optimizer.state_keys:
+    for key in optimizer.moments_of(optimizer.param_groups[0]):
         kept = optimizer.state[model.weight][key]
         optimizer.state[model.weight][key] = UNFIT[unfit](kept)
         with pytest.raises(RuntimeError, match=r"shape \(64, 128\) on cpu .* found a moment of"):
@@ -149,7 +149,7 @@ def test_a_planned_step_notices_a_moment_that_left(optimizer_class, monkeypatch)
         p.grad = torch.ones(8)
         optimizer.step()
     before = p.detach().clone()
-    key = optimizer.state_keys[0]
+    key = optimizer.moments_of(optimizer.param_groups[0])[0]
     optimizer.state[p][key] = torch.zeros(8, device="meta")
     with pytest.raises(RuntimeError, match=r"on cpu .* found a moment of shape \(8,\) on meta"):
         optimizer.step()
