@@ -21,6 +21,28 @@ BAD = [
     (FilterAdam, {"state_dtype": torch.int64}, "Invalid state_dtype value .*: torch.int64"),
     (Momentum, {"beta": 1.5}, "Invalid beta value: 1.5"),
     (Momentum, {"mu": -1}, "Invalid mu value: -1"),
+    # What is not a number, or neither True nor False.
+    (SGDF, {"lr": "0.1"}, "Invalid learning rate: 0.1"),
+    (SGDF, {"lr": None}, "Invalid learning rate: None"),
+    (SGDF, {"betas": None}, "Invalid betas value: None"),
+    (SGDF, {"betas": ("0.9", 0.999)}, "Invalid beta parameter at index 0: 0.9"),
+    (SGDF, {"eps": "x"}, "Invalid epsilon value: x"),
+    (SGDF, {"weight_decay": None}, "Invalid weight_decay value: None"),
+    (SGDF, {"gain_scale": "x"}, "Invalid gain_scale value: x"),
+    (SGDF, {"gain_power": torch.ones(2)}, "Invalid gain_power value"),
+    (SGDF, {"correction": "yes"}, "Invalid correction value: 'yes'"),
+    (SGDF, {"fused": "maybe"}, "Invalid fused value: 'maybe'"),
+    (SGDF, {"foreach": "False"}, "Invalid foreach value: 'False'"),
+    (SGDF, {"maximize": "no"}, "Invalid maximize value: 'no'"),
+    (SGDF, {"capturable": None}, "Invalid capturable value: None"),
+    (SGDF, {"differentiable": "true"}, "Invalid differentiable value: 'true'"),
+    (SGDF, {"stochastic_rounding": "false"}, "Invalid stochastic_rounding value: 'false'"),
+    (SGDF, {"decoupled_weight_decay": 2}, "Invalid decoupled_weight_decay value: 2"),
+    (SGDF, {"rounding_seed": "x"}, "Invalid rounding_seed value: 'x'"),
+    (SGDF, {"rounding_seed": 0.5}, "Invalid rounding_seed value: 0.5"),
+    (Momentum, {"beta": "x"}, "Invalid beta value: x"),
+    (Momentum, {"mu": None}, "Invalid mu value: None"),
+    (Momentum, {"differentiable": "true"}, "Invalid differentiable value: 'true'"),
 ]
 
 

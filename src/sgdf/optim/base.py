@@ -15,10 +15,13 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.kernels import cpu, cpu_library, cuda
+from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.plan import Columns, Plan, PlanCache
+from sgdf.optim.loading import checked
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
+    is_fake,
     loaded_moment,
     local_row,
     moment_in,
@@ -84,8 +87,30 @@ class FilterOptimizer(Optimizer):
             pending.append((group, columns))
         for group, columns in pending:
             if columns[0]:
-                self.update(group, choose_path(group, self._plans.groups), columns)
+                self._update_consistent(group, columns)
         return loss
+
+    def _update_consistent(self, group: dict[str, Any], columns: Columns) -> None:
+        """Update a group, or say which of its tensors do not fit their parameter.
+
+        The fused kernels check by themselves. For foreach the check would take too long, and
+        torch's functions refuse most such tensors: there it only explains their error.
+        """
+        path = choose_path(group, self._plans.groups)
+        if path == "fused" or torch.compiler.is_compiling():
+            self.update(group, path, columns)
+            return
+        params, grads, *state = columns
+        moments = state[self.counts_steps :]
+        tensors = (params, grads, moments, range(len(params)))
+        # foreach functions accept meta tensors among others, and compute nothing.
+        if path == "loop" or any(any(map(IS_META, column)) for column in moments):
+            check_consistent(*tensors)
+        try:
+            self.update(group, path, columns)
+        except RuntimeError:
+            check_consistent(*tensors)
+            raise
 
     def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
         """The columns of a fused step on CUDA, if there is a plan that is still valid."""
@@ -177,12 +202,18 @@ class FilterOptimizer(Optimizer):
         torch casts all floating-point state to the parameter's dtype, which would round the
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
+
+        Settings that `state_dict` lacks, such as the filter's in one of torch's own optimizers,
+        stay as they are. If anything in it does not fit, the optimizer is left as it was.
         """
         as_saved: dict[str, Any] = {}
         formats = [group["state_dtype"] for group in self.param_groups]
 
-        def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
-            as_saved.update(state_dict)
+        def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            keys = ("step",) * self.counts_steps + self.state_keys
+            settings = {*self.defaults, *constructor_defaults(type(self))}
+            as_saved.update(checked(state_dict, self.param_groups, keys, settings))
+            return as_saved
 
         def restore(_: Optimizer) -> None:
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
@@ -192,7 +223,7 @@ class FilterOptimizer(Optimizer):
             for i, (p, group) in zip(ids, where, strict=True):
                 saved = as_saved["state"].get(i, {})
                 if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone()
+                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
                 for key in self.state_keys:
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
@@ -201,7 +232,7 @@ class FilterOptimizer(Optimizer):
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
-            self.register_load_state_dict_pre_hook(remember),
+            self.register_load_state_dict_pre_hook(check),
             self.register_load_state_dict_post_hook(restore, prepend=True),
         ]
         try:
@@ -224,6 +255,7 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
+IS_META = operator.attrgetter("is_meta")
 FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
 
 
@@ -236,7 +268,7 @@ def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
     """The kernels that update a group: those requested, or the fastest that suit every tensor."""
     if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
         return "fused"
-    if not group["params"]:
+    if not group["params"] or is_fake(group["params"][0]):
         return "loop"
     if group["fused"]:
         if not group["params"][0].is_cpu or cpu_library.available():

@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from sgdf.filter import FilterSettings
 from sgdf.kernels import foreach
+from sgdf.optim.loading import check_state
 from sgdf.optim.settings import check_filter, check_state_dtype
 from sgdf.optim.state import local, new_moment, new_step
 
@@ -150,12 +151,7 @@ class WienerFilter:
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
                 )
             p = params[i]
-            for key in MOMENTS:
-                if saved[key].shape != p.shape:
-                    raise ValueError(
-                        f"loaded {key} of parameter {i} has shape {tuple(saved[key].shape)}, "
-                        f"the parameter {tuple(p.shape)}"
-                    )
+            check_state(i, p, saved, ("step", *MOMENTS))
             state[p] = {"step": saved["step"].detach().clone().cpu(), **self._new_moments(p)}
             for key in MOMENTS:
                 state[p][key].copy_(saved[key])
