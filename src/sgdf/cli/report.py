@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf.cli.options import Commands, say
+from sgdf.cli.options import Commands, path, say
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("report", help="tables and one page of curves from finished runs")
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold them")
-    add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
+    add("runs", nargs="+", type=path, metavar="RUNS", help="run folders, or folders that hold them")
+    add("-o", "--output", type=path, default=Path("report.html"), metavar="FILE",
         help="the page (default %(default)s)")  # fmt: skip
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
-    add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and "
+    add("--figure", type=path, metavar="STEM", help="also draw the curves as STEM.png and "
         "STEM.svg, and by learning rate as STEM-lr")  # fmt: skip
     add("--target", type=float, metavar="ACC", help="test accuracy in percent for the time-to-"
         "target column (default: one that all reach)")  # fmt: skip

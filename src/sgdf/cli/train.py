@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from sgdf.cli.options import Commands, add_run_options, context_from, find_device, positive
+from sgdf.cli.options import Commands, add_run_options, context_from, find_device, path, positive
 from sgdf.lab import models, optimizers, tasks
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
@@ -31,7 +31,7 @@ def add_to(commands: Commands) -> None:
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
         "schedule, milestones, drop, clip, accumulate, validation, norms)")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="a TOML file with any of the options above")
+    add("--config", type=path, metavar="FILE", help="a TOML file with any of the options above")
     add("--shard", action="store_true",
         help="under torchrun: split the weights among the processes (FSDP2)")  # fmt: skip
     add_run_options(parser)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sgdf.lab.runs.config import Config, is_number
+from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks import Task
 from sgdf.report.labels import protocol_words, settings_words, visible
 from sgdf.report.records import RunRecord
+from sgdf.support.numerics import is_number
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Settings and names in words that are safe to show: the labels of runs."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from sgdf.lab.runs.config import Config, frozen, is_number
+from sgdf.lab.runs.config import Config, frozen, three_quarters
+from sgdf.support.numerics import is_number
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -63,6 +63,6 @@ def schedule_words(config: Config) -> str:
         return f"{config.schedule} lr"
     if not config.milestones:
         return "constant lr"
-    by_rule = config.milestones == (math.ceil(0.75 * config.epochs),)
+    by_rule = config.milestones == (three_quarters(config.epochs),)
     at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
     return f"lr × {config.drop:g} after {at}"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab.runs import disk
-from sgdf.lab.runs.config import Config, is_number
+from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
 from sgdf.support.errors import UserError
+from sgdf.support.numerics import is_number
 
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
 

@@ -34,9 +34,9 @@ RATES = [i / 1000 for i in range(1, 1001)]
     ],
 )
 def test_too_many_runs_are_counted_not_made(values, count):
-    with pytest.raises(UserError, match="^the sweep has ") as caught:
+    with pytest.raises(UserError, match="the sweep has ") as caught:
         sweep_from_table("big", {"task": "digits", **values})
-    assert f"has {count} runs, and the limit is 10,000" in str(caught.value).replace("\n", " ")
+    assert f"has {count} runs, and the limit is 10,000" in str(caught.value)
 
 
 def test_the_limit_itself_is_allowed():

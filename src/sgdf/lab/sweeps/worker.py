@@ -56,7 +56,7 @@ def results_of(
 ) -> list[dict[str, Any]]:
     try:
         return train(configs, context, MessagesOnly(notify))
-    except Exception as error:  # `train` raises for a single run only
+    except (Exception, SystemExit) as error:  # `train` raises for a single run only
         return [failure_from(error)]
 
 
