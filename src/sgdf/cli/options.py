@@ -4,6 +4,7 @@ Importing this needs no more than sgdf itself does: heavy imports wait until a c
 """
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,18 @@ def positive(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value
+
+
+def number(text: str) -> float:
+    """The type of an option that measures something; not NaN, and not infinite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a number")
     return value
 
 
@@ -116,9 +128,9 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
     add("--address", metavar="HOST:PORT",
         help="the Ray cluster (default: the one on this machine)")  # fmt: skip
-    add("--cpus-per-run", type=float, default=1.0, metavar="N",
+    add("--cpus-per-run", type=number, default=1.0, metavar="N",
         help="CPUs that Ray reserves (default 1)")  # fmt: skip
-    add("--gpus-per-run", type=float, metavar="N",
+    add("--gpus-per-run", type=number, metavar="N",
         help="GPUs that Ray reserves (default: 1 with --device cuda, else 0)")  # fmt: skip
 
 

@@ -20,6 +20,7 @@ class RunCell:
     records: tuple[RunRecord, ...]
     missing: tuple[int, ...] = ()
     label: str = ""
+    on_cpu: bool = False  # all of its runs; without any, all runs that it is compared with
 
     @cached_property
     def finished(self) -> dict[int, RunRecord]:
@@ -29,6 +30,10 @@ class RunCell:
     @property
     def optimizer(self) -> str:
         return visible(self.config.optimizer)
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        return protocol_words(self.config, on_cpu=self.on_cpu)
 
     @property
     def task(self) -> Task:
@@ -59,12 +64,21 @@ def cells_by_task(
         seeds = tuple(sorted({config.seed for config in absent}))
         cell = RunCell(config, tuple(of_cell), seeds)
         groups.setdefault((cell.task.name, config.model), []).append(cell)
-    return [labelled(groups[place]) for place in sorted(groups)]
+    return [labelled(placed(groups[place])) for place in sorted(groups)]
+
+
+def placed(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Note which cells were trained on a CPU."""
+    all_on_cpu = all(record.on_cpu for cell in cells for record in cell.records)
+    return [
+        replace(cell, on_cpu=all(r.on_cpu for r in cell.records) if cell.records else all_on_cpu)
+        for cell in cells
+    ]
 
 
 def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
     """Sort the cells and label each with the settings in which it differs from the others."""
-    protocols = [protocol_words(cell.config) for cell in cells]
+    protocols = [cell.protocol for cell in cells]
     names = dict.fromkeys(name for words in protocols for name in words)
     differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
     with_labels = []

@@ -37,8 +37,11 @@ def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
     return words
 
 
-def protocol_words(config: Config) -> dict[str, str]:
-    """Everything but the optimizer's settings; an empty string for what is switched off."""
+def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:
+    """Everything but the optimizer's settings; an empty string for what is switched off.
+
+    A CPU computes in float32, whatever precision is asked for.
+    """
     options = {
         f"option {name}": f"{name} {setting_words(config.options[name])}"
         for name in sorted(config.options)
@@ -49,7 +52,7 @@ def protocol_words(config: Config) -> dict[str, str]:
         "schedule": schedule_words(config),
         "clip": f"clipped to {config.clip:g}" if config.clip else "",
         "accumulate": f"in {config.accumulate} pieces" if config.accumulate > 1 else "",
-        "precision": config.precision,
+        "precision": "fp32" if on_cpu else config.precision,
         "data": f"{config.data} data",
         "validation": f"{config.validation} held out" if config.validation else "",
         "norms": "with norms" if config.norms else "",

@@ -8,7 +8,7 @@ from sgdf.lab import paper
 from sgdf.lab.paper import PublishedValue
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
-from sgdf.report.labels import NO_BREAK, protocol_words, visible
+from sgdf.report.labels import NO_BREAK, visible
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference, Spread
 
@@ -24,7 +24,7 @@ def title(comparison: Comparison) -> str:
 
 def common_protocol(cells: Sequence[RunCell]) -> str:
     """The part of the protocol that all cells share."""
-    first, *others = (protocol_words(cell.config) for cell in cells)
+    first, *others = (cell.protocol for cell in cells)
     shown = {name: words for name, words in first.items() if words and name != "norms"}
     return ", ".join(w for name, w in shown.items() if all(o.get(name) == w for o in others))
 

@@ -140,7 +140,9 @@ class Config:
         try:
             given: dict[str, Any] = {**values, "milestones": tuple(values.get("milestones", ()))}
             return cls(**given)
-        except TypeError as error:
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        except (TypeError, OverflowError) as error:
             raise UserError(f"{where} is not the settings of a run: {error}") from None
 
 

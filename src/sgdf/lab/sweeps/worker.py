@@ -5,6 +5,7 @@ worker or a killed sweep resume from their checkpoints.
 """
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -127,6 +128,8 @@ def reserve_stdout() -> TextIO:
     """Standard output, for answers only: other prints go to standard error from here on."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a user's optimizer prints may be any text
+        sys.stdout.reconfigure(errors="backslashreplace")
     return answers
 
 
