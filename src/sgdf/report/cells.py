@@ -64,30 +64,38 @@ def cells_by_task(
         seeds = tuple(sorted({config.seed for config in absent}))
         cell = RunCell(config, tuple(of_cell), seeds)
         groups.setdefault((cell.task.name, config.model), []).append(cell)
-    return [labelled(placed(groups[place])) for place in sorted(groups)]
+    return [labelled(groups[place]) for place in sorted(groups)]
 
 
 def placed(cells: Sequence[RunCell]) -> list[RunCell]:
     """Note which cells were trained on a CPU."""
-    all_on_cpu = all(record.on_cpu for cell in cells for record in cell.records)
-    return [
-        replace(cell, on_cpu=all(r.on_cpu for r in cell.records) if cell.records else all_on_cpu)
-        for cell in cells
-    ]
+    everything = [record for cell in cells for record in cell.records]
+
+    def is_on_cpu(records: Sequence[RunRecord]) -> bool:
+        return bool(records) and all(record.on_cpu for record in records)
+
+    return [replace(cell, on_cpu=is_on_cpu(cell.records or everything)) for cell in cells]
 
 
 def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
     """Sort the cells and label each with the settings in which it differs from the others."""
+    named = with_labels(placed(cells))
+    if len({cell.label for cell in named}) < len(named):  # fp32 on a GPU, or asked for, and tf32
+        named = with_labels(cells)
+    return sorted(named, key=sort_key)
+
+
+def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
     protocols = [cell.protocol for cell in cells]
     names = dict.fromkeys(name for words in protocols for name in words)
     differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
-    with_labels = []
+    named = []
     for cell, words in zip(cells, protocols, strict=True):
         rivals = [c.config for c in cells if c.config.optimizer == cell.config.optimizer]
         parts = [cell.config.optimizer, *settings_words(cell.config, rivals)]
         parts += [words[name] for name in differing if words.get(name)]
-        with_labels.append(replace(cell, label=visible(", ".join(parts))))
-    return sorted(with_labels, key=sort_key)
+        named.append(replace(cell, label=visible(", ".join(parts))))
+    return named
 
 
 def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:

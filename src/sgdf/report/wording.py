@@ -82,6 +82,10 @@ def columns(comparison: Comparison) -> list[TableColumn]:
         TableColumn("validation", lambda row: counted(row.validation)),
         TableColumn("published best", lambda row: spread(row.published)),
         TableColumn("best − published", difference_to_published),
+        *(
+            TableColumn(f"published {metric.words}", partial(other_published, i))
+            for i, metric in enumerate(comparison.metrics[1:])
+        ),
         TableColumn(f"final, against {comparison.reference}: 95 % interval", against_reference),
         TableColumn("per epoch", seconds_per_epoch),
         TableColumn(target(comparison), time_to_target),
@@ -96,6 +100,10 @@ def row_label(row: ComparisonRow) -> str:
 
 def other_metric(index: int, row: ComparisonRow) -> str:
     return counted(row.other_metrics[index])
+
+
+def other_published(index: int, row: ComparisonRow) -> str:
+    return spread(row.other_published[index])
 
 
 def counted(value: Spread | None) -> str:
