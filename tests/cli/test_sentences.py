@@ -105,6 +105,28 @@ def test_the_dtype_of_the_state(sgdf, tmp_path, given, recorded):
     assert config["settings"]["state_dtype"] == recorded
 
 
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("task = [1]", "task is a name, not [1]"),
+        ("task = 'digits'\noptimizer = 3", "optimizer is a name, not 3"),
+        ("task = 'digits'\nmodel = []", "model is a name, not []"),
+        ("task = 'digits'\nepochs = 0", "epochs is an integer of at least 1, not 0"),
+        ("task = 'digits'\nepochs = 1e9", "epochs is an integer of at least 1, not 1000000000.0"),
+        ("task = 'digits'\nseed = []", "seed is an integer or a list of them, not []"),
+        ("task = 'digits'\nseed = [[1]]", "seed is an integer of at least 0, not [1]"),
+        ("task = 'digits'\nset = 3", "it.toml: set is a table: write [set] above its settings"),
+        ("task = 'digits'\noptimizer = 'builtins.int'", "builtins.int is neither an optimizer"),
+    ],
+)
+def test_files_with_values_of_a_wrong_type(sgdf, tmp_path, lines, sentence):
+    (tmp_path / "it.toml").write_text(lines)
+    code, answer = sgdf("train", "--config", "it.toml")
+    assert code == 1
+    assert answer.startswith(f"sgdf: {sentence}")
+    assert is_one_sentence(answer)
+
+
 # --- names of files -------------------------------------------------------------------------------
 
 

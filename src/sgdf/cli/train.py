@@ -55,6 +55,8 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if options.config:
         given = read_toml(options.config)
         overrides = given.pop("set", {})
+        if not isinstance(overrides, dict):
+            raise UserError(f"{options.config}: set is a table: write [set] above its settings")
         for name in given:
             if name not in IN_FILE:
                 raise unknown(f"setting in {options.config}:", name, (*IN_FILE, "set"))
@@ -63,6 +65,8 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if "task" not in given:
         raise UserError(f"which task? There are {', '.join(tasks.TASKS)}")
     seeds = given.pop("seed", 0)
+    if seeds == []:
+        raise UserError("seed is an integer or a list of them, not []")
     return [
         configs.make(**given, seed=seed, overrides=overrides)
         for seed in (seeds if isinstance(seeds, list) else [seeds])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,7 +141,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
-            inside = sorted(child for child in path.iterdir() if child.is_dir())
+            inside = sorted(child for child in path.iterdir() if os.path.isdir(child))
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())

@@ -77,11 +77,13 @@ def build_optimizer(
 
 def row_for(name: str, target: Any) -> OptimizerRow:
     """A row for a class or function that the lab does not know."""
-    if not callable(target):
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # cannot be called, or is built in
         raise UserError(
             f"{name} is neither an optimizer class nor a function that builds an optimizer: it is "
             f"of type {type(target).__name__}"
-        )
+        ) from None
     capturable = "capturable" in setting_names(target)
     colour, dash = style(name)
     return OptimizerRow(
@@ -96,7 +98,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
         needs_hessian=hasattr(target, "update_hessian"),
         any_setting=any(
             p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
-            for p in inspect.signature(target).parameters.values()
+            for p in signature.parameters.values()
         ),
     )
 

@@ -171,13 +171,19 @@ def make(
         epochs: default: the task's.
         overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
     """
+    names = {"task": task, "optimizer": optimizer, "precision": precision, "data": data}
+    for name, value in {**names, "model": "" if model is None else model}.items():
+        if not isinstance(value, str):
+            raise UserError(f"{name} is a name, not {value!r}")
+    if epochs is not None and (type(epochs) is not int or epochs < 1):
+        raise UserError(f"epochs is an integer of at least 1, not {epochs!r}")
     protocol = tasks.find(task)
     given = dict(overrides or {})
     of_run = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
     of_run |= {name: given.pop(name) for name in RUN_SETTINGS & given.keys()}
     options = {name: given.pop(name) for name in protocol.options if name in given}
-    model = model or protocol.model
-    epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
+    model = protocol.model if model is None else model
+    epochs = protocol.epochs_of.get(model, protocol.epochs) if epochs is None else epochs
     # The published milestone is 150 of 200 epochs: keep the fraction for any length.
     by_rule = (three_quarters(epochs),) if of_run["schedule"] == "step" else ()
     milestones = of_run.pop("milestones", by_rule)
