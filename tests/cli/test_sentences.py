@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 
 import pytest
@@ -146,6 +147,15 @@ def test_an_optimizer_with_a_long_name_has_a_folder(sgdf, tmp_path):
     assert len(folder_in(tmp_path / "runs").name) == 255
 
 
+@pytest.mark.parametrize("result", [{"status": "finished"}, {"status": "failed"}, {"status": 3}])
+def test_a_result_with_missing_keys(sgdf, tmp_path, capsys, result):
+    words = ("train", "digits", *QUICK)
+    sgdf(*words)
+    (folder_in(tmp_path / "runs") / "result.json").write_text(json.dumps(result))
+    main(words)
+    assert "its result.json is damaged: remove it and run it again" in capsys.readouterr().out
+
+
 # --- a user's own code ----------------------------------------------------------------------------
 
 OWN = """
@@ -215,6 +225,7 @@ def test_one_line():
     assert one_line(" one \r\n\t two\x85three  four ") == "one two three  four"
     assert len(one_line("x" * 10_000)) < 2100
     assert describe(ValueError("a\nb")) == "ValueError: a b"
+    assert describe(MemoryError()) == "MemoryError"
 
 
 # --- terminals that know few characters -----------------------------------------------------------
@@ -237,3 +248,15 @@ def test_output_in_any_encoding(sgdf, tmp_path, monkeypatch, encoding):
     shown = written.getvalue().decode(encoding)
     assert ("+-" in shown) == (encoding == "ascii")
     assert ("±" in shown) == (encoding == "utf-8")
+
+
+def test_a_reader_that_stops_reading(tmp_path):
+    """As in `sgdf data list | head -1`."""
+    script = "import sys; from sgdf.cli.main import main; sys.exit(main(['reproduce']))"
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    process.stdout.close()
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (141, b"")

@@ -23,6 +23,8 @@ from sgdf.cli import (
 from sgdf.cli.encoding import make_printable
 from sgdf.support.errors import UserError, describe, one_line
 
+CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
+
 COMMANDS = (demo, bench, train, reproduce, sweep, report, analyze, theory, data)
 
 
@@ -61,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"sgdf: {str(interrupt) or 'stopped'}", file=sys.stderr)
         return 130
     except (Exception, SystemExit) as error:  # the code of a user's optimizer may exit
+        if BrokenPipeError in (type(error), type(error.__context__)):  # rich exits on it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would complain at its end
+            return CLOSED_PIPE
         if options.debug:
             raise
         print(f"sgdf: {_sentence(error)}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sgdf.lab.runs.config import LONGEST_NAME
 from sgdf.lab.sweeps import ENGINES
 from sgdf.support.errors import UserError, one_line, unknown
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sgdf.lab.runs.session import RunContext
 
 
-LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, of common file systems and of Linux
+LONGEST_PATH = 4000  # bytes; Linux allows 4096
 
 #: What `add_parser` is called on; argparse has no public name for it.
 Commands = Any

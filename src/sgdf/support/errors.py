@@ -47,7 +47,7 @@ def describe(error: BaseException) -> str:
         return message_of(error)
     if isinstance(error, SystemExit):
         return reason_of(error)
-    return one_line(f"{type(error).__name__}: {message_of(error)}")
+    return one_line(f"{type(error).__name__}: {message_of(error)}").removesuffix(":")
 
 
 def one_line(text: str, limit: int = 2000) -> str:

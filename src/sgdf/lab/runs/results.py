@@ -37,6 +37,13 @@ def failure_from(error: BaseException) -> dict[str, Any]:
 
 def outcome(config: Config, result: dict[str, Any]) -> str:
     """A run and its result in one sentence, with the published number if there is one."""
+    try:
+        return _outcome(config, result)
+    except (KeyError, TypeError, ValueError):  # result.json has any content
+        return f"{config.title}: its result.json is damaged: remove it and run it again"
+
+
+def _outcome(config: Config, result: dict[str, Any]) -> str:
     if result["status"] == "failed":
         return f"{config.title}: failed: {result['error']}"
     if result["status"] == "diverged":
