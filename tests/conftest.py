@@ -24,6 +24,7 @@ SLOW = (
     "analysis/test_landscape.py",
     "cli/test_analyze.py",
     "cli/test_analyze_gradients.py",
+    "cli/test_sentences.py",
     "kernels/test_changes.py",
     "kernels/test_cpu_library.py",
     "lab/runs/test_runs.py",

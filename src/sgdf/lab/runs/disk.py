@@ -130,7 +130,9 @@ class RunFolder:
     def note_environment(self, command: str, device: torch.device) -> None:
         """Record command, code and machine of this start, its first epoch, and earlier starts."""
         path = self.folder / "env.json"
-        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        with contextlib.suppress(
+            OSError, ValueError, RecursionError, TypeError, LookupError, AttributeError
+        ):
             before = json.loads(path.read_text(encoding="utf-8"))
             self.earlier = [*before.pop("earlier"), before]
         now = {
@@ -267,7 +269,7 @@ def read_config(folder: Path) -> Config:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} is not the folder of a run: it has no config.json") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     return Config.from_json(values, str(path))
 
@@ -280,7 +282,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
             raise ValueError("it is not the result of a run")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(
             f"{path} cannot be read: {error}; remove it and run the same command again"
         ) from None
@@ -295,7 +297,7 @@ def read_end(folder: Path) -> dict[str, Any] | None:
     try:
         text = (folder / "failure.json").read_text(encoding="utf-8")
         return {"status": "failed", "error": str(json.loads(text)["error"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

@@ -103,7 +103,7 @@ class Session:
                 with contextlib.closing(trainer), lock:
                     if not self._is_finished():  # by another process, meanwhile
                         yield from self._train(trainer)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's optimizer may exit
             if self.alone:
                 raise
             self.result = failure_from(error)
