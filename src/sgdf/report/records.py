@@ -14,6 +14,7 @@ from sgdf.lab.runs.config import Config, is_number
 from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
 from sgdf.support.errors import UserError
+from sgdf.support.files import read_text
 
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
 
@@ -110,7 +111,7 @@ def read_plans(paths: Iterable[Path]) -> list[Config]:
     configs: dict[str, Config] = {}
     for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
         with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
-            for values in json.loads(plan.read_text(encoding="utf-8"))["configs"]:
+            for values in json.loads(read_text(plan))["configs"]:
                 config = Config.from_json(values, str(plan))
                 configs[config.name] = config
     return list(configs.values())
@@ -199,6 +200,6 @@ def read_seconds(path: Path) -> dict[int, float]:
 
 def read_environment(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(read_text(path)))
     except (OSError, ValueError, TypeError):
         return {}

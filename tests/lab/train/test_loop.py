@@ -220,6 +220,7 @@ def test_any_optimizer_can_ask_for_hessian_estimates(cifar, monkeypatch):
         optimizers.OPTIMIZERS["sgd"],
         builder=lambda params, **_: OwnSophia(params, 0.1),
         needs_hessian=True,
+        any_setting=True,
     )
     monkeypatch.setitem(optimizers.OPTIMIZERS, "sgd", row)
     trainer = trainer_for(cifar)

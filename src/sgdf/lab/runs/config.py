@@ -96,16 +96,20 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: the run in words, and a hash of its settings.
-
-        Settings at their defaults do not enter the hash, so that a new one keeps old names valid.
-        """
+        """The name of the run's folder: the run in words, and a part of its digest."""
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
+        return re.sub(r"[^\w.-]", "_", words) + "-" + self.digest[:8]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the settings.
+
+        Settings at their defaults do not enter it, so that a new one keeps old names valid.
+        """
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         defaults["options"] = {}
         changed = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
-        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
-        return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
     @property
     def cell_key(self) -> Hashable:

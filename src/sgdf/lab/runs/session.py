@@ -91,7 +91,7 @@ class Session:
             if not self._is_finished():
                 self.progress.started(self.config)
                 context = self.context
-                trainer = trainers.build_trainer(  # before the folder, so that a mistake leaves none
+                trainer = trainers.build_trainer(  # before the folder: a mistake leaves none
                     self.config,
                     context.device,
                     data_dir=context.data_dir,
@@ -116,6 +116,8 @@ class Session:
     def _train(self, trainer: Trainer) -> Iterator[None]:
         for note in trainer.notes:
             self.progress.message(note)
+        if self.writes and hasattr(trainer.batches, "fingerprint"):  # a user's task may have none
+            self.run.data = trainer.batches.fingerprint()
         self._resume(trainer)
         events = self._begin(trainer)
         while trainer.done < self.config.epochs:
@@ -194,7 +196,7 @@ class Session:
     def _resume(self, trainer: Trainer) -> None:
         checkpoint = None
         if self.writes:
-            checkpoint, complaints = self.run.load(torch.device("cpu"))
+            checkpoint, complaints = self.run.load(torch.device("cpu"), trainer.check_state_dict)
             for complaint in complaints:
                 instead = "the one before it is used" if checkpoint else "the run starts again"
                 self.progress.message(f"{complaint}: {instead}")
