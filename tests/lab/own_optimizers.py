@@ -3,15 +3,24 @@
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Adam
+
+
+def half_rate(params, lr: float | Tensor) -> list[dict[str, object]]:
+    """Groups with half the learning rate for the first parameter, and none for the second."""
+    first, second, *others = params
+    rates = ([first], lr / 2), ([second], 0.0), (others, lr)
+    return [{"params": group, "lr": rate} for group, rate in rates]
 
 
 class HalfRate(SGD):
-    """SGD with half the learning rate for the first parameter."""
+    def __init__(self, params, lr: float = 0.1) -> None:
+        super().__init__(half_rate(params, lr), lr)
 
+
+class HalfRateAdam(Adam):
     def __init__(self, params, lr: float | Tensor = 0.1, capturable: bool = False) -> None:
-        first, *others = params
-        super().__init__([{"params": [first], "lr": lr / 2}, {"params": others}], lr)
+        super().__init__(half_rate(params, lr), lr, capturable=capturable)
 
 
 class WithNumbers(SGD):
