@@ -38,7 +38,7 @@ class WithNumbers(SGD):
             for p in group["params"]:
                 state = self.state[p]
                 state["factor"] = state.get("factor", np.float32(1)) * group["decay"]
-                state["sums"] = state.get("sums", np.zeros(3)) + [1 / 3, 1, 1e-9]
+                state["sums"] = np.add(state.get("sums", np.zeros(3)), [1 / 3, 1, 1e-9])
                 number = float(group["table"].mean() + state["factor"] + state["sums"].sum())
                 p.grad.mul_(number / 20)
         return super().step(closure)
