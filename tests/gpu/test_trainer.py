@@ -96,7 +96,7 @@ def test_captured_steps_read_the_rate_of_every_group(dataset, tmp_path):
     """Half of the run's, none, and the run's, through a drop; also after a resume."""
     settings = {"optimizer": "lab.own_optimizers.HalfRateAdam", "lr": 1e-3, "milestones": (3,)}
     captured = make(dataset, **settings)
-    frozen = list(captured.model.parameters())[1].clone()
+    frozen = list(captured.model.parameters())[1].detach().clone()
     results = epochs(captured, 4)
     assert captured.captures_step
     rates = [float(group["lr"]) for group in captured.optimizer.param_groups]
