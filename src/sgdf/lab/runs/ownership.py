@@ -44,6 +44,9 @@ def check_contents(checkpoint: Mapping[str, Any], config: Config) -> None:
     if "run" in checkpoint:
         state = {k: v for k, v in checkpoint.items() if k not in ("run", "layout", *LISTS)}
         check_layout(state, checkpoint.get("layout"))
+    for name in LISTS:
+        if not isinstance(checkpoint[name], list) or len(checkpoint[name]) != checkpoint["epoch"]:
+            raise DamagedCheckpoint(f"its {name} are not those of {checkpoint['epoch']} epochs")
     metric = config.task_definition.metric
     lines = zip(checkpoint["metrics"], checkpoint["times"], strict=True)
     for epoch, (metrics, times) in enumerate(lines, start=1):
