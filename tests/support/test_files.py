@@ -126,8 +126,8 @@ def test_a_file_over_the_limit_is_not_read(tmp_path):
     path = tmp_path / "a"
     path.write_text("12345")
     assert files.read_text(path, limit=5) == "12345"
-    with pytest.raises(OSError, match="^a is too large, 5 bytes$"):
+    with pytest.raises(OSError, match=r"^a is too large, 5 bytes$"):
         files.read_text(path, limit=4)
-    os.truncate(path, 2**40)  # sparse: it takes no room
-    with pytest.raises(OSError, match="^a is too large"):
+    os.truncate(path, 2**34)  # sparse: it takes no room
+    with pytest.raises(OSError, match=r"^a is too large"):
         files.read_text(path)

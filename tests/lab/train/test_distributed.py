@@ -149,7 +149,8 @@ sys.exit(main(sys.argv[1:]) != 130)
 def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
     """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
     words = ["train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
-             "--device", "cpu", "--epochs", "3", "--optimizer", "adam", "--set", "batch=256", "--set", "clip=1.0"]  # fmt: skip
+             "--device", "cpu", "--epochs", "3", "--optimizer", "adam",
+             "--set", "batch=256", "--set", "clip=1.0"]  # fmt: skip
     (tmp_path / "epoch.py").write_text(ONE_EPOCH)
     config = configs.make(
         "fashion-mnist", model="mlp", optimizer="adam", epochs=3, data="synthetic",
