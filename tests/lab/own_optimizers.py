@@ -60,6 +60,13 @@ class WithLambda(SGD):
         self.param_groups[0]["schedules"] = [1.0, lambda step: step]
 
 
+class WithOwnState(SGD):
+    """Saves something that torch's optimizers do not know."""
+
+    def state_dict(self):
+        return {"mine": 1.0}
+
+
 class History(list):
     """A container of a class of its own."""
 

@@ -20,6 +20,7 @@ from sgdf.lab.runs.session import RunContext, train
 from sgdf.lab.tasks import classify
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.pipelines.resident import ResidentBatches
+from sgdf.report.pictures import last_picture
 from sgdf.report.records import read_runs
 from sgdf.support.errors import UserError
 
@@ -317,6 +318,12 @@ def test_state_that_cannot_be_restored_is_named(name, entry, tmp_path):
     assert not list(tmp_path.rglob("*.pt*"))
 
 
+def test_state_without_groups_is_named(tmp_path):
+    sentence = "^the run's state cannot be restored: the groups of optimizer are not those of this "
+    with pytest.raises(UserError, match=sentence):
+        start(run_of(OWN + "WithOwnState"), tmp_path)
+
+
 def test_rates_by_group_resume_bit_for_bit(tmp_path):
     config = run_of(OWN + "HalfRate", epochs=4)
     start(config, tmp_path / "straight")
@@ -402,6 +409,14 @@ def test_a_report_of_what_is_not_a_file(change, name, half_done):
     assert not records
     assert len(complaints) == 1
     assert f"{name} is " in complaints[0]
+
+
+@NOT_FILES
+def test_a_picture_that_is_not_a_file_is_not_shown(change, half_done):
+    (half_done / "pictures").mkdir()
+    change(half_done / "pictures" / "epoch-0001.png")
+    [record], _ = read_runs([half_done])
+    assert last_picture(record) == ("", "")
 
 
 @NOT_FILES

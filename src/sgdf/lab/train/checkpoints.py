@@ -71,11 +71,6 @@ def check_state(
     check_model(state.get("model"), model)
     for name, optimizer in live.items():
         check_optimizer(state.get(name), optimizer, name)
-    if "layout" not in state and config.optimizer in optimizers.OPTIMIZERS:
-        for name, optimizer in live.items():
-            check_moments(state[name]["state"], optimizer)
-    if epoch and not state["optimizer"]["state"] and keeps_state(config.optimizer, config.settings):
-        raise DamagedCheckpoint("the state of its optimizer is empty")
 
 
 def check_model(saved: Any, model: nn.Module) -> None:
@@ -104,11 +99,20 @@ def check_optimizer(saved: Any, optimizer: Optimizer, name: str) -> None:
             raise DamagedCheckpoint(f"{name} has state of something that is not a parameter")
 
 
-def check_moments(state: Mapping[int, Any], optimizer: Optimizer) -> None:
-    """For checkpoints without a layout, of the lab's own optimizers.
+def check_without_layout(
+    state: Mapping[str, Any], live: Mapping[str, Optimizer], config: "Config"
+) -> None:
+    """More checks, for a checkpoint of an earlier version, which has no layout."""
+    if config.optimizer in optimizers.OPTIMIZERS:
+        for name, optimizer in live.items():
+            check_moments(state[name]["state"], optimizer)
+    is_empty = state["epoch"] > 0 and not state["optimizer"]["state"]
+    if is_empty and keeps_state(config.optimizer, config.settings):
+        raise DamagedCheckpoint("the state of its optimizer is empty")
 
-    All parameters have state or none, and a moment has the shape of its parameter.
-    """
+
+def check_moments(state: Mapping[int, Any], optimizer: Optimizer) -> None:
+    """Of the lab's optimizers: all parameters have state or none, moments have their shape."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if state and len(state) != len(params):
         raise DamagedCheckpoint("some parameters have no state of the optimizer")
