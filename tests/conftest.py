@@ -26,6 +26,7 @@ SLOW = (
     "cli/test_analyze_gradients.py",
     "kernels/test_changes.py",
     "kernels/test_cpu_library.py",
+    "lab/runs/test_checkpoints.py",
     "lab/runs/test_runs.py",
     "lab/sweeps/test_cluster.py",
     "lab/sweeps/test_sweeps.py",
