@@ -10,7 +10,8 @@
     pictures/      pictures of the last epoch, for tasks that draw some
 
 The checkpoint is authoritative: on a restart both lists are cut back to it. It is written to a
-temporary file and renamed, so that a complete checkpoint exists at every instant.
+temporary file and renamed, so that a complete checkpoint exists at every instant. It says which run
+wrote it, and what it has to contain; a run resumes from its own, whole checkpoints alone.
 """
 
 import contextlib
