@@ -27,6 +27,7 @@ SLOW = (
     "cli/test_sentences.py",
     "kernels/test_changes.py",
     "kernels/test_cpu_library.py",
+    "lab/runs/test_checkpoints.py",
     "lab/runs/test_runs.py",
     "lab/sweeps/test_cluster.py",
     "lab/sweeps/test_sweeps.py",

@@ -14,6 +14,7 @@ from sgdf.lab.runs.config import Config, check_plain
 from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
 from sgdf.support.errors import UserError, describe, message_of, reason_of
+from sgdf.support.files import read_text
 from sgdf.support.numerics import is_number
 
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
@@ -119,7 +120,7 @@ def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
     complaints = []
     for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
         try:
-            for values in json.loads(plan.read_text(encoding="utf-8"))["configs"]:
+            for values in json.loads(read_text(plan))["configs"]:
                 config = Config.from_json(values, str(plan))
                 configs[config.name] = config
         except UserError as error:
@@ -220,7 +221,7 @@ def read_seconds(path: Path) -> dict[int, float]:
 def read_environment(path: Path) -> dict[str, Any]:
     """Command, commit and machine; nothing if the file is damaged, which loses no result."""
     try:
-        environment = dict(json.loads(path.read_text(encoding="utf-8")))
+        environment = dict(json.loads(read_text(path)))
         check_plain("env.json", environment)
     except (OSError, ValueError, RecursionError, TypeError, UserError):
         return {}

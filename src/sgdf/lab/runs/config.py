@@ -101,18 +101,22 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: the run in words, and a hash of its settings.
-
-        Settings at their defaults do not enter the hash, so that a new one keeps old names valid.
-        """
+        """The name of the run's folder: the run in words, and a part of its digest."""
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
+        ending = f"-{self.digest[:8]}"
+        start = re.sub(r"[^\w.-]", "_", words).encode()[: LONGEST_NAME - len(ending)]
+        return start.decode(errors="ignore") + ending
+
+    @property
+    def digest(self) -> str:
+        """A hash of the settings.
+
+        Settings at their defaults do not enter it, so that a new one keeps old names valid.
+        """
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         defaults["options"] = {}
         changed = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
-        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
-        ending = f"-{digest[:8]}"
-        start = re.sub(r"[^\w.-]", "_", words).encode()[: LONGEST_NAME - len(ending)]
-        return start.decode(errors="ignore") + ending
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
     @property
     def cell_key(self) -> Hashable:
