@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sgdf.lab.runs.config import Config, is_number
+from sgdf.lab.runs.config import Config
 from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_layout
+from sgdf.support.numerics import is_number
 
 LISTS = ("metrics", "times")  # in a checkpoint: a line for every epoch
 
