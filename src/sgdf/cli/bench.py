@@ -1,13 +1,12 @@
 """`sgdf bench`: measure what the optimizers cost."""
 
 import argparse
-from pathlib import Path
 
 from sgdf import bench
 from sgdf.bench import contestants
 from sgdf.bench.run import REPEATS, SECONDS
 from sgdf.bench.shapes import LISTS, default_lists
-from sgdf.cli.options import Commands, positive
+from sgdf.cli.options import Commands, number, path, positive
 
 
 def add_to(commands: Commands) -> None:
@@ -27,9 +26,9 @@ def add_to(commands: Commands) -> None:
     add("--only", nargs="+", choices=names, metavar="NAME",
         help=f"measure only these: {', '.join(names)}")  # fmt: skip
     add("--repeats", type=positive, default=REPEATS, help="timings of each (default %(default)s)")
-    add("--seconds", type=float, default=SECONDS, help="limit for each (default %(default)s)")
-    add("--memory", type=float, metavar="GIB", help="limit in GiB (default: what is free)")
-    add("--out", type=Path, help="default: results/bench-step-DEVICE.json")
+    add("--seconds", type=number, default=SECONDS, help="limit for each (default %(default)s)")
+    add("--memory", type=number, metavar="GIB", help="limit in GiB (default: what is free)")
+    add("--out", type=path, help="default: results/bench-step-DEVICE.json")
     step_parser.set_defaults(run=run_step)
 
 
