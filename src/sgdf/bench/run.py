@@ -143,7 +143,9 @@ def add_parameter_list(
             reason = f"{contestant.missing_package} is not installed"
             record["skipped"][contestant.name] = reason
             screen.line(f"{contestant.name} skipped: {reason}")
-    if not entered:
+    if list(only or ()) == [WITH_TARGETS] and not compared_by_targets(device, name):
+        record["skipped"][name] = f"it has no targets on {device}"
+    elif not entered:
         record["skipped"][name] = f"none of {', '.join(only or ())} runs on {device}"
     elif not groups_that_fit(entered, shapes, budget):
         least = min(needed_bytes([contestant], shapes, device) for contestant in entered)
