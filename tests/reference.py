@@ -47,6 +47,18 @@ LEAN = [
     {"second_moment": "fluctuation"},
     {"second_moment": "fluctuation", "gain_scale": 0.05, "gain_power": 0.0},
 ]
+#: One of each form that keeps other moments than the paper's, for tests that cannot afford CASES.
+FORMS = {
+    "SGDF, constant gain": (SGDF, {"gain_scale": 0.1, "gain_power": 0.0}),
+    "SGDF, no bias correction": (SGDF, {"gain_eps": 0.0, "bias_correction": False}),
+    "FilterAdam, constant gain": (FilterAdam, {"gain_scale": 0.05, "gain_power": 0.0}),
+    "FilterAdamW, derived": (FilterAdamW, {"second_moment": "derived"}),
+    "FilterAdam, derived, constant gain": (
+        FilterAdam,
+        {"second_moment": "derived", "gain_scale": 0.05, "gain_power": 0.0},
+    ),
+    "FilterAdam, fluctuation": (FilterAdam, {"second_moment": "fluctuation"}),
+}
 OWN = {Momentum: [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]}
 CASES = [
     (optimizer, settings)

@@ -12,7 +12,11 @@ from hypothesis.extra import numpy as hnp
 from sgdf.filter import (
     FilterSettings,
     bias_corrections,
+    largest_variance,
     one_minus_power,
+    second_moment,
+    second_moment_weights,
+    update_moments,
     wiener_filter,
     wiener_gain,
 )
@@ -197,3 +201,148 @@ def test_settings_of_a_parameter_group():
     settings = FilterSettings.of(group)
     assert settings == ((0.5, 0.9), 1e-6, 1.0, 0.5, False, True)
     assert settings.corrections(7) == bias_corrections(7, 0.5, 0.9, correction=False)
+
+
+@given(gradient_runs(), st.floats(0, 2), st.booleans())
+@settings(deadline=None)
+def test_a_constant_gain_is_that_share_of_the_residual_and_reads_no_s(gradients, gain, unbiased):
+    m = np.zeros_like(gradients[0])
+    for t, g in enumerate(gradients, start=1):
+        scalars = bias_corrections(t, 0.9, 0.999, bias_correction=unbiased)
+        g_hat, m, s = wiener_filter(
+            g, m, None, scalars, beta1=0.9, beta2=0.999, eps=1e-8, gain_scale=gain, gain_power=0
+        )
+        m_hat = m / (one_minus_power(0.9, t) if unbiased else 1)
+        bound = TOLERANCE[gradients.dtype] * np.abs(gradients).max(initial=0) + tiny(gradients)
+        np.testing.assert_allclose(g_hat, m_hat + gain * (g - m_hat), rtol=0, atol=4 * bound)
+        assert s is None
+
+
+@pytest.mark.parametrize("exponent", [128, 1024])
+@pytest.mark.parametrize("beta2", [0.0, 0.9, 0.999, 1 - 1e-9])
+def test_a_bounded_s_gives_a_finite_corrected_one(beta2, exponent):
+    dtype = np.float32 if exponent == 128 else np.float64
+    bound = dtype(largest_variance(beta2, exponent))
+    for t in (1, 2, 1000):
+        for correction in (True, False):
+            fluctuation = dtype(bias_corrections(t, 0.9, beta2, correction).fluctuation)
+            s_hat = bound * fluctuation
+            assert 0 < s_hat < np.finfo(dtype).max / 2  # so that adding eps is finite as well
+
+
+# --- a second moment from m and s -----------------------------------------------------------------
+
+STEPS = (1, 2, 3, 10, 100, 1000)
+#: The defaults, b2 = b1^2, b2 < b1^2, b2 = 0, short and long memories.
+BETAS = [(0.9, 0.999), (0.9, 0.81), (0.9, 0.5), (0.5, 0.0), (0.5, 0.25), (0.1, 0.99), (0.99, 0.999)]
+
+
+def mean_moments(steps, b1, b2, mean, variance):
+    """E m^2 and E s after each step, for gradients of that mean and variance: a recursion."""
+    m, m_squared, s, means = 0.0, 0.0, 0.0, []
+    for _ in range(steps):
+        # g - m = b1 (g - m_before), and g is independent of m_before.
+        residual = b1**2 * (mean**2 + variance - 2 * mean * m + m_squared)
+        m_squared = b1**2 * m_squared + 2 * b1 * (1 - b1) * m * mean
+        m_squared += (1 - b1) ** 2 * (mean**2 + variance)
+        m = b1 * m + (1 - b1) * mean
+        s = b2 * s + (1 - b2) * residual
+        means.append((m_squared, s))
+    return means
+
+
+@pytest.mark.parametrize("betas", BETAS, ids=str)
+def test_the_mean_of_the_derived_second_moment_is_that_of_the_squared_gradient(betas):
+    """Exactly, at every step, whether the gradient is all mean, all noise, or both."""
+    for mean, variance in [(0.0, 1.0), (1.0, 0.0), (0.7, 2.0), (30.0, 0.01)]:
+        moments = mean_moments(max(STEPS), *betas, mean, variance)
+        for t in STEPS:
+            weights = second_moment_weights(t, *betas, "derived")
+            of_m, of_s = weights.of_m * moments[t - 1][0], weights.of_s * moments[t - 1][1]
+            assert of_m + of_s == pytest.approx(mean**2 + variance, rel=1e-9), t
+
+
+def simulated(betas, steps, mean=0.5, n=4000):
+    """m, s and Adam's v of n gradients with noise of variance 1; `mean` is one, or one per step."""
+    rng = np.random.default_rng(0)
+    m, s, v = (np.zeros(n) for _ in range(3))
+    for t in range(1, steps + 1):
+        g = (mean[t - 1] if np.ndim(mean) else mean) + rng.normal(size=n)
+        m, s = update_moments(g, m, s, *betas)
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        yield t, m, s, v / one_minus_power(betas[1], t)
+
+
+@pytest.mark.parametrize("betas", BETAS, ids=str)
+def test_the_derived_second_moment_in_a_simulation(betas):
+    for t, m, s, _ in simulated(betas, max(STEPS)):
+        if t in STEPS:
+            v_hat = second_moment(m, s, second_moment_weights(t, *betas, "derived"))
+            error = v_hat.std() / len(v_hat) ** 0.5
+            assert abs(v_hat.mean() - 1.25) < 5 * error, t
+            assert (v_hat > 0).all()
+
+
+def test_the_derived_second_moment_tends_to_adams():
+    """Of one element it differs by the fluctuation of m^2, of which it has about a tenth."""
+    for t, m, s, v in simulated((0.9, 0.999), 4000, n=2000):
+        pass
+    ratio = second_moment(m, s, second_moment_weights(t, 0.9, 0.999, "derived")) / v
+    assert ratio.mean() == pytest.approx(1, abs=0.02)
+    assert ratio.std() < 0.25
+    first = second_moment_weights(1, 0.9, 0.999, "derived")
+    g = np.array([3.0, -2e-9])
+    m, s = update_moments(g, 0 * g, 0 * g, 0.9, 0.999)
+    np.testing.assert_allclose(second_moment(m, s, first), g * g, rtol=1e-12)  # as Adam's does
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 10.0), (10.0, 0.0)])
+def test_the_derived_second_moment_follows_a_mean_that_moves(before, after):
+    """Its size: 30 steps after a jump, when m has come 96 percent of the way, v^ has come at least
+    85 percent of the way and Adam's v not 4 percent."""
+    jump, later = 3000, 30
+    means = [before] * jump + [after] * later
+    for t, m, s, v in simulated((0.9, 0.999), jump + later, mean=means, n=200):
+        pass
+    v_hat = second_moment(m, s, second_moment_weights(t, 0.9, 0.999, "derived")).mean()
+    way = (after**2 - before**2) or 1.0
+    assert 0.85 < (v_hat - before**2 - 1) / way < 1
+    assert 0 < (v.mean() - before**2 - 1) / way < 0.04
+
+
+def test_fluctuation_is_the_spread_about_the_mean_alone():
+    """As AdaBelief divides: b1 (1 - r) of the noise, nothing of the mean."""
+    for t, _, s, _ in simulated((0.9, 0.999), 3000, mean=100.0, n=500):
+        pass
+    weights = second_moment_weights(t, 0.9, 0.999, "fluctuation")
+    assert weights.of_m == 0
+    transient = 100.0**2 * 0.001 * 0.999**3000 * 0.81 / (1 - 0.81)  # of the first steps
+    r = 0.1 / 1.9
+    spread = (s * weights.of_s).mean() - transient / one_minus_power(0.999, t)
+    assert spread == pytest.approx(0.81 * (1 + r), rel=0.03)
+
+
+GRID = [0.01, 0.3, 0.5, 0.81, 0.9, 0.95, 0.99, 0.9999, 1 - 1e-6]
+
+
+@pytest.mark.parametrize("b1", GRID)
+def test_no_weight_is_negative_and_float32_is_near(b1):
+    for b2 in [0.0, b1 * b1, np.nextafter(b1 * b1, 0), np.nextafter(b1 * b1, 1), *GRID]:
+        for t in (1, 2, 3, 7, 30, 1000, 10**6, 10**9):
+            exact = second_moment_weights(t, b1, b2, "derived")
+            assert min(exact) >= 0
+            assert all(map(math.isfinite, exact))
+            if b1 > 0.9999:  # the difference of two sums of t terms has too few digits in float32
+                continue
+            tensor = torch.tensor(float(t))
+            rounded = [float(w) for w in second_moment_weights(tensor, b1, b2, "derived", torch)]
+            assert min(rounded) >= 0
+            # The share of each in v^ of a constant gradient, or of noise alone, has to agree.
+            trend = one_minus_power(b1, t) ** 2
+            for ours, theirs, unit in zip(rounded, exact, (trend, b1 * (1 - b2)), strict=True):
+                assert abs(ours - theirs) * unit < 2e-5 + 1e-4 * theirs * unit
+
+
+def test_without_m_and_s_of_its_own_the_weights_tend_to_their_limits():
+    weights = second_moment_weights(10**5, 0.9, 0.999, "derived")
+    assert tuple(weights) == pytest.approx((1, 1 / 0.9), rel=1e-3)

@@ -79,14 +79,65 @@ def test_filter_adam_without_gain_is_adam(scale, seed):
         )
 
 
+@pytest.mark.parametrize("path", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_a_constant_gain_of_one_minus_beta_is_nesterovs_momentum(decay, path):
+    """200 steps down a quadratic whose curvatures differ by 100, with noise, in float64."""
+
+    def run(build):
+        generator = torch.Generator().manual_seed(0)
+        p = torch.randn(20, generator=generator, dtype=torch.float64).requires_grad_()
+        optimizer, curvature = build([p]), torch.logspace(-1, 1, 20, dtype=torch.float64)
+        visited = []
+        for _ in range(200):
+            noise = 0.1 * torch.randn(20, generator=generator, dtype=torch.float64)
+            p.grad = curvature * p.detach() + noise
+            optimizer.step()
+            visited.append(p.detach().clone())
+        return torch.stack(visited)
+
+    constant = {"gain_power": 0, "gain_scale": 1 - 0.9, "bias_correction": False}
+    ours = run(lambda p: SGDF(p, lr=0.1, weight_decay=decay, **constant, **path))
+    theirs = run(
+        lambda p: torch.optim.SGD(
+            p, lr=0.1 * (1 - 0.9), momentum=0.9, nesterov=True, weight_decay=decay
+        )
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+    bias_corrected = run(lambda p: SGDF(p, lr=0.1, gain_power=0, gain_scale=1 - 0.9))
+    assert (bias_corrected[0] - theirs[0]).abs().max() > 0.01
+
+
+@given(st.integers(-3, 6).map(lambda exponent: 10.0**exponent), seeds)
+@settings(deadline=None, max_examples=10)
+def test_filter_adam_with_a_constant_gain_of_0_is_adam(scale, seed):
+    """It keeps what Adam keeps, and no s."""
+    for ours, theirs in ((FilterAdam, torch.optim.Adam), (FilterAdamW, torch.optim.AdamW)):
+        assert_same(
+            lambda p, cls=ours: cls(p, lr=0.01, weight_decay=0.01, gain_scale=0, gain_power=0),
+            lambda p, cls=theirs: cls(p, lr=0.01, weight_decay=0.01),
+            scale,
+            seed=seed,
+        )
+
+
 def test_filter_adamw_has_adamws_defaults():
     assert_same(lambda p: FilterAdamW(p, gain_scale=0.0), torch.optim.AdamW)
 
 
-@given(scales, seeds, st.sampled_from([(2.0, 1.0), (1.0, 1.0), (1.0, 0.5)]), st.booleans())
+gains = st.sampled_from([(2.0, 1.0), (1.0, 1.0), (1.0, 0.5), (0.1, 0.0)])
+
+
+@given(scales, seeds, gains, st.booleans(), st.booleans(), st.sampled_from([None, 0.0, 1e-3]))
 @settings(deadline=None, max_examples=30)
-def test_the_filter_on_sgd_is_sgdf(scale, seed, gain, correction):
-    filter_settings = {"gain_scale": gain[0], "gain_power": gain[1], "correction": correction}
+def test_the_filter_on_sgd_is_sgdf(scale, seed, gain, correction, bias_correction, gain_eps):
+    filter_settings = {
+        "gain_scale": gain[0],
+        "gain_power": gain[1],
+        "correction": correction,
+        "bias_correction": bias_correction,
+        "gain_eps": gain_eps,
+    }
 
     def filtered_sgd(p):
         optimizer = torch.optim.SGD(p, lr=0.1)
@@ -110,6 +161,16 @@ def test_momentum_covers_sgd_and_classical_momentum(foreach):
 def test_scaling_gradients_and_eps_scales_the_step(scale, seed):
     plain = trajectory(lambda p: SGDF(p, lr=0.1), seed=seed)
     scaled = trajectory(lambda p: SGDF(p, lr=0.1 / scale, eps=1e-8 * scale**2), seed, scale=scale)
+    torch.testing.assert_close(plain, scaled, rtol=1e-9, atol=1e-9)
+
+
+@given(scales, seeds, st.sampled_from(["derived", "fluctuation"]))
+@settings(deadline=None, max_examples=30)
+def test_without_eps_the_lean_forms_do_not_depend_on_the_scale_of_gradients(scale, seed, kind):
+    def build(p):
+        return FilterAdam(p, lr=0.1, eps=0.0, second_moment=kind)
+
+    plain, scaled = trajectory(build, seed), trajectory(build, seed, scale=scale)
     torch.testing.assert_close(plain, scaled, rtol=1e-9, atol=1e-9)
 
 

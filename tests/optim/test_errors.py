@@ -18,6 +18,16 @@ BAD = [
     (SGDF, {"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
     (SGDF, {"gain_scale": -1.0}, "Invalid gain_scale value: -1.0"),
     (FilterAdam, {"gain_power": -1}, "Invalid gain_power value: -1"),
+    (SGDF, {"gain_power": -1.0}, "Invalid gain_power value: -1.0"),
+    (SGDF, {"gain_power": math.nan}, "Invalid gain_power value: nan"),
+    (SGDF, {"gain_eps": -1.0}, "Invalid gain_eps value: -1.0"),
+    (FilterAdam, {"second_moment": "Derived"}, "Invalid second_moment value .*: 'Derived'"),
+    (FilterAdam, {"second_moment": None}, "Invalid second_moment value .*: None"),
+    (
+        FilterAdam,
+        {"second_moment": "derived", "betas": (0, 0.9)},
+        "second_moment='derived' needs a beta parameter at index 0 above 0",
+    ),
     (FilterAdam, {"state_dtype": torch.int64}, "Invalid state_dtype value .*: torch.int64"),
     (Momentum, {"beta": 1.5}, "Invalid beta value: 1.5"),
     (Momentum, {"mu": -1}, "Invalid mu value: -1"),
@@ -115,4 +125,10 @@ def test_the_filter_refuses_invalid_settings():
         WienerFilter(optimizer, betas=(2, 0.5))
     with pytest.raises(ValueError, match="Invalid state_dtype"):
         WienerFilter(optimizer, state_dtype=torch.int32)
+    with pytest.raises(ValueError, match="Invalid gain_power value: -1"):
+        WienerFilter(optimizer, gain_power=-1)
+    with pytest.raises(ValueError, match="Invalid gain_eps value: -1"):
+        WienerFilter(optimizer, gain_eps=-1)
+    with pytest.raises(ValueError, match="Invalid epsilon value: -1"):
+        WienerFilter(optimizer, eps=-1, gain_eps=1e-8)
     assert not optimizer._optimizer_step_pre_hooks

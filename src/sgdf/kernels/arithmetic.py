@@ -51,7 +51,10 @@ def positive_eps(eps: float, dtype: torch.dtype) -> float:
 
 
 def variance_bound(beta2: float, dtype: torch.dtype) -> float:
-    """No s is stored above this: `filter.largest_variance` of the dtype to compute in."""
+    """No s and no v is above this: `filter.largest_variance` of the dtype to compute in.
+
+    For v too: in 8 bits, one infinity would turn a whole block into NaN.
+    """
     return float(largest_variance(beta2, 1024 if dtype == torch.float64 else 128))
 
 

@@ -279,6 +279,7 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
         }
         if constexpr (second == SEPARATE) {
             T v = k.beta2 * vs[i] + k.rest2 * g * g;
+            v = v > k.largest ? k.largest : v;
             vs[i] = v;
             update = update / (std::sqrt(v / k.second) + k.adam_eps);
         }

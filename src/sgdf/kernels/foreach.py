@@ -132,12 +132,14 @@ def _second_moments(
         v = moment["exp_avg_sq"]
         torch._foreach_mul_(v, betas[1])
         torch._foreach_addcmul_(v, g, g, 1 - betas[1])
+        torch._foreach_clamp_max_(v, variance_bound(betas[1], v[0].dtype))
         return list(torch._foreach_div(v, [one_minus_power(betas[1], t, xp) for t, xp in times]))
     weights = [second_moment_weights(t, *betas, kind, xp) for t, xp in times]
     v_hat = list(torch._foreach_mul(moment["exp_var"], [w.of_s for w in weights]))
     if kind == "derived":
-        squares = torch._foreach_mul(moment["exp_avg"], moment["exp_avg"])
-        torch._foreach_mul_(squares, [w.of_m for w in weights])
+        # The weight first, as in the statement: m^2 alone would underflow sooner.
+        squares = torch._foreach_mul(moment["exp_avg"], [w.of_m for w in weights])
+        torch._foreach_mul_(squares, moment["exp_avg"])
         torch._foreach_add_(v_hat, squares)
     return v_hat
 

@@ -111,8 +111,9 @@ def _update(
     beta1, beta2 = settings.betas
     m, s, v = (None if moment is None else _load(moment, g.dtype) for moment in stored)
     m, s = update_moments(g, m, s, beta1, beta2)
+    bound = variance_bound(beta2, g.dtype)
     if s is not None:
-        s = s.clamp(max=variance_bound(beta2, g.dtype))
+        s = s.clamp(max=bound)
     update = estimate(
         g,
         m,
@@ -124,7 +125,7 @@ def _update(
     )
     if denominator is not None:
         if v is not None:
-            v = beta2 * v + (1 - beta2) * g * g
+            v = (beta2 * v + (1 - beta2) * g * g).clamp(max=bound)
             v_hat = v / one_minus_power(beta2, t, xp)
         else:
             weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, xp)

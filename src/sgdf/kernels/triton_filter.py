@@ -225,6 +225,7 @@ def updated(
         update = m_hat + scale * gain * residual
     if SECOND == SEPARATE:
         v = beta2 * v + rest2 * g * g
+        v = tl.where(v > largest, largest, v)
         update = update / (tl.sqrt(v * inverse_second) + adam_eps)
     elif SECOND > SEPARATE:
         update = update / (tl.sqrt(of_m * m * m + of_s * s) + adam_eps)
@@ -532,19 +533,19 @@ def filter_kernel_8bit(
         )  # fmt: skip
 
         bits = random_bits(index, key, 0x85EBCA6B)
-        largest = tl.max(tl.abs(m), axis=0)
-        tl.store(m_scale_at + block, largest)
-        codes = quantized(m, largest, bits, True).to(tl.int8, bitcast=True)
+        block_scale = tl.max(tl.abs(m), axis=0)
+        tl.store(m_scale_at + block, block_scale)
+        codes = quantized(m, block_scale, bits, True).to(tl.int8, bitcast=True)
         write(m_at + start + offset, codes, mask, MASKED)
         if KEEPS_S:
-            largest = tl.max(s, axis=0)
-            tl.store(s_scale_at + block, largest)
-            write(s_at + start + offset, quantized(s, largest, bits >> 12, False), mask, MASKED)
+            block_scale = tl.max(s, axis=0)
+            tl.store(s_scale_at + block, block_scale)
+            write(s_at + start + offset, quantized(s, block_scale, bits >> 12, False), mask, MASKED)
         if SECOND == SEPARATE:
-            largest = tl.max(v, axis=0)
-            tl.store(v_scale_at + block, largest)
+            block_scale = tl.max(v, axis=0)
+            tl.store(v_scale_at + block, block_scale)
             bits = random_bits(index, key, 0xC2B2AE35)
-            write(v_at + start + offset, quantized(v, largest, bits, False), mask, MASKED)
+            write(v_at + start + offset, quantized(v, block_scale, bits, False), mask, MASKED)
         if ESTIMATE:
             write(g_at + start + offset, update, mask, MASKED)
         else:

@@ -1,0 +1,194 @@
+"""Very large and very small gradients, on every path without a GPU but Triton's (test_cuda.py)."""
+
+import pytest
+import torch
+
+from reference import FORMS
+from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+
+PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+each_path = pytest.mark.parametrize("path", PATHS)
+ALL_FORMS = FORMS | {
+    "SGDF": (SGDF, {}),
+    "SGDF, uncorrected root": (SGDF, {"correction": False, "gain_power": 0.5, "gain_eps": 0.0}),
+    "FilterAdam": (FilterAdam, {}),
+    "FilterAdamW": (FilterAdamW, {"gain_scale": 1.0, "gain_power": 0.5}),
+}
+each_form = pytest.mark.parametrize(("optimizer", "settings"), ALL_FORMS.values(), ids=ALL_FORMS)
+
+
+def spiky(step, shape=(16, 256)):
+    """Normal gradients; at three steps, half of them are between 1e15 and 1e38."""
+    generator = torch.Generator().manual_seed(step)
+    g = torch.randn(shape, generator=generator)
+    if step in (0, 3, 4):
+        large = g[:, ::2]
+        exponents = torch.randint(15, 39, large.shape, generator=generator)
+        large.copy_((-1.0) ** step * large.sign() * 10.0**exponents)
+    return g
+
+
+def assert_finite(tensors, step):
+    for name, tensor in tensors.items():
+        assert tensor.float().isfinite().all(), f"{name} after step {step}"
+
+
+@each_path
+@each_form
+@pytest.mark.parametrize("state_dtype", [None, torch.int8, torch.bfloat16], ids=str)
+def test_finite_gradients_give_finite_parameters_and_state(optimizer, settings, path, state_dtype):
+    if path == "foreach" and state_dtype == torch.int8:
+        path = "loop"
+    p = torch.ones(16, 256, requires_grad=True)
+    still = torch.ones(16, 256, requires_grad=True)
+    flags = {"state_dtype": state_dtype, "weight_decay": 0.0, **PATHS[path]}
+    moving = optimizer([p], lr=1e-3, **settings, **flags)
+    standing = optimizer([still], lr=0.0, **settings, **flags)
+    for step in range(6):
+        p.grad, still.grad = spiky(step), spiky(step)
+        moving.step(), standing.step()
+        assert_finite({"p": p, **moving.state[p]}, step)
+        assert_finite(standing.state[still], step)
+    assert torch.equal(still, torch.ones(16, 256))
+    assert not torch.equal(p, torch.ones(16, 256))
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("gain_power", [1.0, 0.0])
+@pytest.mark.parametrize("fused", [None, False])
+def test_the_filter_alone_keeps_finite_gradients_finite(fused, gain_power, state_dtype):
+    p = torch.ones(16, 256, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=0.0)
+    wiener = WienerFilter(optimizer, gain_power=gain_power, fused=fused, state_dtype=state_dtype)
+    for step in range(6):
+        p.grad = spiky(step)
+        optimizer.step()
+        assert_finite({"g": p.grad, "p": p, **wiener.state[p]}, step)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_spike_is_forgotten(path):
+    """An infinite s would never decay, and its gain would be NaN for ever."""
+    p = torch.zeros(8, requires_grad=True)
+    optimizer = SGDF([p], lr=0.0, betas=(0.5, 0.5), **PATHS[path])
+    for step in range(300):
+        p.grad = torch.full((8,), 1e30 if step == 0 else 1.0)
+        optimizer.step()
+    assert (optimizer.state[p]["exp_var"] < 1e-6).all()
+    torch.testing.assert_close(optimizer.state[p]["exp_avg"], torch.ones(8))
+
+
+@each_path
+def test_infinite_and_nan_gradients_are_not_hidden(path):
+    """The bound on s and v is for finite gradients: NaN stays visible."""
+    for settings in ({}, {"second_moment": "derived"}):
+        p = torch.zeros(3, requires_grad=True)
+        optimizer = FilterAdam([p], **settings, **PATHS[path])
+        p.grad = torch.tensor([torch.nan, torch.inf, 1.0])
+        optimizer.step()
+        assert p.isfinite().tolist() == [False, False, True]
+
+
+# --- small gradients ------------------------------------------------------------------------------
+
+
+def error(build, magnitude, steps=20, n=2000):
+    """Root mean square of float32 less float64, relative to the distance travelled."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.zeros(n, requires_grad=True)
+    q = torch.zeros(n, dtype=torch.float64, requires_grad=True)
+    narrow, wide = build([p]), build([q])
+    for _ in range(steps):
+        g = (magnitude * (0.3 + torch.randn(n, generator=generator))).float()
+        p.grad, q.grad = g.clone(), g.double()
+        narrow.step(), wide.step()
+    distance = q.detach().square().mean().sqrt()
+    return ((p.double() - q).detach().square().mean().sqrt() / distance).item()
+
+
+@each_path
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gain_scale": 0.0},
+        {},
+        {"second_moment": "derived"},
+        {"second_moment": "derived", "gain_scale": 0.05, "gain_power": 0},
+        {"second_moment": "fluctuation"},
+    ],
+    ids=str,
+)
+def test_tiny_gradients_are_followed_as_well_as_adam_does(settings, path):
+    """Adam's squares are subnormal or 0 here: its error is 1e6 from 1e-18 on; derived: 0.01."""
+    for magnitude in (1e-17, 1e-18, 1e-19, 1e-20):
+        adam = error(lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-30), magnitude)
+        ours = error(
+            lambda p: FilterAdam(p, lr=0.01, eps=1e-30, **settings, **PATHS[path]), magnitude
+        )
+        assert ours <= max(1e-3, 1.5 * adam)
+        if settings.get("second_moment") == "derived" and magnitude >= 1e-18:
+            assert ours < 0.1  # its m^2 is not multiplied by 1 - b2 before it is stored
+    assert error(lambda p: FilterAdam(p, lr=0.01, eps=0.0, **settings, **PATHS[path]), 1e-17) < 1e-3
+
+
+def filtered(path, scale, dtype=torch.float32, steps=30, **settings):
+    """The estimates of a run of gradients times `scale`, and the gains that they came from."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.zeros(500, dtype=dtype, requires_grad=True)
+    # The parameter after a step of lr 1 from 0 is the estimate, with its sign turned.
+    optimizer = SGDF([p], lr=1.0, gain_eps=0.0, gain_scale=1.0, **settings, **PATHS[path])
+    estimates, gains = [], []
+    for t in range(1, steps + 1):
+        g = scale * (0.3 + torch.randn(500, generator=generator, dtype=torch.float64)).to(dtype)
+        with torch.no_grad():
+            p.zero_()
+        p.grad = g
+        optimizer.step()
+        estimates.append(-p.detach().clone())
+        m_hat = optimizer.state[p]["exp_avg"].double() / (1 - 0.9**t)
+        if t > 1:
+            gains.append(((estimates[-1] - m_hat) / (g - m_hat)).clamp(0, 1))
+    return torch.stack(estimates), torch.stack(gains).mean().item()
+
+
+@each_path
+def test_without_gain_eps_the_estimate_scales_with_the_gradients_exactly(path):
+    """By a power of two: float32 from 2^-36 to 2^50, below which its smallest eps is felt."""
+    plain, _ = filtered(path, 1.0)
+    for exponent in (-36, -10, 7, 50):
+        scaled, _ = filtered(path, 2.0**exponent)
+        assert torch.equal(scaled, plain * 2.0**exponent), exponent
+    plain, _ = filtered(path, 1.0, torch.float64)
+    for exponent in (-400, 400):
+        scaled, _ = filtered(path, 2.0**exponent, torch.float64)
+        assert torch.equal(scaled, plain * 2.0**exponent), exponent
+
+
+@each_path
+def test_without_gain_eps_the_mean_gain_does_not_depend_on_the_magnitude(path):
+    gains = [filtered(path, 10.0**exponent)[1] for exponent in (-15, -8, -3, 0, 5, 15)]
+    assert gains == pytest.approx([gains[3]] * 6, rel=1e-4)
+    assert 0.1 < gains[3] < 0.3
+
+
+@pytest.mark.parametrize("kind", ["separate", "derived"])
+def test_the_papers_eps_closes_the_gain_of_small_gradients_and_gain_eps_opens_it(kind):
+    """1e-8 beside squares of 1e-6: the estimate is the average. The default of "derived" is 0."""
+
+    def run(**settings):
+        p = torch.zeros(500, dtype=torch.float64, requires_grad=True)
+        optimizer = FilterAdam([p], lr=1.0, second_moment=kind, **settings)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(20):
+            p.grad = 1e-6 * torch.randn(500, generator=generator, dtype=torch.float64)
+            optimizer.step()
+        return p.detach()
+
+    def difference(**settings):
+        return ((run(**settings) - average).norm() / average.norm()).item()
+
+    average = run(gain_scale=0.0)
+    assert difference(gain_eps=1e-8) < 1e-3
+    assert difference(gain_eps=0.0) > 0.05
+    assert (difference() < 1e-3) == (kind == "separate")
+    assert (difference() == difference(gain_eps=0.0)) == (kind == "derived")
