@@ -188,6 +188,16 @@ def test_parameters_may_be_unfrozen_and_added(make: Callable[..., Optimizer]) ->
     twins.assert_equal()
 
 
+def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step() -> None:
+    model = frozen(new_net(width=WIDTH, dtype=torch.bfloat16), "head")
+    twins = Twins(SGDF, model, stochastic_rounding=True)
+    twins.train(0, other=True)
+    for model in twins.models:
+        model.head.requires_grad_()
+    twins.train(1)  # the head has no hook yet
+    twins.assert_equal()
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_layers(reentrant: bool) -> None:
     def loss(model: Net, seed: int) -> Tensor:
