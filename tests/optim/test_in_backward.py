@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.testing import assert_close
@@ -467,3 +469,34 @@ def test_it_refuses_distributed_data_parallel() -> None:
     with pytest.raises(RuntimeError, match="does not support DistributedDataParallel"):
         loss_of(wrapped, 0).backward()
     assert_close(later.state_dict(), before, rtol=0, atol=0)
+
+
+@each_optimizer
+@pytest.mark.usefixtures("process_group")
+def test_sharded_parameters_are_updated_in_backward(make: Callable[..., Optimizer]) -> None:
+    """`fully_shard` calls the hooks itself, once the gradients are reduced."""
+    models = [new_net(), new_net()]
+    mesh = init_device_mesh("cpu", (1,))
+    for module in (models[1].first, models[1].shared, models[1]):
+        fully_shard(module, mesh=mesh)
+    optimizers = [make(model.parameters()) for model in models]
+    step_in_backward(optimizers[1])
+    for seed in range(STEPS):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(model, seed).backward()
+            assert (model.first.weight.grad is None) == (model is models[1])
+            optimizer.step()
+    for p, q in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(p, q.to_local())
+
+
+def test_a_compiled_model_equals_ordinary_steps() -> None:
+    def loss(model: Net, seed: int) -> Tensor:
+        return loss_of(compiled[model], seed)
+
+    twins = Twins(SGDF)
+    # Without a compiler, but with the one node for backward that compiled models have.
+    compiled = {model: torch.compile(model, backend="aot_eager") for model in twins.models}
+    twins.train(0, 1, loss=loss)
+    twins.assert_equal()
