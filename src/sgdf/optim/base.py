@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 from sgdf.kernels import cpu, cpu_library, cuda
 from sgdf.kernels.consistency import check_consistent
-from sgdf.kernels.plan import Columns, Plan, PlanCache
+from sgdf.kernels.plan import Columns, Plan, PlanCache, State
 from sgdf.optim.conversion import made_moment
 from sgdf.optim.loading import checked
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
@@ -38,6 +38,7 @@ class FilterOptimizer(Optimizer):
     all_moments: ClassVar[tuple[str, ...]]  #: that it may keep; see `moments_of`
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype",)  #: never taken from a checkpoint
     counts_steps: ClassVar[bool] = True
+    _steps_in_backward: bool = False  # set by `step_in_backward`
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
@@ -57,6 +58,11 @@ class FilterOptimizer(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Read by torch's GradScaler: whether the step unscales gradients and skips infinities."""
+        if self._steps_in_backward:
+            raise RuntimeError(
+                "step_in_backward does not support GradScaler, because parameters are updated "
+                "before their gradients can be unscaled: train in bfloat16, which needs no scaler"
+            )
         return self.implementation == "fused"
 
     # --- one step -----------------------------------------------------------------------------
@@ -84,14 +90,7 @@ class FilterOptimizer(Optimizer):
                 loss = closure()
 
         # Check every gradient before the first parameter changes.
-        pending = []
-        for group in self.param_groups:
-            columns = self._columns_of_plan(group)
-            if columns is None:
-                moments = self.moments_of(group)
-                columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
-                self._init_group(group, *columns)
-            pending.append((group, columns))
+        pending = [(group, self._columns(group)) for group in self.param_groups]
         for group, columns in pending:
             if columns[0]:
                 self._update_consistent(group, columns)
@@ -119,11 +118,20 @@ class FilterOptimizer(Optimizer):
             check_consistent(*tensors)
             raise
 
+    def _columns(self, group: dict[str, Any]) -> Columns:
+        """The tensors of a step: one row for every parameter of the group that has a gradient."""
+        columns = self._columns_of_plan(group)
+        if columns is None:
+            moments = self.moments_of(group)
+            columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
+            self._init_group(group, *columns)
+        return columns
+
     def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
         """The columns of a fused step on CUDA, if there is a plan that is still valid."""
         if not self._plans.groups:
             return None
-        return self._plans.refresh(group["params"], settings_of_a_plan(group), self.state)
+        return self._plans.refresh(group["params"], settings_of_a_plan(group), self._states(group))
 
     def _plan(self, group: dict[str, Any], columns: Columns) -> Plan:
         """A plan for the columns: one from the cache, or a new one."""
@@ -132,10 +140,19 @@ class FilterOptimizer(Optimizer):
             group["params"],
             settings_of_a_plan(group),
             columns,
-            self.state,
+            self._states(group),
             counts_steps=self.counts_steps,
             seed=group.get("rounding_seed", 0),
         )
+
+    def _states(self, group: dict[str, Any]) -> State:
+        """The states that a plan compares from step to step.
+
+        A plan of one parameter compares its own alone: with all of them, steps taken parameter
+        by parameter would compare a number of states that is quadratic in that of parameters.
+        """
+        params = group["params"]
+        return {p: self.state.get(p, {}) for p in params} if len(params) == 1 else self.state
 
     @_disable_dynamo
     def run_fused(
