@@ -26,7 +26,8 @@ def python(*arguments, **environment):
 
 
 def test_public_names():
-    assert set(sgdf.__all__) == {"SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"}
+    optimizers = {"SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"}
+    assert set(sgdf.__all__) == {*optimizers, "step_in_backward"}
 
 
 def test_import_brings_nothing_that_torch_and_numpy_do_not():

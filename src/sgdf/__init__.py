@@ -1,6 +1,6 @@
 """SGDF: stochastic gradient descent with a Wiener filter in the place of momentum."""
 
-from sgdf.optim import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+from sgdf.optim import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
 
 __version__ = "0.1.0"
-__all__ = ["SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"]
+__all__ = ["SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter", "step_in_backward"]

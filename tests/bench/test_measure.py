@@ -1,7 +1,9 @@
 """What is measured of a contestant, and that one failure does not stop the others."""
 
 import math
+from dataclasses import replace
 
+import pytest
 import torch
 
 from sgdf.bench import contestants, measure
@@ -21,6 +23,30 @@ def test_bytes_of_state_and_bytes_moved(run, eager):
         "sgdf-foreach": (8, 28),
         "filteradam-foreach": (12, 36),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "moved"),
+    [
+        ("sgdf-fused-constant", 4, 20),
+        ("sgdf-fused-int8-state", 2 + 8 / 256, 16 + 16 / 256),
+        ("filteradam-fused-int8-state", 3 + 12 / 256, 18 + 24 / 256),
+        ("filteradamw-fused-derived", 8, 28),
+        ("filteradamw-fused-derived-int8-state", 2 + 8 / 256, 16 + 16 / 256),
+        ("filteradamw-fused-constant", 8, 28),
+        ("wienerfilter-fused", 8, 24),
+        ("sgdf-fused-bf16", 8, 22),
+        ("filteradamw-fused-derived-bf16-int8-state-random", 2 + 8 / 256, 10 + 16 / 256),
+    ],
+)
+def test_bytes_of_the_fused_rows(name, state, moved):
+    (fused,) = [c for c in contestants.CONTESTANTS if c.name == name]
+    # The same state on a path that needs nothing compiled. Rows of 256 have one scale each.
+    eager = replace(fused, settings={**fused.settings, "fused": False})
+    params = random_parameters([(64, 256)], fused.dtype, "cpu")
+    cost, _, _ = measure.prepare(eager, params, Budget("cpu", 1, 0.01, math.inf))
+    assert (cost.state_bytes, cost.moved_bytes) == (state, moved)
+    assert cost.implementation != "fused"
 
 
 def test_bfloat16_parameters_move_half(contestant):
@@ -77,3 +103,16 @@ def test_out_of_memory_in_a_group_is_tried_again_alone(run, eager, contestant, m
     monkeypatch.setattr(contestants, "CONTESTANTS", (contestant(Greedy, "greedy"), *others))
     rows = run(only=["greedy", "sgd-fused"])["lists"]["tiny"]["rows"]
     assert [(row["error"], row["together"]) for row in rows] == [(None, 1), (None, 0)]
+
+
+def test_a_package_that_is_not_installed_is_a_note(run, monkeypatch, capsys):
+    missing = contestants.Contestant("other-adam", "no_such_package.optim.Adam", "other", {}, 2)
+    installed = contestants.Contestant("torch-adam", "torch.optim.Adam", "by its name", {}, 8)
+    monkeypatch.setattr(contestants, "CONTESTANTS", (missing, installed))
+    monkeypatch.setattr(contestants.Contestant, "runs_on", lambda *_: True)
+    record = run(only=None, lists=("tiny", "tiny"))
+    (row,) = record["lists"]["tiny"]["rows"]
+    assert (row["optimizer"], row["path"], row["error"]) == ("Adam", "by its name", None)
+    assert row["state_bytes"] == 8
+    assert record["skipped"] == {"other-adam": "no_such_package is not installed"}
+    assert "other-adam skipped: no_such_package is not installed" in capsys.readouterr().out

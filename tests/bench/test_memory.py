@@ -4,8 +4,10 @@ import torch
 
 import sgdf
 from sgdf.bench.contestants import CONTESTANTS
-from sgdf.bench.memory import groups_that_fit, needed_bytes, state_bytes
+from sgdf.bench.filter_alone import FilterAlone
+from sgdf.bench.memory import groups_that_fit, needed_bytes, state_bytes, tensor_bytes
 from sgdf.bench.shapes import LISTS, random_parameters, tiny
+from sgdf.bench.targets import compared_by_targets
 from sgdf.bench.timing import Budget
 
 
@@ -16,6 +18,38 @@ def test_eight_bit_state_is_counted_with_its_scales():
     # 144 elements in a row: one scale each; the short tensors stay in float32.
     codes, scales, short = 32 * 144, 32 * 4, 4 * (5002 - 32 * 144)
     assert state_bytes(optimizer) == 2 * (codes + scales + short)
+
+
+def test_the_tensors_inside_a_tensor_are_counted():
+    class Coded:
+        """Like torchao's 8-bit state: its dtype is float32, and what it holds is smaller."""
+
+        codes, scale = torch.zeros(512, dtype=torch.uint8), torch.zeros(2)
+
+        def __tensor_flatten__(self):
+            return ["codes", "scale"], None
+
+    assert tensor_bytes(Coded()) == 512 + 8
+    assert tensor_bytes(torch.zeros(512)) == 2048
+
+
+def test_the_filter_alone_works_on_copies_of_the_gradients():
+    params = random_parameters(tiny(), torch.float32, "cpu")
+    before = [(p.detach().clone(), p.grad.clone()) for p in params]
+    alone = FilterAlone(params, lr=1.0, fused=False)
+    addresses = [p.grad.data_ptr() for p in alone.params]
+    alone.params[0].grad.zero_()
+    alone.step()
+    alone.params[0].grad.add_(1)
+    alone.step()
+    assert addresses == [p.grad.data_ptr() for p in alone.params]
+    assert not torch.equal(alone.params[0].grad, torch.ones_like(params[0]))  # it was filtered
+    for p, own, (value, gradient) in zip(params, alone.params, before, strict=True):
+        assert torch.equal(p, value)
+        assert torch.equal(p.grad, gradient)
+        assert own.data_ptr() == p.data_ptr()  # no second copy of the parameters
+    assert state_bytes(alone) == 8 * sum(p.numel() for p in params)
+    assert alone.implementation == "foreach"
 
 
 def test_little_memory_divides_the_contestants():
@@ -35,8 +69,12 @@ def test_little_memory_divides_the_contestants():
 def test_a_gpu_of_139_gib_holds_all_that_the_targets_compare():
     entered = [c for c in CONTESTANTS if c.runs_on("gpt", "cuda")]
     budget = Budget("cuda", 2, 1.0, 127 * 2**30)
-    groups = groups_that_fit(entered, LISTS["gpt"].shapes(), budget)
-    assert {c.name for c in entered if c.fused} <= {c.name for c in groups[0]}
+    compared = compared_by_targets("cuda", "gpt")
+    groups = groups_that_fit(entered, LISTS["gpt"].shapes(), budget, compared)
+    assert compared <= {c.name for c in groups[0]}
+    assert {c.name for c in groups[0] if c.name not in compared} <= {
+        c.name for c in entered if c.fused
+    }
 
 
 def test_contestants_in_groups_are_all_measured_in_their_order(run, eager):

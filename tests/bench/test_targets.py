@@ -4,17 +4,19 @@ from dataclasses import asdict
 
 from sgdf.bench.contestants import CONTESTANTS
 from sgdf.bench.costs import StepCost
+from sgdf.bench.run import select
 from sgdf.bench.shapes import default_lists
 from sgdf.bench.targets import TARGETS
 
 
-def rows_of(**quantities):
-    sgdf = StepCost("sgdf-fused", "SGDF", "fused", "fp32", **quantities)
+def rows_of(name="sgdf-fused", **quantities):
+    sgdf = StepCost(name, "SGDF", "fused", "fp32", **quantities)
     return [asdict(sgdf), asdict(StepCost("sgd-fused", "SGD", "fused", "fp32"))]
 
 
 def test_a_target_is_met_missed_or_not_measured():
-    targets = {(t.device, t.parameters, t.quantity): t for t in TARGETS}
+    of_sgdf = [t for t in TARGETS if t.contestant in ("sgdf-fused", None)]
+    targets = {(t.device, t.parameters, t.quantity): t for t in of_sgdf}
     time = targets["cuda", "resnet50", "times_sgd_fused"]
     assert time.check(rows_of(times_sgd_fused=0.5))["met"]
     missed = time.check(rows_of(times_sgd_fused=0.6))
@@ -27,9 +29,13 @@ def test_a_target_is_met_missed_or_not_measured():
     copy = targets["cuda", "gpt", "of_copy"]
     assert copy.check(rows_of(of_copy=0.96))["met"]
     assert not copy.check(rows_of(of_copy=0.94))["met"]
-    memory = targets["cuda", "gpt", "extra_memory_percent"]
-    assert memory.check(rows_of(extra_memory_percent=0.0))["met"]
-    assert not memory.check(rows_of(extra_memory_percent=1.1))["met"]
+    memory = targets["cuda", "gpt", "extra_memory_bytes_in_all"]
+    assert memory.check(rows_of(extra_memory_bytes_in_all=0))["met"]
+    for name in ("sgdf-fused", "wienerfilter-fused"):
+        more = memory.check(rows_of(name, extra_memory_bytes_in_all=512))
+        assert not more["met"]
+        assert more["sentence"].endswith("<= 0: measured 512: missed")
+    assert memory.check(rows_of("adamw-foreach", extra_memory_bytes_in_all=512))["met"] is None
 
 
 def test_a_busy_machine_is_inconclusive():
@@ -47,3 +53,22 @@ def test_targets_name_lists_and_contestants_that_exist():
         assert target.parameters in default_lists(target.device)
         assert target.contestant is None or target.contestant in names
         assert hasattr(StepCost("", "", "", ""), target.quantity)
+
+
+def test_the_contestants_with_targets_and_their_rivals_can_be_selected():
+    rivals = {"sgd-fused", "adamw-fused", "adamw-fused-bf16", "torchao-adamw8bit"}
+    on_gpt = {c.name for c in select("gpt", ["targets"], "cuda")}
+    assert rivals <= on_gpt
+    for target in TARGETS:
+        chosen = {c.name for c in select(target.parameters, ["targets"], target.device)}
+        assert target.contestant is None or {target.contestant, "adamw-fused"} <= chosen
+    assert len(on_gpt) < len(select("gpt", None, "cuda"))
+    assert select("resnet50", ["targets"], "cpu") == []
+    both = {c.name for c in select("gpt", ["targets", "momentum-fused"], "cuda")}
+    assert both == on_gpt | {"momentum-fused"}
+
+
+def test_a_list_without_targets_is_skipped(run):
+    record = run(only=["targets"])
+    assert record["skipped"] == {"tiny": "it has no targets on cpu"}
+    assert record["complete"]

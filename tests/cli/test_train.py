@@ -123,7 +123,7 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--set", "accumulate=33"], "a batch of 32 cannot be split into 33"),
         (["digits", "--set", "betas=(2, 0.9)"], "sgdf cannot be built with"),
         (["digits", "--seed", "-1"], "seed is an integer of at least 0"),
-        (["digits", "--epochs", "0"], "0 is not a positive number"),
+        (["digits", "--epochs", "0"], "0 is not a positive whole number"),
         (["digits", "--device", "cuda:77"], "there is no device cuda:77 here"),
         (["digits", "--device", "tpu"], "no device 'tpu'"),
         (["digits", "--precision", "tf33"], "did you mean tf32"),

@@ -92,6 +92,22 @@ def test_captured_equals_not_captured(dataset, monkeypatch):
     assert results[-1]["gradient_norm"] > 0
 
 
+def test_captured_steps_read_the_rate_of_every_group(dataset, tmp_path):
+    """Half of the run's, none, and the run's, through a drop; also after a resume."""
+    settings = {"optimizer": "lab.own_optimizers.HalfRateAdam", "lr": 1e-3, "milestones": (3,)}
+    captured = make(dataset, **settings)
+    frozen = list(captured.model.parameters())[1].detach().clone()
+    results = epochs(captured, 4)
+    assert captured.captures_step
+    rates = [float(group["lr"]) for group in captured.optimizer.param_groups]
+    assert rates == pytest.approx([0.5e-4, 0, 1e-4])
+    assert torch.equal(list(captured.model.parameters())[1], frozen)
+    torch.save(captured.state_dict(), tmp_path / "last.pt")
+    again = make(dataset, **settings)
+    again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True))
+    same(results + epochs(again, 2), epochs(make(dataset, "cpu", **settings), 6))
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_compiled_is_near(dataset, precision):
     plain = epochs(make(dataset, precision="fp32"), 3)

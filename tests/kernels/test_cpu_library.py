@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "sgdf"
+    return tmp_path / "sgdf" / "kernels"
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
             assert_bits(a, b)
 
 
-@pytest.mark.parametrize("missing", ["CXX", "PATH", "fails"])
+@pytest.mark.parametrize("missing", ["CXX", "PATH", "fails", "blank", "quote"])
 @pytest.mark.usefixtures("afresh")
 def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -145,12 +145,14 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
     if missing == "PATH":
         monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     else:
-        monkeypatch.setenv("CXX", "/nonexistent/c++" if missing == "CXX" else str(script))
+        commands = {"CXX": "/nonexistent/c++", "fails": str(script), "blank": " ", "quote": "'x"}
+        monkeypatch.setenv("CXX", commands[missing])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert [cpu_library.available() for _ in range(3)] == [False] * 3
     (warning,) = caught
     reasons = {"CXX": "/nonexistent/c++", "PATH": "no C++ compiler", "fails": "no such luck"}
+    reasons |= {"blank": "' ' (CXX)", "quote": "(CXX): No closing quotation"}
     assert reasons[missing] in str(warning.message)
     assert "foreach" in str(warning.message)
     assert warning.filename == __file__

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reference import OPTIMIZERS
-from sgdf import SGDF, FilterAdam
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
 
 
 def trained(optimizer_class, dtype=torch.float32, steps=3, shapes=((4, 3), (5,)), **kwargs):
@@ -146,3 +146,142 @@ def test_a_failed_load_leaves_the_optimizer_as_it_was():
     torch.testing.assert_close(optimizer.state_dict()["state"], before["state"], rtol=0, atol=0)
     assert not optimizer._optimizer_load_state_dict_pre_hooks
     assert not optimizer._optimizer_load_state_dict_post_hooks
+
+
+def put(key, value):
+    """A change of the first parameter's state."""
+    return lambda checkpoint: checkpoint["state"][0].update({key: value})
+
+
+def put_setting(name, value):
+    return lambda checkpoint: checkpoint["param_groups"][0].update({name: value})
+
+
+UNFIT = {
+    "a moment of another shape": (
+        put("exp_avg", torch.zeros(1, 128)),
+        r"loaded state dict: exp_avg of parameter 0 has shape \(1, 128\), expected \(64, 128\)",
+    ),
+    "a moment that is a number": (put("exp_var", 0.0), "exp_var of parameter 0 is not a tensor"),
+    "a moment without values": (
+        put("exp_var", torch.zeros(64, 128, device="meta")),
+        "exp_var of parameter 0 is on the meta device",
+    ),
+    "codes without scales": (
+        put("exp_avg", torch.zeros(64, 128, dtype=torch.int8)),
+        "exp_avg of parameter 0 has dtype torch.int8 without exp_avg_scale",
+    ),
+    "scales without codes": (
+        put("exp_avg_scale", torch.zeros(64, 1)),
+        "exp_avg of parameter 0 has dtype torch.float32 with exp_avg_scale",
+    ),
+    "a negative step": (put("step", torch.tensor(-1.0)), r"invalid step of parameter 0: .*-1"),
+    "a step that is no number": (put("step", float("nan")), "invalid step of parameter 0: nan"),
+    "several steps": (put("step", torch.ones(2)), "invalid step of parameter 0"),
+    "a step in words": (put("step", "3"), "invalid step of parameter 0: '3'"),
+    "betas": (put_setting("betas", (1.5, -1)), "Invalid beta parameter at index 0: 1.5"),
+    "lr": (put_setting("lr", -1.0), "Invalid learning rate: -1.0"),
+    "fused": (put_setting("fused", "maybe"), "Invalid fused value: 'maybe'"),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_a_checkpoint_that_does_not_fit_changes_nothing(unfit):
+    change, message = UNFIT[unfit]
+    optimizer = trained(SGDF, shapes=((64, 128), (5,)))
+    before, checkpoint = deepcopy(optimizer.state_dict()), deepcopy(optimizer.state_dict())
+    checkpoint["param_groups"][0]["eps"] = 0.5
+    change(checkpoint)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(checkpoint)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+    assert not optimizer._optimizer_load_state_dict_pre_hooks
+    assert not optimizer._optimizer_load_state_dict_post_hooks
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"), [("exp_avg", (1, 128)), ("exp_avg_scale", (1, 1)), ("exp_var_scale", (64,))]
+)
+def test_8_bit_state_of_another_shape_is_refused(key, shape):
+    optimizer = trained(SGDF, shapes=((64, 128),), state_dtype=torch.int8)
+    before, checkpoint = deepcopy(optimizer.state_dict()), deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(checkpoint)
+    checkpoint["state"][0][key] = torch.zeros(shape, dtype=checkpoint["state"][0][key].dtype)
+    for state_dtype in (torch.int8, None):
+        optimizer.param_groups[0]["state_dtype"] = state_dtype
+        with pytest.raises(ValueError, match=f"{key} of parameter 0 has shape"):
+            optimizer.load_state_dict(checkpoint)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("source", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdamW])
+def test_a_checkpoint_of_torch_keeps_the_settings_it_does_not_have(optimizer_class, source):
+    checkpoint = saved(trained(source, shapes=((3,),), weight_decay=0.25))
+    p = torch.ones(3, requires_grad=True)
+    own = {"gain_scale": 0.5, "gain_power": 0.5, "correction": False, "rounding_seed": 7}
+    optimizer = optimizer_class([{"params": [p], **own}], lr=1.0)
+    optimizer.load_state_dict(checkpoint)
+    group = optimizer.param_groups[0]
+    assert {name: group[name] for name in own} == own
+    assert (group["lr"], group["weight_decay"]) == (0.1, 0.25)
+    advance(optimizer, 2)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_momentum_continues_from_torchs_sgd(momentum):
+    """Without momentum, SGD's buffer is None: then ours starts at zero."""
+    sgd = trained(torch.optim.SGD, shapes=((3,),), momentum=momentum)
+    optimizer = Momentum([parameters(sgd)[0].detach().clone().requires_grad_()], beta=momentum)
+    optimizer.load_state_dict(saved(sgd))
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]) == (0.1, momentum)
+    advance(sgd, 2), advance(optimizer, 2)
+    torch.testing.assert_close(parameters(optimizer), parameters(sgd))
+
+
+def test_a_setting_missing_from_an_older_checkpoint_stays():
+    checkpoint = saved(trained(SGDF, gain_power=0.25))
+    del checkpoint["param_groups"][0]["gain_power"]
+    optimizer = trained(SGDF, steps=0, gain_power=0.5)
+    optimizer.param_groups[0]["initial_lr"] = 3.0  # a scheduler's: not a setting
+    optimizer.load_state_dict(checkpoint)
+    assert optimizer.param_groups[0]["gain_power"] == 0.5
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+def test_a_step_of_one_element_is_a_step():
+    optimizer = trained(SGDF)
+    checkpoint = saved(optimizer)
+    for state in checkpoint["state"].values():
+        state["step"] = state["step"].reshape(1)
+    twin = deepcopy(optimizer)
+    twin.load_state_dict(checkpoint)
+    assert {state["step"].shape for state in twin.state.values()} == {torch.Size([])}
+    advance(optimizer, 2), advance(twin, 2)
+    torch.testing.assert_close(parameters(twin), parameters(optimizer), rtol=0, atol=0)
+
+
+def test_hooks_can_mend_a_checkpoint_before_it_is_checked():
+    optimizer = trained(SGDF)
+    checkpoint = saved(optimizer)
+    checkpoint["param_groups"][0]["betas"] = (1.5, 0.9)
+
+    def mend(_, state_dict):
+        groups = [{**group, "betas": (0.5, 0.9)} for group in state_dict["param_groups"]]
+        return {**state_dict, "param_groups": groups}
+
+    optimizer.register_load_state_dict_pre_hook(mend)
+    optimizer.load_state_dict(checkpoint)
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.9)
+
+
+def test_the_filter_refuses_an_invalid_step():
+    p = torch.ones(3, requires_grad=True)
+    wiener = WienerFilter(torch.optim.SGD([p], lr=0.1))
+    p.grad = torch.ones(3)
+    wiener.optimizer.step()
+    checkpoint = deepcopy(wiener.state_dict())
+    checkpoint["state"][0]["step"] = torch.tensor(-3.0)
+    with pytest.raises(ValueError, match="invalid step of parameter 0"):
+        wiener.load_state_dict(checkpoint)
+    assert wiener.state[p]["step"] == 1

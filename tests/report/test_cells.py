@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 from report import made
@@ -73,3 +74,32 @@ def test_planned_runs_without_a_folder_are_missing(tmp_path: Path) -> None:
     planned = [made.config(name, seed) for name in ("sgdf", "adam") for seed in (0, 1)]
     (cells,) = cells_by_task(read_runs([tmp_path])[0], planned)
     assert [(cell.label, cell.missing) for cell in cells] == [("sgdf", (1,)), ("adam", (0, 1))]
+
+
+def on_machine(folder: Path, **machine: object) -> None:
+    (folder / "env.json").write_text(json.dumps({"machine": machine}))
+
+
+def test_a_cpu_computes_in_float32_whatever_was_asked_for(tmp_path: Path) -> None:
+    for optimizer in ("sgdf", "sgd"):
+        on_machine(made.run(tmp_path, made.config(optimizer), [1, 2, 3]), device="a", cuda=None)
+    planned = [made.config("adam")]  # without a run yet
+    (cells,) = cells_by_task(read_runs([tmp_path])[0], planned)
+    assert "fp32" in common_protocol(cells)
+    assert "tf32" not in common_protocol(cells)
+    assert [cell.label for cell in cells] == ["sgdf", "adam", "sgd"]
+
+
+def test_a_gpu_computes_as_asked(tmp_path: Path) -> None:
+    on_machine(made.run(tmp_path, made.config("sgdf"), [1, 2, 3]), device="a", cuda=None)
+    on_machine(made.run(tmp_path, made.config("sgd"), [1, 2, 3]), device="b", cuda="13.0")
+    (cells,) = cells_by_task(read_runs([tmp_path])[0])
+    assert [cell.label for cell in cells] == ["sgdf, fp32", "sgd, tf32"]
+
+
+def test_labels_differ_if_only_the_precision_that_was_asked_for_does(tmp_path: Path) -> None:
+    for precision in ("tf32", "fp32"):
+        run = made.run(tmp_path, made.config(precision=precision), [1, 2, 3])
+        on_machine(run, device="a", cuda=None)
+    (cells,) = cells_by_task(read_runs([tmp_path])[0])
+    assert sorted(cell.label for cell in cells) == ["sgdf, fp32", "sgdf, tf32"]

@@ -171,3 +171,16 @@ def test_a_task_is_drawn_by_its_own_metric(tmp_path: Path) -> None:
     assert drawn["metric"].title == "FID"
     assert drawn["metric"].layout["yaxis"]["title"]["text"] == "FID"
     assert drawn["loss"].layout["yaxis"]["type"] == "linear"
+
+
+def test_validation_of_a_task_that_is_not_measured_by_accuracy(tmp_path: Path) -> None:
+    config = made.config(task="voc", validation=9, epochs=3)
+    measured = {f"{part}_{key}": [1.0, 2.0, 3.0]
+                for part in ("test", "validation") for key in ("ap50", "ap", "voc_ap")}  # fmt: skip
+    made.run(tmp_path, config, [1, 2, 3], extra=measured)
+    chart = charts(tmp_path)["metric"]
+    labels = [button["label"] for button in chart.layout["updatemenus"][0]["buttons"]]
+    assert labels.count("validation") == 1
+    (shown,) = (b for b in chart.layout["updatemenus"][0]["buttons"] if b["label"] == "validation")
+    assert shown["args"][1]["yaxis.title"]["text"] == "validation mAP at IoU 0.5, %"
+    assert True in shown["args"][0]["visible"]

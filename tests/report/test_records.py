@@ -91,7 +91,7 @@ def test_a_sweeps_plan_and_a_sweeps_failure_are_read(tmp_path: Path) -> None:
     (tmp_path / "sweep-damaged.json").write_text("{")
     found, _ = read_runs([tmp_path])
     assert [(record.status, record.error) for record in found] == [("failed", "it broke")]
-    assert [config.seed for config in read_plans([tmp_path])] == [0, 1]
+    assert [config.seed for config in read_plans([tmp_path])[0]] == [0, 1]
 
 
 def paper_config(**changes: object) -> Config:

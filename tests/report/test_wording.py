@@ -5,6 +5,7 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf.lab import tasks
+from sgdf.lab.runs.published import published_value
 from sgdf.report import page, wording
 from sgdf.report.statistics import paired_interval
 
@@ -71,6 +72,34 @@ def test_further_metrics_have_columns(tmp_path: Path) -> None:
     titles = [column.title for column in wording.columns(comparison)]
     assert any("top-5" in title for title in titles)
     assert "89.50 (1)" in page.table(comparison)
+
+
+def test_the_published_top5_accuracy_is_beside_the_published_top1(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="imagenet", model="resnet18")
+    values = made.curve(70, config.epochs)
+    made.run(tmp_path, config, values, extra={"test_top5_accuracy": made.curve(89, config.epochs)})
+    comparison = made.compare(tmp_path)
+    (row,) = comparison.rows
+    shown = {column.title: column.text(row) for column in wording.columns(comparison)}
+    assert shown["published best"] == "70.55"
+    assert shown["published top-5 test accuracy"] == "89.76"
+    assert "89.76" in page.table(comparison)
+
+
+def test_another_optimizer_or_other_settings_have_no_published_top5_accuracy() -> None:
+    top5 = made.config(task="imagenet").task_definition.metrics[1]
+    for config in (
+        made.config("adabelief", task="imagenet"),
+        made.config("sgdf", task="imagenet", lr=0.123),
+        made.config("sgdf", task="imagenet", epochs=3),
+        made.config("sgdf", task="imagenet", model="resnet50"),
+    ):
+        assert published_value(config, top5) is None
+    assert published_value(made.config("sgd", task="imagenet"), top5).mean == 89.40
+    voc = made.config("sgdf", task="voc")
+    first, second, _ = voc.task_definition.metrics
+    assert published_value(voc, first) == published_value(voc)
+    assert published_value(voc, second) is None
 
 
 def test_the_note_on_intervals_names_the_metric(tmp_path: Path) -> None:

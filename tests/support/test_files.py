@@ -96,3 +96,38 @@ def test_what_a_disk_refuses(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied")
     with pytest.raises(RuntimeError, match="not of a disk"), files.explained(tmp_path):
         raise RuntimeError("not of a disk")
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_text_is_read_also_through_a_link(tmp_path):
+    (tmp_path / "a").write_text("Fréchet\n", encoding="utf-8")
+    (tmp_path / "link").symlink_to("a")
+    assert files.read_text(tmp_path / "a") == files.read_text(tmp_path / "link") == "Fréchet\n"
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_are_opened(tmp_path):
+    """A pipe would block, and a device never end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd")
+    for name in ("pipe", "endless", "folder"):
+        with pytest.raises(OSError, match=f"^{name} is not a regular file$"):
+            files.open_regular(tmp_path / name)
+    assert os.listdir("/proc/self/fd") == before, "and closed again"
+    with pytest.raises(FileNotFoundError):
+        files.open_regular(tmp_path / "none")
+
+
+def test_a_file_over_the_limit_is_not_read(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("12345")
+    assert files.read_text(path, limit=5) == "12345"
+    with pytest.raises(OSError, match=r"^a is too large, 5 bytes$"):
+        files.read_text(path, limit=4)
+    os.truncate(path, 2**34)  # sparse: it takes no room
+    with pytest.raises(OSError, match=r"^a is too large"):
+        files.read_text(path)

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from sgdf.analysis.sampling import Pick, gather
-from sgdf.filter import Corrections, bias_corrections, wiener_filter, wiener_gain
+from sgdf.filter import Corrections, FilterSettings, wiener_filter, wiener_gain
 from sgdf.kernels.arithmetic import compute_dtype, positive_eps
 from sgdf.kernels.quantized import Quantized, dequantize
-from sgdf.optim import SGDF, Momentum
+from sgdf.optim import Momentum
+from sgdf.optim.filtered import FilteredOptimizer
 from sgdf.optim.state import moment_in
 from sgdf.support.numerics import joint_norm
 
@@ -27,7 +28,7 @@ ESTIMATES = {
 
 def estimate_of(optimizer: Optimizer) -> str:
     """Which of ESTIMATES applies."""
-    if isinstance(optimizer, SGDF):
+    if isinstance(optimizer, FilteredOptimizer):
         return "filter"
     return "momentum" if isinstance(optimizer, Momentum | SGD) else "direction"
 
@@ -130,24 +131,34 @@ def dense_moment(state: dict[str, Any], key: str) -> Tensor:
 
 
 def filtered(seen: GroupSnapshot) -> tuple[Tensor, Tensor]:
-    """g^ and K by sgdf.filter, in float64."""
+    """g^ and K by sgdf.filter, in float64; K is 1 where the gain is constant."""
     assert seen.moments is not None
-    group, g = seen.group, seen.gradient
+    settings, g = FilterSettings.of(seen.group), seen.gradient
     steps, m, s = seen.moments
-    beta1, beta2 = group["betas"]
-    eps = positive_eps(group["eps"], compute_dtype(seen.parameters[0]))
-    by_parameter = bias_corrections(steps + 1, beta1, beta2, group["correction"], torch)
-    corrections = Corrections(*(seen.spread(numbers) for numbers in by_parameter))
-    scale, power = group["gain_scale"], group["gain_power"]
-    settings = {"eps": eps, "gain_scale": scale, "gain_power": power}
+    beta1, beta2 = settings.betas
+    eps = positive_eps(settings.eps, compute_dtype(seen.parameters[0]))
+    by_parameter = settings.corrections(steps + 1, torch)
+    corrections = Corrections(*(seen.spread(torch.zeros_like(steps) + x) for x in by_parameter))
     values: list[Any] = [g, m, s, *corrections]
     if not g.is_cuda:  # as in `gather`
         values = [value.numpy() for value in values]
     g, m, s, *scalars = values
     corrections = Corrections(*scalars)
     with np.errstate(all="ignore"):  # gradients may be infinite or NaN
-        g_hat, m, s = wiener_filter(g, m, s, corrections, beta1=beta1, beta2=beta2, **settings)
+        g_hat, m, s = wiener_filter(
+            g,
+            m,
+            s,
+            corrections,
+            beta1=beta1,
+            beta2=beta2,
+            eps=eps,
+            gain_scale=settings.gain_scale,
+            gain_power=settings.gain_power,
+        )
         gain = wiener_gain(s * corrections.fluctuation, g - m / corrections.trend, eps)
+    if settings.constant_gain:
+        gain = gain * 0 + 1
     return torch.as_tensor(g_hat), torch.as_tensor(gain)
 
 

@@ -41,8 +41,8 @@ class StepCost:
 
     @classmethod
     def of(cls, contestant: Contestant, error: str | None = None) -> "StepCost":
-        optimizer, dtype = contestant.optimizer.__name__, dtype_name(contestant.dtype)
-        return cls(contestant.name, optimizer, contestant.path, dtype, error)
+        dtype = dtype_name(contestant.dtype)
+        return cls(contestant.name, contestant.optimizer_name, contestant.path, dtype, error)
 
     def summarize(self, series: TimedSeries, parameters: int, copy_gb_per_s: float) -> None:
         """Fill in the times, and the rate at which memory is read and written."""
@@ -52,6 +52,16 @@ class StepCost:
         self.of_copy = self.gb_per_s / copy_gb_per_s
         self.steps_per_timing = series.batch
         self.timings = columns(series.timings)
+
+
+def moved_bytes(contestant: Contestant, width: int, state_bytes: float) -> float:
+    """Bytes that a step has to read and write per parameter, which has `width` bytes itself.
+
+    A step reads g, p and the state, and writes p and the state. A filter alone reads and writes g
+    in the place of p.
+    """
+    tensors = 2 if contestant.filters_alone else 3
+    return tensors * width + 2 * state_bytes
 
 
 def compare_with_torch(costs: Sequence[StepCost]) -> None:

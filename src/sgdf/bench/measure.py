@@ -7,17 +7,16 @@ has its own state, and the learning rate is too small to move anything.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from sgdf.bench.bandwidth import copy_rate, copy_series, copy_summary
-from sgdf.bench.contestants import Contestant
-from sgdf.bench.costs import StepCost, compare_with_torch
+from sgdf.bench.contestants import Contestant, Stepper
+from sgdf.bench.costs import StepCost, compare_with_torch, moved_bytes
 from sgdf.bench.memory import (
     extra_bytes,
     groups_that_fit,
@@ -42,14 +41,21 @@ Progress = Callable[[str, int], AbstractContextManager[Tick]]
 
 
 def measure_parameter_list(
-    name: str, contestants: Sequence[Contestant], budget: Budget, progress: Progress
+    name: str,
+    contestants: Sequence[Contestant],
+    budget: Budget,
+    progress: Progress,
+    first: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Measure all contestants, in one group if memory allows, else group after group."""
+    """Measure all contestants, in one group if memory allows, else group after group.
+
+    The names in `first` share a group if they can.
+    """
     shapes = LISTS[name].shapes()
     alone = {c: needed_bytes([c], shapes, budget.device) for c in contestants}
     costs = {c.name: StepCost.of(c, too_large(alone[c], budget)) for c in contestants}
     copies: list[Timing] = []
-    queue = groups_that_fit(contestants, shapes, budget)
+    queue = groups_that_fit(contestants, shapes, budget, first)
     for number, group in enumerate(queue):
         with progress(name, len(group) + budget.repeats) as tick:
             measured, copy = measure_group(group, shapes, budget, tick)
@@ -96,7 +102,7 @@ def measure_group(
 
 def prepare(
     contestant: Contestant, params: list[Tensor], budget: Budget
-) -> tuple[StepCost, TimedSeries, Optimizer]:
+) -> tuple[StepCost, TimedSeries, Stepper]:
     """Create the optimizer, take its first steps, and measure its memory."""
     cost = StepCost.of(contestant)
     optimizer = contestant.create(params)
@@ -105,7 +111,7 @@ def prepare(
     cost.implementation = getattr(optimizer, "implementation", None)
     count, width = sum(p.numel() for p in params), params[0].element_size()
     cost.state_bytes = state_bytes(optimizer) / count
-    cost.moved_bytes = 3 * width + 2 * cost.state_bytes  # p and state read and written, g read
+    cost.moved_bytes = moved_bytes(contestant, width, cost.state_bytes)
     cost.extra_memory_bytes_in_all = extra_bytes(optimizer.step, budget.device)
     if cost.extra_memory_bytes_in_all is not None:
         cost.extra_memory_percent = 100 * cost.extra_memory_bytes_in_all / (count * width)

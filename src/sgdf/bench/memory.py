@@ -4,15 +4,15 @@ import contextlib
 import gc
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from sgdf.bench.bandwidth import COPY_BYTES
-from sgdf.bench.contestants import Contestant
+from sgdf.bench.contestants import Contestant, Stepper
 from sgdf.bench.shapes import Shape, elements
 from sgdf.bench.timing import Budget
 
@@ -29,15 +29,22 @@ def needed_bytes(contestants: Sequence[Contestant], shapes: Sequence[Shape], dev
 
 
 def groups_that_fit(
-    contestants: Sequence[Contestant], shapes: Sequence[Shape], budget: Budget
+    contestants: Sequence[Contestant],
+    shapes: Sequence[Shape],
+    budget: Budget,
+    first: Collection[str] = (),
 ) -> list[list[Contestant]]:
     """Divide the contestants into few groups, each of which fits into memory.
 
-    The fused ones come first, so that those most worth comparing share a group. Those that do not
-    fit even alone are left out.
+    The names in `first` come first, then the fused ones, so that those most worth comparing share
+    a group. Those that do not fit even alone are left out.
     """
+
+    def rank(contestant: Contestant) -> tuple[bool, bool]:
+        return contestant.name not in first, not contestant.fused
+
     groups: list[list[Contestant]] = []
-    for contestant in sorted(contestants, key=lambda contestant: not contestant.fused):
+    for contestant in sorted(contestants, key=rank):
         for group in (*groups, []):
             if needed_bytes([*group, contestant], shapes, budget.device) <= budget.memory:
                 if not group:
@@ -71,14 +78,22 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def state_bytes(optimizer: Optimizer) -> int:
+def state_bytes(optimizer: Stepper) -> int:
     """The size of the optimizer's state, without the step counters, which are negligible."""
     return sum(
-        value.numel() * value.element_size()
+        tensor_bytes(value)
         for state in optimizer.state.values()
         for key, value in state.items()
         if key != "step" and isinstance(value, Tensor)
     )
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """The size of a tensor, or of those inside: torchao's 8-bit tensors have a dtype of 32 bits."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return sum(tensor_bytes(getattr(tensor, name)) for name in names)
+    return int(tensor.numel() * tensor.element_size())
 
 
 def extra_bytes(step: Callable[[], object], device: str) -> int | None:

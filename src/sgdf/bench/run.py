@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -16,7 +18,7 @@ from sgdf.bench.measure import measure_parameter_list
 from sgdf.bench.memory import GIB, free_bytes, groups_that_fit, needed_bytes, too_large
 from sgdf.bench.screens import PlainScreen, open_screen, show_parameter_list
 from sgdf.bench.shapes import LISTS, default_lists
-from sgdf.bench.targets import TARGETS
+from sgdf.bench.targets import TARGETS, compared_by_targets
 from sgdf.bench.timing import Budget
 from sgdf.kernels import changes
 from sgdf.support import provenance
@@ -25,6 +27,7 @@ from sgdf.support.files import write_atomically
 
 REPEATS = 30
 SECONDS = 2.0
+WITH_TARGETS = "targets"  # in `only`: all contestants that the list's targets compare
 
 
 def step(
@@ -34,6 +37,7 @@ def step(
     only: Sequence[str] | None = None,
     repeats: int = REPEATS,
     seconds: float = SECONDS,
+    total: float | None = None,
     memory: float | None = None,
     out: Path | None = None,
     command: str = "",
@@ -43,9 +47,11 @@ def step(
     Args:
         device: "cpu" or "cuda" (default: cuda if there is one).
         lists: names of `sgdf.bench.shapes.LISTS` (default: those meant for the device).
-        only: names of `sgdf.bench.contestants.CONTESTANTS` (default: all).
+        only: names of `sgdf.bench.contestants.CONTESTANTS`, or "targets" for those that the
+            targets of a list compare (default: all).
         repeats: timings of each contestant.
         seconds: limit for each contestant.
+        total: approximate limit for all together, in seconds: it lowers `seconds`.
         memory: limit in GiB (default: what is free).
         out: the file of the record (default: results/bench-step-DEVICE.json), which is written
             after each list.
@@ -59,12 +65,18 @@ def step(
         raise UserError("there is no CUDA device here: --device cpu")
     names = list(dict.fromkeys(lists or default_lists(device)))
     check_names("list", names, LISTS)
-    check_names("contestant", only or (), [c.name for c in contestants.CONTESTANTS])
+    check_names("contestant", only or (), selectable())
     limit = math.inf if memory is None else memory * GIB
     budget = Budget(device, repeats, seconds, min(limit, free_bytes(device)))
     target = out or Path("results") / f"bench-step-{device}.json"
+    start = time.perf_counter()
     record, screen = new_record(budget, command), open_screen()
-    for name in names:
+    record["settings"]["total"] = total
+    for number, name in enumerate(names):
+        if total is not None:
+            left = total - (time.perf_counter() - start)
+            rows = sum(len(select(one, only, device)) for one in names[number:])
+            budget = replace(budget, seconds=min(seconds, max(left, 0) / max(rows, 1)))
         add_parameter_list(name, only, budget, record, screen)
         record["complete"] = name == names[-1]
         write_record(record, target)
@@ -72,6 +84,19 @@ def step(
         screen.line(bar["sentence"])
     screen.line(f"wrote {target}")
     return record
+
+
+def selectable() -> list[str]:
+    """The words that `only` may contain."""
+    return [contestant.name for contestant in contestants.CONTESTANTS] + [WITH_TARGETS]
+
+
+def select(list_name: str, only: Sequence[str] | None, device: str) -> list[contestants.Contestant]:
+    """The contestants that `only` names and that run on this list and device."""
+    names = set(only or selectable())
+    if only and WITH_TARGETS in only:
+        names |= compared_by_targets(device, list_name)
+    return [c for c in contestants.CONTESTANTS if c.name in names and c.runs_on(list_name, device)]
 
 
 def check_names(kind: str, names: Sequence[str], known: Sequence[str] | dict[str, Any]) -> None:
@@ -110,12 +135,17 @@ def add_parameter_list(
 ) -> None:
     """Measure one list into the record, or record why it was skipped."""
     device, shapes = budget.device, LISTS[name].shapes()
-    entered = [
-        c
-        for c in contestants.CONTESTANTS
-        if c.runs_on(name, device) and (not only or c.name in only)
-    ]
-    if not entered:
+    entered = []
+    for contestant in select(name, only, device):
+        if contestant.missing_package is None:
+            entered.append(contestant)
+        elif contestant.name not in record["skipped"]:
+            reason = f"{contestant.missing_package} is not installed"
+            record["skipped"][contestant.name] = reason
+            screen.line(f"{contestant.name} skipped: {reason}")
+    if list(only or ()) == [WITH_TARGETS] and not compared_by_targets(device, name):
+        record["skipped"][name] = f"it has no targets on {device}"
+    elif not entered:
         record["skipped"][name] = f"none of {', '.join(only or ())} runs on {device}"
     elif not groups_that_fit(entered, shapes, budget):
         least = min(needed_bytes([contestant], shapes, device) for contestant in entered)
@@ -123,7 +153,8 @@ def add_parameter_list(
     if name in record["skipped"]:
         screen.line(f"{LISTS[name].title} skipped: {record['skipped'][name]}")
         return
-    measured = measure_parameter_list(name, entered, budget, screen.progress)
+    first = compared_by_targets(device, name)
+    measured = measure_parameter_list(name, entered, budget, screen.progress, first)
     show_parameter_list(measured, device, screen)
     record["lists"][name] = measured
     targets = [t for t in TARGETS if (t.device, t.parameters) == (device, name)]

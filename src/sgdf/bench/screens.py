@@ -49,7 +49,7 @@ class RichScreen(PlainScreen):
 
         self.console = Console(highlight=False)
         if not self.console.is_terminal:
-            self.console.width = 160  # a file needs no wrapping
+            self.console.width = 200  # a file needs no wrapping
 
     def line(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)

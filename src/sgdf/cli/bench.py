@@ -1,13 +1,11 @@
 """`sgdf bench`: measure what the optimizers cost."""
 
 import argparse
-from pathlib import Path
 
 from sgdf import bench
-from sgdf.bench import contestants
-from sgdf.bench.run import REPEATS, SECONDS
+from sgdf.bench.run import REPEATS, SECONDS, WITH_TARGETS, selectable
 from sgdf.bench.shapes import LISTS, default_lists
-from sgdf.cli.options import Commands, positive
+from sgdf.cli.options import Commands, number, path, positive
 
 
 def add_to(commands: Commands) -> None:
@@ -18,18 +16,21 @@ def add_to(commands: Commands) -> None:
     )
     add = step_parser.add_argument
     add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
-    names = [contestant.name for contestant in contestants.CONTESTANTS]
+    names = selectable()
     default = "; ".join(
         f"on {device} {', '.join(default_lists(device))}" for device in ("cpu", "cuda")
     )
     add("--lists", nargs="+", choices=LISTS, metavar="LIST",
         help=f"lists of parameters: {', '.join(LISTS)} (default: {default})")  # fmt: skip
     add("--only", nargs="+", choices=names, metavar="NAME",
-        help=f"measure only these: {', '.join(names)}")  # fmt: skip
+        help=f"measure only these: {', '.join(names)} ({WITH_TARGETS}: all that the targets of "
+        "the list compare)")  # fmt: skip
     add("--repeats", type=positive, default=REPEATS, help="timings of each (default %(default)s)")
-    add("--seconds", type=float, default=SECONDS, help="limit for each (default %(default)s)")
-    add("--memory", type=float, metavar="GIB", help="limit in GiB (default: what is free)")
-    add("--out", type=Path, help="default: results/bench-step-DEVICE.json")
+    add("--seconds", type=number, default=SECONDS, help="limit for each (default %(default)s)")
+    add("--total", type=number, metavar="SECONDS",
+        help="approximate limit for all together: it lowers --seconds")  # fmt: skip
+    add("--memory", type=number, metavar="GIB", help="limit in GiB (default: what is free)")
+    add("--out", type=path, help="default: results/bench-step-DEVICE.json")
     step_parser.set_defaults(run=run_step)
 
 
@@ -40,6 +41,7 @@ def run_step(options: argparse.Namespace) -> None:
         only=options.only,
         repeats=options.repeats,
         seconds=options.seconds,
+        total=options.total,
         memory=options.memory,
         out=options.out,
         command=options.typed,

@@ -20,7 +20,10 @@ from sgdf.cli import (
     theory,
     train,
 )
-from sgdf.support.errors import UserError
+from sgdf.cli.encoding import make_printable
+from sgdf.support.errors import UserError, describe, one_line
+
+CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
 
 COMMANDS = (demo, bench, train, reproduce, sweep, report, analyze, theory, data)
 
@@ -52,13 +55,17 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a failure is one sentence, with the traceback behind --debug."""
+    make_printable(sys.stdout, sys.stderr)
     options = parse(argv)
     try:
         options.run(options)
     except KeyboardInterrupt as interrupt:
         print(f"sgdf: {str(interrupt) or 'stopped'}", file=sys.stderr)
         return 130
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the code of a user's optimizer may exit
+        if BrokenPipeError in (type(error), type(error.__context__)):  # rich exits on it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would complain at its end
+            return CLOSED_PIPE
         if options.debug:
             raise
         print(f"sgdf: {_sentence(error)}", file=sys.stderr)
@@ -79,10 +86,12 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sgdf":
         extra = "analysis" if error.name in ("curvlinops", "matplotlib") else "lab"
         return f'{error.name} is not installed: pip install "sgdf[{extra}]"'
     if isinstance(error, UserError):
-        return str(error)
-    return f"{type(error).__name__}: {error} (--debug shows where)"
+        return describe(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{one_line(os.fsdecode(error.filename), 200)}: {error.strerror}"
+    return f"{describe(error)} (--debug shows where)"

@@ -4,19 +4,24 @@ Importing this needs no more than sgdf itself does: heavy imports wait until a c
 """
 
 import argparse
+import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sgdf.lab.runs.config import LONGEST_NAME
 from sgdf.lab.sweeps import ENGINES
-from sgdf.support.errors import UserError, unknown
+from sgdf.support.errors import UserError, one_line, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sgdf.lab.runs.session import RunContext
 
+
+LONGEST_PATH = 4000  # bytes; Linux allows 4096
 
 #: What `add_parser` is called on; argparse has no public name for it.
 Commands = Any
@@ -29,8 +34,32 @@ def positive(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
     return value
+
+
+def number(text: str) -> float:
+    """The type of an option that measures something; not NaN, and not infinite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a number")
+    return value
+
+
+def path(text: str) -> Path:
+    """The type of an option that names a file or a folder."""
+    longest = max((len(os.fsencode(part)) for part in Path(text).parts), default=0)
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file or folder")
+    if longest > LONGEST_NAME or len(os.fsencode(text)) > LONGEST_PATH:
+        raise argparse.ArgumentTypeError(
+            f"{one_line(text, 60)} is too long: a name may have {LONGEST_NAME} bytes, and a path "
+            f"{LONGEST_PATH}"
+        )
+    return Path(text)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +84,7 @@ def find_device(name: str | None) -> torch.device:
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="where the datasets are (default $SGDF_DATA or ~/.cache/sgdf/data)",
     )
@@ -65,7 +94,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that trains."""
     add = parser.add_argument
     add_device(parser)
-    add("--out", type=Path, default=Path("runs"), metavar="DIR",
+    add("--out", type=path, default=Path("runs"), metavar="DIR",
         help="where to write the runs (default %(default)s)")  # fmt: skip
     add_data_dir(parser)
     add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
@@ -100,9 +129,9 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
     add("--address", metavar="HOST:PORT",
         help="the Ray cluster (default: the one on this machine)")  # fmt: skip
-    add("--cpus-per-run", type=float, default=1.0, metavar="N",
+    add("--cpus-per-run", type=number, default=1.0, metavar="N",
         help="CPUs that Ray reserves (default 1)")  # fmt: skip
-    add("--gpus-per-run", type=float, metavar="N",
+    add("--gpus-per-run", type=number, metavar="N",
         help="GPUs that Ray reserves (default: 1 with --device cuda, else 0)")  # fmt: skip
 
 

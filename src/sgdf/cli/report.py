@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf.cli.options import Commands, say
+from sgdf.cli.options import Commands, number, path, say
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser("report", help="tables and one page of curves from finished runs")
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold them")
-    add("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
+    add("runs", nargs="+", type=path, metavar="RUNS", help="run folders, or folders that hold them")
+    add("-o", "--output", type=path, default=Path("report.html"), metavar="FILE",
         help="the page (default %(default)s)")  # fmt: skip
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
-    add("--figure", type=Path, metavar="STEM", help="also draw the curves as STEM.png and "
+    add("--figure", type=path, metavar="STEM", help="also draw the curves as STEM.png and "
         "STEM.svg, and by learning rate as STEM-lr")  # fmt: skip
-    add("--target", type=float, metavar="ACC", help="test accuracy in percent for the time-to-"
+    add("--target", type=number, metavar="ACC", help="test accuracy in percent for the time-to-"
         "target column (default: one that all reach)")  # fmt: skip
     parser.set_defaults(run=run)
 
@@ -38,12 +38,14 @@ def run(options: argparse.Namespace) -> None:
 
     console = Console()
     records, skipped = read_runs(options.runs)
+    planned, unreadable = read_plans(options.runs)
+    skipped += unreadable
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
     if not records:
         places = ", ".join(map(visible, options.runs))
         raise UserError(f"there are no runs in {places}: `sgdf train` makes some")
-    comparisons = compare_runs(records, read_plans(options.runs), options.target)
+    comparisons = compare_runs(records, planned, options.target)
     terminal.show(console, comparisons)
     if options.figure:
         write_figures(console, comparisons, options.figure)

@@ -1,9 +1,8 @@
 """`sgdf sweep`: train a grid of settings and seeds, on this machine or on Ray."""
 
 import argparse
-from pathlib import Path
 
-from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
+from sgdf.cli.options import Commands, add_run_options, add_sweep_options, path, positive
 from sgdf.lab import models, tasks
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
@@ -18,7 +17,7 @@ def add_to(commands: Commands) -> None:
         "sweep", help="train a grid of settings and seeds, on this machine or on Ray"
     )
     add = parser.add_argument
-    add("file", nargs="?", type=Path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
+    add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
     add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(plan.PRESETS)}")
     add("--task", help=f"one of {', '.join(tasks.TASKS)} (default: the file's)")
     add("--model", help=f"one of {', '.join(models.NAMES)} (default: the file's, or the task's)")

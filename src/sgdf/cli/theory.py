@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf.cli.options import Commands, say
+from sgdf.cli.options import Commands, path, say
 from sgdf.support.errors import UserError, unknown
 from sgdf.theory import statements
 
@@ -19,7 +19,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("theory", help="check the paper's statements by simulation")
     add = parser.add_argument
     add("--only", nargs="+", metavar="NAME", help="check only these statements (default: all)")
-    add("--out", type=Path, default=Path("theory"), help="folder for the page, numbers and figures")
+    add("--out", type=path, default=Path("theory"), help="folder for the page, numbers and figures")
     parser.set_defaults(run=run)
 
 

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from sgdf.cli.options import Commands, add_run_options, context_from, find_device, positive
+from sgdf.cli.options import Commands, add_run_options, context_from, find_device, path, positive
 from sgdf.lab import models, optimizers, tasks
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
@@ -31,7 +31,7 @@ def add_to(commands: Commands) -> None:
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
         "schedule, milestones, drop, clip, accumulate, validation, norms)")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="a TOML file with any of the options above")
+    add("--config", type=path, metavar="FILE", help="a TOML file with any of the options above")
     add("--shard", action="store_true",
         help="under torchrun: split the weights among the processes (FSDP2)")  # fmt: skip
     add_run_options(parser)
@@ -55,6 +55,8 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if options.config:
         given = read_toml(options.config)
         overrides = given.pop("set", {})
+        if not isinstance(overrides, dict):
+            raise UserError(f"{options.config}: set is a table: write [set] above its settings")
         for name in given:
             if name not in IN_FILE:
                 raise unknown(f"setting in {options.config}:", name, (*IN_FILE, "set"))
@@ -63,6 +65,8 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if "task" not in given:
         raise UserError(f"which task? There are {', '.join(tasks.TASKS)}")
     seeds = given.pop("seed", 0)
+    if seeds == []:
+        raise UserError("seed is an integer or a list of them, not []")
     return [
         configs.make(**given, seed=seed, overrides=overrides)
         for seed in (seeds if isinstance(seeds, list) else [seeds])

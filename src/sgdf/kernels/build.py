@@ -1,27 +1,38 @@
-"""Compile C++ on the user's machine and keep the library in the user's cache directory."""
+"""Compile C++ on the user's machine and keep the library in the user's cache directory.
+
+To load a library is to run it. So the cache is used only if nobody but this user can write to it,
+and everything about a cached file is checked on the open file, not on its name.
+"""
 
 import contextlib
 import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sgdf.support.files import write_atomically
+from sgdf.support.files import replacing
 
 Library = TypeVar("Library")
+LARGEST = 1 << 26  # bytes; no library of ours comes near, and an endless file would never be read
 
 
 def find_compiler() -> list[str]:
     """The command of a C++ compiler."""
     if os.environ.get("CXX"):
-        command = shlex.split(os.environ["CXX"])
-        if shutil.which(command[0]) is None:
-            raise RuntimeError(f"cannot find the C++ compiler {command[0]} (CXX)")
+        named = os.environ["CXX"]
+        try:
+            command = shlex.split(named)
+        except ValueError as error:
+            raise RuntimeError(f"cannot read the C++ compiler {named!r} (CXX): {error}") from None
+        if not command or shutil.which(command[0]) is None:
+            name = command[0] if command else repr(named)
+            raise RuntimeError(f"cannot find the C++ compiler {name} (CXX)")
         return command
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
@@ -43,10 +54,11 @@ def load_or_compile(
 ) -> Library:
     """Open the library from the cache, or compile it and keep it there.
 
-    `stem` has to name everything the compiled library depends on. Without a writable cache the
-    library is compiled for this process alone.
+    `stem` has to name everything the compiled library depends on. Without a cache that is writable
+    for this user, and for nobody else, the library is compiled for this process alone.
     """
-    for cached in _cached(stem):
+    folder = _private_cache()
+    for cached in _cached(folder, stem) if folder else ():
         with contextlib.suppress(OSError, AttributeError):
             return open_library(cached)
         with contextlib.suppress(OSError):
@@ -54,36 +66,84 @@ def load_or_compile(
     with tempfile.TemporaryDirectory(prefix="sgdf-", ignore_cleanup_errors=True) as private:
         compiled = Path(private, "library.so")
         compile_to(compiled)
-        with contextlib.suppress(OSError, RuntimeError):
-            return open_library(_keep(compiled, stem))
+        if folder:
+            with contextlib.suppress(OSError):
+                return open_library(_keep(compiled, folder, stem))
         return open_library(compiled)  # once mapped, it survives the removal of the directory
 
 
+def _private_cache() -> Path | None:
+    """The folder of the libraries, created if need be; None if it is not this user's alone."""
+    if not hasattr(os, "geteuid"):
+        return None
+    try:
+        folder = _cache()
+        for new in (folder.parent.parent, folder.parent, folder):
+            with contextlib.suppress(FileExistsError):
+                new.mkdir(mode=0o700, parents=True)
+        status = folder.lstat()
+        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if own and not status.st_mode & 0o077 and not _replaceable(folder):
+            return folder
+    except (OSError, RuntimeError):  # no space, no permission, no home directory
+        pass
+    return None
+
+
 def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "sgdf")
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(root):  # its specification says to ignore a relative path
+        root = str(Path.home() / ".cache")
+    return Path(root, "sgdf", "kernels")
 
 
-def _cached(stem: str) -> list[Path]:
-    """The complete libraries in the cache under this name; damaged ones are removed.
+def _replaceable(folder: Path) -> bool:
+    """Whether everyone may rename a folder above: they could put another in the place of this."""
+    modes = [parent.stat().st_mode for parent in folder.resolve().parents]
+    return any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes)
+
+
+def _cached(folder: Path, stem: str) -> list[Path]:
+    """The complete libraries in the cache under this name; all else of this name is removed.
 
     dlopen crashes on a truncated file, so the name of a file has a digest of its content.
     """
     complete = []
-    with contextlib.suppress(OSError, RuntimeError):
-        for path in sorted(_cache().glob(f"{stem}-*.so")):
-            if path.stem.endswith(digest(path.read_bytes())):
-                complete.append(path)
-            else:
-                path.unlink(missing_ok=True)
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        content = _content(path)
+        if content is not None and path.stem.endswith(digest(content)):
+            complete.append(path)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
     return complete
 
 
-def _keep(compiled: Path, stem: str) -> Path:
+def _content(path: Path) -> bytes | None:
+    """The content of a regular file that this user alone can write; None for anything else."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        regular = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
+        if not regular or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _keep(compiled: Path, folder: Path, stem: str) -> Path:
     """Copy a library into the cache, atomically: other processes may be looking for it."""
-    directory = _cache()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = compiled.read_bytes()
-    kept = directory / f"{stem}-{digest(content)}.so"
-    write_atomically(kept, content)
+    kept = folder / f"{stem}-{digest(content)}.so"
+    with replacing(kept) as file:
+        os.fchmod(file.fileno(), 0o600)  # whatever the umask is
+        file.write(content)
     return kept

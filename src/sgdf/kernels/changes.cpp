@@ -4,7 +4,7 @@
 // every entry of its state the address, size and dtype of a tensor, or the address of another
 // object. `grads` receives the addresses of the gradients, which may change from step to step.
 // Returns the number of facts, or -1 if a gradient is missing, sparse, or not laid out like its
-// parameter. The caller holds the GIL.
+// parameter, or if any tensor has no memory. The caller holds the GIL.
 #include <Python.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -17,8 +17,12 @@ int64_t address_of(const at::Tensor& tensor) {
 }
 
 int64_t kind_of(const at::Tensor& tensor) {
-  return static_cast<int64_t>(tensor.scalar_type()) * 256 + tensor.get_device();
+  const c10::Device device = tensor.device();
+  const int64_t place = static_cast<int64_t>(device.type()) * 65536 + device.index();
+  return static_cast<int64_t>(tensor.scalar_type()) * 16777216 + place;
 }
+
+bool has_memory(const at::Tensor& tensor) { return tensor.numel() == 0 || address_of(tensor); }
 
 struct Writer {
   int64_t* out;
@@ -40,6 +44,7 @@ bool collect(PyObject* params, PyObject* states, Writer& facts, int64_t* grads) 
     const at::Tensor& g = p.grad();
     if (!g.defined() || g.layout() != at::kStrided || p.layout() != at::kStrided) return false;
     if (g.sizes() != p.sizes() || g.strides() != p.strides()) return false;
+    if (!has_memory(p) || !has_memory(g)) return false;
     facts.add(address_of(p));
     facts.add(p.numel());
     facts.add(kind_of(p));
@@ -50,6 +55,7 @@ bool collect(PyObject* params, PyObject* states, Writer& facts, int64_t* grads) 
     while (PyDict_Next(state, &position, &key, &value)) {
       if (THPVariable_Check(value)) {
         const at::Tensor& moment = THPVariable_Unpack(value);
+        if (!has_memory(moment)) return false;
         facts.add(address_of(moment));
         facts.add(moment.numel());
         facts.add(kind_of(moment));

@@ -15,6 +15,7 @@ from torch import Tensor
 from sgdf.filter import Denominator, FilterSettings, one_minus_power, second_moment_weights
 from sgdf.kernels import cpu_library, loop
 from sgdf.kernels.arithmetic import Moment, Scalar, columns_of, compute_dtype, increment
+from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import GOLDEN, step_key, tensor_seed
 
@@ -237,6 +238,8 @@ class _Rows:
                 self.indices.append(i)
                 self.written.append(param)
                 self.table += row
+        kept = [column for column in moments if column is not None]
+        check_consistent(params, grads, kept, self.others)
 
     def _row(self, param: Tensor, grad: Tensor, state: list[Any]) -> list[int] | None:
         p, g = param, grad.resolve_neg()
@@ -246,7 +249,10 @@ class _Rows:
         dtypes = [DTYPES.get(p.dtype), DTYPES.get(g.dtype)]
         if g.shape != p.shape or not (p.is_contiguous() or dense(p)):
             return None
-        if not _laid_out_like(p, g):
+        if not (p.is_cpu and g.is_cpu):
+            return None
+        strides = p.stride()
+        if g.stride() != strides and not _laid_out_like(p, g):
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
         addresses, scales, length = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0
         for k, moment in enumerate(state):
@@ -256,7 +262,7 @@ class _Rows:
                 continue
             if isinstance(moment, Quantized):
                 codes, scale = moment
-                if not _in_rows(p, codes, scale):
+                if not (scale.is_cpu and _in_rows(p, codes, scale)):
                     return None
                 length = p.stride(0) if p.numel() else 0
                 scales[k] = scale.data_ptr()
@@ -266,7 +272,9 @@ class _Rows:
             else:
                 codes = moment
                 dtypes.append(DTYPES.get(codes.dtype))
-            if codes.shape != p.shape or not _laid_out_like(p, codes):
+            if not codes.is_cpu or codes.shape != p.shape:
+                return None
+            if codes.stride() != strides and not _laid_out_like(p, codes):
                 return None
             addresses.append(codes.data_ptr())
             self.alive.append(codes)
@@ -275,6 +283,9 @@ class _Rows:
             if dtype is None:
                 return None
             packed |= dtype << 4 * k
+        # Fake tensors have no memory. A moment that is not kept has address 0, too.
+        if p.numel() and addresses.count(0) != state.count(None):
+            return None
         self.alive += [p, g]
         return [*addresses, *scales, p.numel(), length, packed, 0]
 
@@ -299,9 +310,9 @@ class _Rows:
 
 def _laid_out_like(p: Tensor, t: Tensor) -> bool:
     """Whether two tensors of one shape have the same order of elements in memory."""
-    strides = p.stride(), t.stride()
-    if strides[0] == strides[1] or not p.numel():
+    if not p.numel():
         return True
+    strides = p.stride(), t.stride()
     return all(n == 1 or a == b for n, a, b in zip(p.shape, *strides, strict=True))
 
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from sgdf.kernels import changes
+from sgdf.kernels.consistency import check_consistent, has_memory, parts
 from sgdf.kernels.quantized import BLOCK as QUANTUM
-from sgdf.kernels.quantized import Quantized, dense
+from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import tensor_seed
 
 BLOCK = 1024  # elements per program
@@ -24,6 +25,7 @@ BLOCKS = 16  # 8-bit blocks per program, one after the other
 SPARES = 4  # gradient tables allocated ahead for captures, which cannot allocate host memory
 PLANS = 4  # per group, for gradients that come and go
 DTYPE = operator.attrgetter("dtype")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 #: A tensor in a launch: index in its group, parameter, gradient, step (if counted), moments.
 PlanRow: TypeAlias = tuple[int, Tensor, Tensor, Any, tuple[Any, ...]]
@@ -44,15 +46,16 @@ class Plan:
             )
         steps = state.pop(0) if counts_steps else None
         kinds: dict[Any, list[PlanRow]] = {}
-        self.strided = []  # tensors with gaps in memory: `loop` updates them
+        self.strided = []  # tensors with gaps in memory and other exceptions: `loop` updates them
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):
-            moments = tuple(column[i] for column in state)
-            if not all(t.stride() == p.stride() for t in _elementwise(moments)) or not dense(p):
+            row = (i, p, g, steps and steps[i], tuple(column[i] for column in state))
+            if p.device.type != params[0].device.type or not _suits(row):
                 self.strided.append(i)
             elif p.numel():
-                formats = [(type(m), _dtype(m)) for m in moments]
-                kind = (p.device, p.dtype, g.dtype, *formats[0])
-                kinds.setdefault(kind, []).append((i, p, g, steps and steps[i], moments))
+                moment = row[-1][0]
+                kind = (p.device, p.dtype, g.dtype, type(moment), parts(moment)[0].dtype)
+                kinds.setdefault(kind, []).append(row)
+        check_consistent(params, grads, state, self.strided)
         self.launches = [Launch(rows, seed) for rows in kinds.values()]
         self.columns = columns
         self.signature = _signature(columns)
@@ -326,14 +329,39 @@ def _in_layout(g: Tensor, strides: tuple[int, ...]) -> Tensor:
 def _signature(columns: Columns) -> list[Any]:
     """What a plan depends on, but for the addresses of gradients."""
     params, grads, *state = columns
-    flat = [
-        t for column in state for m in column for t in (m if isinstance(m, Quantized) else (m,))
-    ]
+    flat = [t for column in state for m in column for t in parts(m)]
     return [
         *map(Tensor.data_ptr, params + flat),
-        *map(Tensor.numel, params),
-        *map(DTYPE, params + grads),
+        *map(Tensor.numel, params + flat),
+        *map(DTYPE, params + grads + flat),
     ]
+
+
+def _suits(row: PlanRow) -> bool:
+    """Whether the kernels can work with the addresses of these tensors."""
+    _, p, g, step, moments = row
+    flat = [t for moment in moments for t in parts(moment)]
+    steps = [] if step is None else [step]
+    if not all(t.device == p.device and has_memory(t) for t in (p, g, *steps, *flat)):
+        return False
+    if any(t.dtype != torch.float32 or t.numel() != 1 for t in steps) or g.shape != p.shape:
+        return False
+    elementwise = [parts(moment)[0] for moment in moments]
+    if not dense(p) or any(t.stride() != p.stride() or t.shape != p.shape for t in elementwise):
+        return False
+    if isinstance(moments[0], Quantized):
+        return all(isinstance(moment, Quantized) and _in_blocks(p, *moment) for moment in moments)
+    dtypes = {t.dtype for t in flat}
+    return len(dtypes) == 1 and not {g.dtype, *dtypes}.difference(DTYPES)
+
+
+def _in_blocks(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
+    return (
+        codes.dtype in (torch.int8, torch.uint8)
+        and scale.dtype == torch.float32
+        and scale.is_contiguous()
+        and scale.shape == (p.shape[0], blocks_per_row(p))
+    )
 
 
 def _as_one(counters: list[Tensor]) -> Tensor | None:
@@ -347,14 +375,6 @@ def _as_one(counters: list[Tensor]) -> Tensor | None:
     if first.untyped_storage().nbytes() < 4 * (first.storage_offset() + n):
         return None
     return first.as_strided((n,), (1,))
-
-
-def _elementwise(state: tuple[Any, ...]) -> list[Tensor]:
-    return [m.codes if isinstance(m, Quantized) else m for m in state]
-
-
-def _dtype(moment: Any) -> torch.dtype:
-    return moment.codes.dtype if isinstance(moment, Quantized) else moment.dtype
 
 
 @functools.cache

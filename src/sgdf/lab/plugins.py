@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from sgdf.support.errors import UserError
+from sgdf.support.errors import UserError, reason_of
 
 
 def announced(group: str) -> dict[str, EntryPoint]:
@@ -15,8 +15,8 @@ def load(kind: str, plugin: EntryPoint) -> Any:
     """The object of an entry point; `kind` says in an error what it should have been."""
     try:
         return plugin.load()
-    except Exception as error:  # a package that breaks on import breaks in any way
+    except (Exception, SystemExit) as error:  # a package breaks on import in any way
         raise UserError(
-            f"the {kind} {plugin.name!r} cannot be loaded from {plugin.value} ({error}): "
-            "mend or remove the package that announces it"
+            f"the {kind} {plugin.name!r} cannot be loaded from {plugin.value} ({reason_of(error)}"
+            "): mend or remove the package that announces it"
         ) from error

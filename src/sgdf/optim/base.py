@@ -15,10 +15,14 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.kernels import cpu, cpu_library, cuda
-from sgdf.kernels.plan import Columns, Plan, PlanCache
+from sgdf.kernels.consistency import check_consistent
+from sgdf.kernels.plan import Columns, Plan, PlanCache, State
+from sgdf.optim.conversion import made_moment
+from sgdf.optim.loading import checked
 from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
 from sgdf.optim.state import (
     PLAIN,
+    is_fake,
     loaded_moment,
     local_row,
     moment_in,
@@ -31,7 +35,10 @@ from sgdf.optim.state import (
 class FilterOptimizer(Optimizer):
     """Base class. A subclass names the moments it keeps and updates one group at a time."""
 
+    all_moments: ClassVar[tuple[str, ...]]  #: that it may keep; see `moments_of`
+    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype",)  #: never taken from a checkpoint
     counts_steps: ClassVar[bool] = True
+    _steps_in_backward: bool = False  # set by `step_in_backward`
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
@@ -51,6 +58,11 @@ class FilterOptimizer(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Read by torch's GradScaler: whether the step unscales gradients and skips infinities."""
+        if self._steps_in_backward:
+            raise RuntimeError(
+                "step_in_backward does not support GradScaler, because parameters are updated "
+                "before their gradients can be unscaled: train in bfloat16, which needs no scaler"
+            )
         return self.implementation == "fused"
 
     # --- one step -----------------------------------------------------------------------------
@@ -78,24 +90,48 @@ class FilterOptimizer(Optimizer):
                 loss = closure()
 
         # Check every gradient before the first parameter changes.
-        pending = []
-        for group in self.param_groups:
-            columns = self._columns_of_plan(group)
-            if columns is None:
-                moments = self.moments_of(group)
-                columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
-                self._init_group(group, *columns)
-            pending.append((group, columns))
+        pending = [(group, self._columns(group)) for group in self.param_groups]
         for group, columns in pending:
             if columns[0]:
-                self.update(group, choose_path(group, self._plans.groups), columns)
+                self._update_consistent(group, columns)
         return loss
+
+    def _update_consistent(self, group: dict[str, Any], columns: Columns) -> None:
+        """Update a group, or say which of its tensors do not fit their parameter.
+
+        The fused kernels check by themselves. For foreach the check would take too long, and
+        torch's functions refuse most such tensors: there it only explains their error.
+        """
+        path = choose_path(group, self._plans.groups)
+        if path == "fused" or torch.compiler.is_compiling():
+            self.update(group, path, columns)
+            return
+        params, grads, *state = columns
+        moments = state[self.counts_steps :]
+        tensors = (params, grads, moments, range(len(params)))
+        # foreach functions accept meta tensors among others, and compute nothing.
+        if path == "loop" or any(any(map(IS_META, column)) for column in moments):
+            check_consistent(*tensors)
+        try:
+            self.update(group, path, columns)
+        except RuntimeError:
+            check_consistent(*tensors)
+            raise
+
+    def _columns(self, group: dict[str, Any]) -> Columns:
+        """The tensors of a step: one row for every parameter of the group that has a gradient."""
+        columns = self._columns_of_plan(group)
+        if columns is None:
+            moments = self.moments_of(group)
+            columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
+            self._init_group(group, *columns)
+        return columns
 
     def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
         """The columns of a fused step on CUDA, if there is a plan that is still valid."""
         if not self._plans.groups:
             return None
-        return self._plans.refresh(group["params"], settings_of_a_plan(group), self.state)
+        return self._plans.refresh(group["params"], settings_of_a_plan(group), self._states(group))
 
     def _plan(self, group: dict[str, Any], columns: Columns) -> Plan:
         """A plan for the columns: one from the cache, or a new one."""
@@ -104,10 +140,19 @@ class FilterOptimizer(Optimizer):
             group["params"],
             settings_of_a_plan(group),
             columns,
-            self.state,
+            self._states(group),
             counts_steps=self.counts_steps,
             seed=group.get("rounding_seed", 0),
         )
+
+    def _states(self, group: dict[str, Any]) -> State:
+        """The states that a plan compares from step to step.
+
+        A plan of one parameter compares its own alone: with all of them, steps taken parameter
+        by parameter would compare a number of states that is quadratic in that of parameters.
+        """
+        params = group["params"]
+        return {p: self.state.get(p, {}) for p in params} if len(params) == 1 else self.state
 
     @_disable_dynamo
     def run_fused(
@@ -151,12 +196,21 @@ class FilterOptimizer(Optimizer):
                 row.append(state["step"])
             for key in moments:
                 if key not in state:
-                    state.update(new_moment(p, key, group["state_dtype"]))
+                    state.update(self._missing_moment(p, key, state, group))
                 row.append(moment_in(state, key))
             if type(p) not in PLAIN:
                 row = local_row(*row)
             for column, tensor in zip(columns, row, strict=True):
                 column.append(tensor)
+
+    def _missing_moment(
+        self, p: Tensor, key: str, state: dict[str, Any], group: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """A moment to start with: made from the others if the settings have changed, else 0."""
+        made = made_moment(key, state, group["betas"]) if "betas" in group else None
+        if made is None:
+            return new_moment(p, key, group["state_dtype"])
+        return loaded_moment(p, key, {key: made}, group["state_dtype"])
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -177,31 +231,44 @@ class FilterOptimizer(Optimizer):
         torch casts all floating-point state to the parameter's dtype, which would round the
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
+
+        Settings that `state_dict` lacks, such as the filter's in one of torch's own optimizers,
+        stay as they are, and so do `state_dtype` and `second_moment`. A moment that is missing is
+        made from the others if possible: Adam's and AdamW's checkpoints can be loaded, and one
+        form of FilterAdam continues another. A moment that is not needed is dropped. If anything
+        does not fit, the optimizer is left as it was.
         """
         as_saved: dict[str, Any] = {}
-        formats = [group["state_dtype"] for group in self.param_groups]
 
-        def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
-            as_saved.update(state_dict)
+        def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+            keys = ("step",) * self.counts_steps + self.all_moments
+            settings = {*self.defaults, *constructor_defaults(type(self))}
+            as_saved.update(
+                checked(state_dict, self.param_groups, keys, settings, self.own_settings)
+            )
+            return as_saved
 
         def restore(_: Optimizer) -> None:
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
-            for group, dtype in zip(self.param_groups, formats, strict=True):
-                group["state_dtype"] = dtype
             for i, (p, group) in zip(ids, where, strict=True):
                 saved = as_saved["state"].get(i, {})
                 if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone()
-                for key in self.moments_of(group):
+                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
+                for key in self.all_moments:
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
+                        del self.state[p][key]
+                for key in self.moments_of(group) if saved else ():
+                    if key in saved:
                         loaded = loaded_moment(p, key, saved, group["state_dtype"])
-                        self.state[p].update(loaded)
+                    else:
+                        loaded = self._missing_moment(p, key, saved, group)
+                    self.state[p].update(loaded)
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
-            self.register_load_state_dict_pre_hook(remember),
+            self.register_load_state_dict_pre_hook(check),
             self.register_load_state_dict_post_hook(restore, prepend=True),
         ]
         try:
@@ -224,6 +291,7 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
+IS_META = operator.attrgetter("is_meta")
 FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
 
 
@@ -236,7 +304,7 @@ def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
     """The kernels that update a group: those requested, or the fastest that suit every tensor."""
     if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
         return "fused"
-    if not group["params"]:
+    if not group["params"] or is_fake(group["params"][0]):
         return "loop"
     if group["fused"]:
         if not group["params"][0].is_cpu or cpu_library.available():

@@ -1,6 +1,6 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ class FilterAdam(FilteredOptimizer):
     >>> model(torch.randn(8, 10)).square().mean().backward()
     >>> optimizer.step()
     """
+
+    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
 
     def __init__(
         self,

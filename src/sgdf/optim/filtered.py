@@ -1,6 +1,6 @@
 """The step that SGDF and FilterAdam share: they differ in what the estimate is divided by."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sgdf.filter import Denominator, FilterSettings, moment_names
 from sgdf.kernels import cpu, cuda, foreach, loop
@@ -10,6 +10,8 @@ from sgdf.optim.base import FilterOptimizer
 
 class FilteredOptimizer(FilterOptimizer):
     """Base class: descend along the filtered gradient, divided by `denominator`."""
+
+    all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")
 
     def denominator(self, group: dict[str, Any]) -> Denominator | None:
         """What the estimate is divided by; None: nothing."""

@@ -43,6 +43,7 @@ class Momentum(FilterOptimizer):
     >>> ema.step()
     """
 
+    all_moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     counts_steps: ClassVar[bool] = False
 
     def __init__(
@@ -75,7 +76,7 @@ class Momentum(FilterOptimizer):
         super().__init__(params, defaults)
 
     def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum_buffer",)
+        return self.all_moments
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         names = ("lr", "beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize")

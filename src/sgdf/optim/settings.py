@@ -1,6 +1,7 @@
 """Validate settings, with torch.optim's error messages."""
 
 import inspect
+import numbers
 from typing import Any
 
 import torch
@@ -8,6 +9,14 @@ from torch import Tensor
 
 from sgdf.filter import SECOND_MOMENTS, FilterSettings
 
+FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
+SWITCHES = (
+    "decoupled_weight_decay",
+    "maximize",
+    "capturable",
+    "differentiable",
+    "stochastic_rounding",
+)
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 
@@ -16,16 +25,20 @@ def check_settings(settings: dict[str, Any]) -> None:
     lr = settings["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
-    require(lr >= 0.0, "learning rate", lr)
+    require(is_number(lr) and lr >= 0.0, "learning rate", lr)
     if "betas" in settings:
-        require(settings["eps"] >= 0.0, "epsilon value", settings["eps"])
+        eps = settings["eps"]
+        require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(settings.get("gain_eps"))
         check_filter(FilterSettings.of(settings))
         check_second_moment(settings)
     else:
-        require(0.0 <= settings["beta"] < 1.0, "beta value", settings["beta"])
-        require(settings["mu"] > 0.0, "mu value", settings["mu"])
-    require(settings["weight_decay"] >= 0.0, "weight_decay value", settings["weight_decay"])
+        beta, mu = settings["beta"], settings["mu"]
+        require(is_number(beta) and 0.0 <= beta < 1.0, "beta value", beta)
+        require(is_number(mu) and mu > 0.0, "mu value", mu)
+    weight_decay = settings["weight_decay"]
+    require(is_number(weight_decay) and weight_decay >= 0.0, "weight_decay value", weight_decay)
+    check_flags(settings)
     # 8-bit rounding needs the step for its random numbers, and Momentum does not count steps.
     check_state_dtype(settings["state_dtype"], but=() if "betas" in settings else (torch.int8,))
     if settings["fused"]:
@@ -46,18 +59,36 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
 
 
+def check_flags(settings: dict[str, Any]) -> None:
+    """Validate the settings that are not numbers: "false" would be taken for True."""
+    for name in FLAGS:
+        require(settings[name] in (None, True, False), f"{name} value", repr(settings[name]))
+    for name in SWITCHES:
+        value = settings.get(name, False)
+        require(value in (True, False), f"{name} value", repr(value))
+    seed = settings.get("rounding_seed", 0)
+    require(isinstance(seed, numbers.Integral), "rounding_seed value", repr(seed))
+
+
 def check_filter(settings: FilterSettings) -> None:
     """Validate the settings of the filter itself."""
-    require(len(settings.betas) == 2, "betas value", settings.betas)
-    for index, beta in enumerate(settings.betas):
-        require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
-    require(settings.eps >= 0.0, "epsilon value", settings.eps)
-    require(settings.gain_scale >= 0.0, "gain_scale value", settings.gain_scale)
-    require(settings.gain_power >= 0.0, "gain_power value", settings.gain_power)
+    betas, eps = settings.betas, settings.eps
+    require(isinstance(betas, (tuple, list)) and len(betas) == 2, "betas value", betas)
+    for index, beta in enumerate(betas):
+        require(is_number(beta) and 0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
+    require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
+    scale, power = settings.gain_scale, settings.gain_power
+    require(is_number(scale) and scale >= 0.0, "gain_scale value", scale)
+    require(is_number(power) and power >= 0.0, "gain_power value", power)
+    require(settings.correction in (True, False), "correction value", repr(settings.correction))
+    switch = settings.bias_correction
+    require(switch in (True, False), "bias_correction value", repr(switch))
 
 
 def check_gain_eps(gain_eps: Any) -> None:
-    require(gain_eps is None or gain_eps >= 0.0, "gain_eps value", gain_eps)
+    require(
+        gain_eps is None or (is_number(gain_eps) and gain_eps >= 0.0), "gain_eps value", gain_eps
+    )
 
 
 def check_second_moment(settings: dict[str, Any]) -> None:
@@ -73,6 +104,11 @@ def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
     allowed = [known for known in STATE_DTYPES if known not in but]
     names = ", ".join(str(known) for known in allowed)
     require(dtype in allowed, f"state_dtype value (not one of {names})", repr(dtype))
+
+
+def is_number(value: Any) -> bool:
+    """A real number, or a tensor that has one."""
+    return isinstance(value, numbers.Real) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 def require(valid: Any, what: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 
 from sgdf.kernels.arithmetic import compute_dtype
@@ -19,12 +20,18 @@ from sgdf.kernels.quantized import (
 PLAIN = (Tensor, Parameter)
 
 
+def is_fake(p: Tensor) -> bool:
+    """Whether p has a shape, but no memory: no kernel that takes addresses can update it."""
+    return not torch.compiler.is_compiling() and type(p) not in PLAIN and isinstance(p, FakeTensor)
+
+
 def new_step(p: Tensor, on_device: bool) -> Tensor:
     """A step counter at 0: on the CPU, where reading it is cheap, unless a graph may capture it."""
     if on_device:
         return torch.zeros((), dtype=torch.float32, device=p.device)
     wide = torch.get_default_dtype() == torch.float64
-    return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
+    # torch.tensor, not torch.zeros: so it has a value even among fake tensors, as torch's own do.
+    return torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32, device="cpu")
 
 
 def plan_for(
@@ -68,7 +75,7 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
     # The trend has a sign; variances and second moments do not.
     code = torch.int8 if key == "exp_avg" else torch.uint8
     shape = (p.shape[0], blocks_per_row(p))
-    if type(p) in PLAIN:
+    if not hasattr(p, "device_mesh"):
         scale = torch.zeros(shape, dtype=torch.float32, device=p.device)
     else:
         from torch.distributed.tensor import zeros

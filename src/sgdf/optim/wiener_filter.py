@@ -13,6 +13,7 @@ from sgdf.filter import FilterSettings, moment_names
 from sgdf.kernels import cpu, cuda, foreach, loop
 from sgdf.kernels.plan import Columns, PlanCache
 from sgdf.optim import base
+from sgdf.optim.loading import check_state
 from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, require
 from sgdf.optim.state import PLAIN, loaded_moment, local, moment_in, new_moment, new_step, plan_for
 
@@ -222,17 +223,15 @@ class WienerFilter:
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
                 )
             p = params[i]
+            names = moment_names(settings, None)
+            check_state(i, p, saved, ("step", *names))
             state[p] = {"step": saved["step"].detach().clone().cpu()}
-            for key in moment_names(settings, None):
-                if key not in saved:
-                    state[p].update(new_moment(p, key, self.state_dtype))
-                    continue
-                if saved[key].shape != p.shape:
-                    raise ValueError(
-                        f"loaded {key} of parameter {i} has shape {tuple(saved[key].shape)}, "
-                        f"the parameter {tuple(p.shape)}"
-                    )
-                state[p].update(loaded_moment(p, key, saved, self.state_dtype))
+            for key in names:
+                state[p].update(
+                    loaded_moment(p, key, saved, self.state_dtype)
+                    if key in saved
+                    else new_moment(p, key, self.state_dtype)
+                )
         self.settings, self.state, self._plans = settings, state, PlanCache()
 
     def _params(self) -> list[Tensor]:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sgdf.lab.runs.config import Config, is_number
+from sgdf.lab.runs.config import Config
 from sgdf.lab.tasks import Task
 from sgdf.report.labels import protocol_words, settings_words, visible
 from sgdf.report.records import RunRecord
+from sgdf.support.numerics import is_number
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class RunCell:
     records: tuple[RunRecord, ...]
     missing: tuple[int, ...] = ()
     label: str = ""
+    on_cpu: bool = False  # all of its runs; without any, all runs that it is compared with
 
     @cached_property
     def finished(self) -> dict[int, RunRecord]:
@@ -28,6 +30,10 @@ class RunCell:
     @property
     def optimizer(self) -> str:
         return visible(self.config.optimizer)
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        return protocol_words(self.config, on_cpu=self.on_cpu)
 
     @property
     def task(self) -> Task:
@@ -61,18 +67,35 @@ def cells_by_task(
     return [labelled(groups[place]) for place in sorted(groups)]
 
 
+def placed(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Note which cells were trained on a CPU."""
+    everything = [record for cell in cells for record in cell.records]
+
+    def is_on_cpu(records: Sequence[RunRecord]) -> bool:
+        return bool(records) and all(record.on_cpu for record in records)
+
+    return [replace(cell, on_cpu=is_on_cpu(cell.records or everything)) for cell in cells]
+
+
 def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
     """Sort the cells and label each with the settings in which it differs from the others."""
-    protocols = [protocol_words(cell.config) for cell in cells]
+    named = with_labels(placed(cells))
+    if len({cell.label for cell in named}) < len(named):  # fp32 on a GPU, or asked for, and tf32
+        named = with_labels(cells)
+    return sorted(named, key=sort_key)
+
+
+def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
+    protocols = [cell.protocol for cell in cells]
     names = dict.fromkeys(name for words in protocols for name in words)
     differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
-    with_labels = []
+    named = []
     for cell, words in zip(cells, protocols, strict=True):
         rivals = [c.config for c in cells if c.config.optimizer == cell.config.optimizer]
         parts = [cell.config.optimizer, *settings_words(cell.config, rivals)]
         parts += [words[name] for name in differing if words.get(name)]
-        with_labels.append(replace(cell, label=visible(", ".join(parts))))
-    return sorted(with_labels, key=sort_key)
+        named.append(replace(cell, label=visible(", ".join(parts))))
+    return named
 
 
 def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:

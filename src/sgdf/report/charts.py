@@ -21,6 +21,7 @@ from sgdf.report.curves import (
     metric_view,
     seed_values,
     short,
+    validation_view,
     y_range,
 )
 from sgdf.report.labels import visible
@@ -42,7 +43,6 @@ class Chart:
 
 
 TRAINING = CurveView("training", "train_accuracy", " %")
-VALIDATION = CurveView("validation", "validation_accuracy", " %")
 LOSSES = (
     CurveView("training", "train_loss", logarithmic=True),
     CurveView("test", "test_loss", logarithmic=True),
@@ -64,7 +64,7 @@ def all_charts(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> list
     metrics = cells[0].task.metrics
     title = metrics[0].title.replace("Test accuracy", "Accuracy")
     possible: list[tuple[str, str, Sequence[CurveView]]] = [
-        ("metric", title, [*map(metric_view, metrics), VALIDATION, TRAINING]),
+        ("metric", title, [*map(metric_view, metrics), validation_view(metrics[0]), TRAINING]),
         ("loss", "Loss", LOSSES),
         ("norms", "Norm, mean over the steps of an epoch", NORMS),
     ]

@@ -26,6 +26,13 @@ def metric_view(metric: Metric) -> CurveView:
     return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
 
 
+def validation_view(metric: Metric) -> CurveView:
+    """The same metric on held-out training images."""
+    key = metric.key.removeprefix("test_")
+    words = f"validation {metric.words.removeprefix('test ')}"
+    return CurveView("validation", f"validation_{key}", f" {metric.unit}".rstrip(), title=words)
+
+
 def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:
     """By label: the optimizer's colour, and a different dash for each of its cells."""
     by_label: dict[str, Look] = {}

@@ -1,10 +1,10 @@
 """Settings and names in words that are safe to show: the labels of runs."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from sgdf.lab.runs.config import Config, frozen, is_number
+from sgdf.lab.runs.config import Config, frozen, three_quarters
+from sgdf.support.numerics import is_number
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -37,8 +37,11 @@ def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
     return words
 
 
-def protocol_words(config: Config) -> dict[str, str]:
-    """Everything but the optimizer's settings; an empty string for what is switched off."""
+def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:
+    """Everything but the optimizer's settings; an empty string for what is switched off.
+
+    A CPU computes in float32, whatever precision is asked for.
+    """
     options = {
         f"option {name}": f"{name} {setting_words(config.options[name])}"
         for name in sorted(config.options)
@@ -49,7 +52,7 @@ def protocol_words(config: Config) -> dict[str, str]:
         "schedule": schedule_words(config),
         "clip": f"clipped to {config.clip:g}" if config.clip else "",
         "accumulate": f"in {config.accumulate} pieces" if config.accumulate > 1 else "",
-        "precision": config.precision,
+        "precision": "fp32" if on_cpu else config.precision,
         "data": f"{config.data} data",
         "validation": f"{config.validation} held out" if config.validation else "",
         "norms": "with norms" if config.norms else "",
@@ -63,6 +66,6 @@ def schedule_words(config: Config) -> str:
         return f"{config.schedule} lr"
     if not config.milestones:
         return "constant lr"
-    by_rule = config.milestones == (math.ceil(0.75 * config.epochs),)
+    by_rule = config.milestones == (three_quarters(config.epochs),)
     at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
     return f"lr × {config.drop:g} after {at}"

@@ -9,6 +9,7 @@ from PIL import Image
 
 from sgdf.report.cells import RunCell
 from sgdf.report.records import RunRecord
+from sgdf.support.files import open_regular
 
 SIDE = 640  # pixels at most, as a page has one picture per cell
 
@@ -31,7 +32,7 @@ def last_picture(record: RunRecord) -> tuple[str, str]:
     """Name and data; decoded and encoded again, so that nothing but pixels gets through."""
     for path in sorted((record.folder / "pictures").glob("*.png"))[-1:]:
         try:
-            with Image.open(path, formats=("PNG",)) as image:
+            with open_regular(path) as png, Image.open(png, formats=("PNG",)) as image:
                 small = image.convert("RGB")
             small.thumbnail((SIDE, SIDE))
             file = io.BytesIO()

@@ -1,8 +1,8 @@
 """Runs read back from disk."""
 
-import contextlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab.runs import disk
-from sgdf.lab.runs.config import Config, is_number
+from sgdf.lab.runs.config import Config, check_plain
 from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
-from sgdf.support.errors import UserError
+from sgdf.support.errors import UserError, describe, message_of, reason_of
+from sgdf.support.files import read_text
+from sgdf.support.numerics import is_number
 
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
 
@@ -38,6 +40,12 @@ class RunRecord:
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it was trained on a CPU; false if that is not known."""
+        machine = self.environment.get("machine")
+        return isinstance(machine, dict) and "cuda" in machine and machine["cuda"] is None
 
     @property
     def metric(self) -> Metric:
@@ -89,31 +97,37 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     for folder in run_folders(paths):
         try:
             record = read_run(folder)
+            name = record.config.name
         except UserError as error:
-            complaints.append(visible(error))
+            complaints.append(visible(message_of(error)))
             continue
         except Exception as error:  # files of any content may be in the folder
-            complaints.append(visible(f"{folder} cannot be read: {error}"))
+            complaints.append(visible(f"{folder} cannot be read: {reason_of(error)}"))
             continue
-        twin = records.get(record.config.name)
+        twin = records.get(name)
         if twin is not None:
             record, other = sorted((twin, record), key=progress, reverse=True)
             complaints.append(
                 visible(f"{other.folder} is the same run as {record.folder}, with the same seed")
             )
-        records[record.config.name] = record
+        records[name] = record
     return list(records.values()), complaints
 
 
-def read_plans(paths: Iterable[Path]) -> list[Config]:
-    """The runs that sweeps in these folders planned; a plan that cannot be read is ignored."""
+def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
+    """The runs that sweeps in these folders planned, and a sentence for each damaged plan."""
     configs: dict[str, Config] = {}
+    complaints = []
     for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
-        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
-            for values in json.loads(plan.read_text(encoding="utf-8"))["configs"]:
+        try:
+            for values in json.loads(read_text(plan))["configs"]:
                 config = Config.from_json(values, str(plan))
                 configs[config.name] = config
-    return list(configs.values())
+        except UserError as error:
+            complaints.append(visible(message_of(error)))
+        except Exception as error:  # a file of any content may have the name
+            complaints.append(visible(f"{plan} is not the plan of a sweep: {describe(error)}"))
+    return list(configs.values()), complaints
 
 
 def progress(record: RunRecord) -> tuple[bool, int]:
@@ -128,7 +142,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
-            inside = sorted(child for child in path.iterdir() if child.is_dir())
+            inside = sorted(child for child in path.iterdir() if os.path.isdir(child))
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
@@ -152,6 +166,8 @@ def read_run(folder: Path) -> RunRecord:
             f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
             f"{config.epochs} epochs"
         )
+    if status == "finished" and any(line.get("diverged") for line in metrics):
+        raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
     if status == "finished" and metrics[-1][metric.key] is None:
         raise UserError(
             f"{folder} is damaged: it is finished, but has no {metric.words} after the last epoch"
@@ -184,21 +200,29 @@ def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
         if not line.get("diverged") and metric.key not in line:
             raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
         for name, value in line.items():
-            if name != "diverged" and value is not None and not is_number(value):
+            if name != "diverged" and value is not None and not is_measured(value):
                 raise UserError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
+
+
+def is_measured(value: Any) -> bool:
+    """Whether the value is a number that charts can scale without an overflow."""
+    return is_number(value) and abs(value) < 1e300
 
 
 def read_seconds(path: Path) -> dict[int, float]:
     """Seconds by epoch; none if the file is damaged, which loses no result."""
     try:
-        lines = disk.read_lines(path)
-        return {int(line["epoch"]): float(line["seconds"]) for line in lines}
-    except (OSError, ValueError, TypeError, KeyError):
+        seconds = {int(line["epoch"]): line["seconds"] for line in disk.read_lines(path)}
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
+    return seconds if all(map(is_measured, seconds.values())) else {}
 
 
 def read_environment(path: Path) -> dict[str, Any]:
+    """Command, commit and machine; nothing if the file is damaged, which loses no result."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        environment = dict(json.loads(read_text(path)))
+        check_plain("env.json", environment)
+    except (OSError, ValueError, RecursionError, TypeError, UserError):
         return {}
+    return environment

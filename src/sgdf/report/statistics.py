@@ -63,6 +63,7 @@ class ComparisonRow:
     validation: Spread | None
     other_metrics: tuple[Spread | None, ...]  # of the task, after the last epoch
     published: PublishedValue | None
+    other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
     paired: PairedDifference | None  # final, against the reference
     seconds_per_epoch: float | None
@@ -141,6 +142,9 @@ def compare_cell(
             for metric in cell.task.metrics[1:]
         ),
         published=value,
+        other_published=tuple(
+            published_value(cell.config, metric) for metric in cell.task.metrics[1:]
+        ),
         difference=best.mean - value.mean if best and value else None,
         paired=paired_difference(cell, rival) if rival else None,
         # The lower median: of two epochs the first includes the compilation.

@@ -8,7 +8,7 @@ from sgdf.lab import paper
 from sgdf.lab.paper import PublishedValue
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
-from sgdf.report.labels import NO_BREAK, protocol_words, visible
+from sgdf.report.labels import NO_BREAK, visible
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference, Spread
 
@@ -24,7 +24,7 @@ def title(comparison: Comparison) -> str:
 
 def common_protocol(cells: Sequence[RunCell]) -> str:
     """The part of the protocol that all cells share."""
-    first, *others = (protocol_words(cell.config) for cell in cells)
+    first, *others = (cell.protocol for cell in cells)
     shown = {name: words for name, words in first.items() if words and name != "norms"}
     return ", ".join(w for name, w in shown.items() if all(o.get(name) == w for o in others))
 
@@ -82,6 +82,10 @@ def columns(comparison: Comparison) -> list[TableColumn]:
         TableColumn("validation", lambda row: counted(row.validation)),
         TableColumn("published best", lambda row: spread(row.published)),
         TableColumn("best − published", difference_to_published),
+        *(
+            TableColumn(f"published {metric.words}", partial(other_published, i))
+            for i, metric in enumerate(comparison.metrics[1:])
+        ),
         TableColumn(f"final, against {comparison.reference}: 95 % interval", against_reference),
         TableColumn("per epoch", seconds_per_epoch),
         TableColumn(target(comparison), time_to_target),
@@ -96,6 +100,10 @@ def row_label(row: ComparisonRow) -> str:
 
 def other_metric(index: int, row: ComparisonRow) -> str:
     return counted(row.other_metrics[index])
+
+
+def other_published(index: int, row: ComparisonRow) -> str:
+    return spread(row.other_published[index])
 
 
 def counted(value: Spread | None) -> str:

@@ -1,15 +1,20 @@
-"""Writing files so that no failure leaves half of one, and explaining what a disk refuses."""
+"""Writing files so that no failure leaves half of one, reading only what is a plain file of a
+plausible size, and explaining what a disk refuses.
+"""
 
 import contextlib
 import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sgdf.support.errors import UserError
+
+TEXT_LIMIT = 64 * 2**20  # bytes; no text that the lab writes comes near
 
 
 @contextlib.contextmanager
@@ -44,6 +49,30 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     """Write JSON atomically. NaN and infinity are errors: JSON has neither."""
     text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
     write_atomically(path, text + "\n")
+
+
+def open_regular(path: Path, *, limit: int | None = None) -> BinaryIO:
+    """Open a file for reading; an OSError if it is not a regular file of at most `limit` bytes.
+
+    A named pipe would block, and a link to a device such as /dev/zero would never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path.name} is not a regular file")
+        if limit is not None and status.st_size > limit:
+            raise OSError(f"{path.name} is too large, {status.st_size} bytes")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_text(path: Path, *, limit: int = TEXT_LIMIT) -> str:
+    """The text of a regular file of at most `limit` bytes; see `open_regular`."""
+    with open_regular(path, limit=limit) as file:
+        return file.read().decode("utf-8")
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from lab.data import published
 from sgdf.lab.data import unpack as module
+from sgdf.lab.data.formats.members import read_members
 from sgdf.lab.data.unpack import unpack
+from sgdf.lab.data.verify import DamagedData
 from sgdf.support.errors import UserError
 
 
@@ -94,3 +96,13 @@ def test_an_archive_without_the_folder(tmp_path):
     archive = published.packed(folder, tmp_path / "a.tar.gz")
     with pytest.raises(UserError, match="holds no folder other"):
         unpack(archive, "other", tmp_path / "target")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+@pytest.mark.parametrize("target", ["root/missing", "root/batch", "batch", "../../outside"])
+def test_an_archive_that_is_read_in_place_has_no_links(tmp_path, kind, target):
+    archive = tmp_path / "links.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.addfile(entry("root/batch", kind, target))
+    with pytest.raises(DamagedData, match=r"is not safe: its entry 'root/batch' is a link"):
+        read_members(archive, ["batch"])

@@ -303,7 +303,11 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
         except disk.DamagedCheckpoint:
             noticed += 1
         else:
-            torch.testing.assert_close(read, expected, rtol=0, atol=0)
+            for name, value in expected.items():
+                if name in ("run", "layout"):  # words, which torch does not compare
+                    assert read[name] == value
+                else:
+                    torch.testing.assert_close(read[name], value, rtol=0, atol=0)
     assert noticed > 60
 
 

@@ -421,6 +421,7 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
             "gives features that are not finite, or too large to square, for real images",
         ),
         ("fid_samples=1", "fid_samples is an integer of at least 2, not 1"),
+        ("fid_samples=10000000000", "fid_samples is at most 1,000,000, not 10,000,000,000"),
         ("fid_every=-1", "fid_every is an integer of at least 0, not -1"),
         ("fid_sample=3", "fid_sample"),
         ("critic_norm=bach", "did you mean batch?"),

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 from collections import Counter
 
@@ -52,6 +53,15 @@ def micro_batches_of(batches, epoch):
         taken.append(batches.take_bytes(batches.position, len(images)))
         batches.position += len(images)  # skipping the others' shares matters to Sophia alone
     return taken
+
+
+def test_the_fingerprint_is_of_names_and_labels(root, tmp_path):
+    """Wherever the files lie."""
+    moved = shutil.copytree(root, tmp_path / "moved")
+    fingerprint = batches_of(root).fingerprint()
+    assert batches_of(moved).fingerprint() == fingerprint
+    more = layouts.imagenet(tmp_path / "more" / "imagenet", train=8).parent
+    assert batches_of(more).fingerprint() != fingerprint
 
 
 # --- order and shares ---------------------------------------------------------------------------

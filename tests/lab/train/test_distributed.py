@@ -137,6 +137,41 @@ def test_a_run_of_two_resumes_with_one(tmp_path):
         assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
 
 
+ONE_EPOCH = """
+import sys
+from sgdf.cli.main import main
+from sgdf.lab.train.distributed import Team
+Team.any = lambda self, flag: True  # as if a signal had arrived
+sys.exit(main(sys.argv[1:]) != 130)
+"""
+
+
+def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
+    """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
+    words = ["train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
+             "--device", "cpu", "--epochs", "3", "--optimizer", "adam",
+             "--set", "batch=256", "--set", "clip=1.0"]  # fmt: skip
+    (tmp_path / "epoch.py").write_text(ONE_EPOCH)
+    config = configs.make(
+        "fashion-mnist", model="mlp", optimizer="adam", epochs=3, data="synthetic",
+        overrides={"batch": 256, "clip": 1.0},
+    )  # fmt: skip
+    contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
+    with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
+        train([config], contexts[0], team=Asked())
+    finish(start([*TORCHRUN, "epoch.py", *words, "--out", "mixed"], tmp_path))
+    assert [line["epoch"] for line in metrics(tmp_path / "mixed")] == [1, 2]
+    for context in contexts:
+        train([config], context)
+    for mixed, alone in zip(metrics(tmp_path / "mixed"), metrics(tmp_path / "one"), strict=True):
+        assert mixed.keys() == alone.keys()
+        for name in ("lr", "train_loss", "test_loss"):
+            assert mixed[name] == pytest.approx(alone[name], rel=1e-3), name
+    environment = json.loads((tmp_path / "mixed" / config.name / "env.json").read_text())
+    starts = [*environment["earlier"], environment]
+    assert [each["from_epoch"] for each in starts] == [0, 1, 2]
+
+
 def wait_for_epochs(out: Path, count: int) -> None:
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
@@ -164,13 +199,15 @@ def test_shares_are_even_and_leave_nothing_out(size, count):
     assert max(many for _, many in shares) - min(many for _, many in shares) <= 1
 
 
+class Asked(Team):
+    """Another process got a signal to stop."""
+
+    def any(self, flag: bool) -> bool:
+        return True
+
+
 def test_a_process_stops_when_another_got_the_signal(tmp_path):
     """It may reach one of several nodes only."""
-
-    class Asked(Team):
-        def any(self, flag: bool) -> bool:
-            return True
-
     config = configs.make("digits", epochs=3)
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], RunContext(tmp_path, torch.device("cpu")), team=Asked())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lab.own_optimizers import half_rate
 from sgdf.lab import data, optimizers
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
@@ -21,6 +22,7 @@ from sgdf.lab.train.pipelines.resident import (
     ResidentImages,
     hold_out,
 )
+from sgdf.lab.train.rates import GroupRates
 from sgdf.support.errors import UserError
 
 CPU = torch.device("cpu")
@@ -205,6 +207,69 @@ def test_sophias_estimate_is_accumulated(cifar):
     assert taken[-4:] == taken[-8:-4] == [(128, 6), (134, 6), (140, 5), (145, 5)]
 
 
+# --- learning rates by group ----------------------------------------------------------------------
+
+
+def test_every_group_is_scaled_from_its_own_rate(cifar):
+    """As a scheduler of torch does, through a drop of the rate."""
+    name = "lab.own_optimizers.HalfRate"
+    trainer = trainer_for(cifar, name, epochs=4, lr=0.05, milestones=(2,))
+    twin = trainer_for(cifar, name, epochs=4, lr=0.05, milestones=(2,)).model
+    sgd = torch.optim.SGD(half_rate(twin.parameters(), 0.05), 0.05)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.1)
+    frozen = list(twin.parameters())[1].clone()
+    for _ in range(4):
+        metrics = run_epoch(trainer)
+        for columns in trainer.batches.plan.long().split(32, dim=1):
+            images, labels = plain_batch(cifar, *columns)
+            sgd.zero_grad()
+            F.cross_entropy(twin(images), labels).backward()
+            sgd.step()
+        rates = scheduler.get_last_lr()
+        assert [group["lr"] for group in trainer.optimizer.param_groups] == pytest.approx(rates)
+        assert metrics["lr"] == pytest.approx(rates[-1]), "of the run"
+        scheduler.step()
+    assert rates == pytest.approx([0.0025, 0, 0.005])
+    for mine, plain in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-5)
+    assert torch.equal(list(trainer.model.parameters())[1], frozen)
+
+
+def test_norms_are_over_the_rate_of_the_run(cifar):
+    """The first group has half of it, and the second none."""
+    trainer = trainer_for(cifar, "lab.own_optimizers.HalfRate", lr=0.05, norms=True, batch=150)
+    metrics = run_epoch(trainer)  # one step
+    first, _, *others = (p.grad.double() for p in trainer.model.parameters())
+    expected = math.sqrt(sum(g.square().sum().item() for g in (first / 2, *others)))
+    assert metrics["direction_norm"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("lr", [0.3, 0.0])
+def test_one_rate_is_not_multiplied(lr):
+    params = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": [p]} for p in params], lr)
+    rates = GroupRates([optimizer], lr)
+    new = 0.1 * 0.7
+    rates.set(new)
+    assert all(group["lr"] is new for group in optimizer.param_groups)
+
+
+def test_rates_that_are_tensors_change_in_place():
+    """Captured steps read them; the run's own is shared."""
+    lr = torch.tensor(0.3)
+    params = [torch.nn.Parameter(torch.zeros(2)) for _ in range(4)]
+    optimizer = torch.optim.Adam(half_rate(params[:3], lr), lr)
+    rates = GroupRates([optimizer], lr)
+    own = [group["lr"] for group in optimizer.param_groups]
+    assert own[2] is lr
+    lr.fill_(0.05)
+    rates.set(lr)
+    optimizer.add_param_group({"params": [params[3]], "lr": lr})
+    rates.set(lr)
+    assert [group["lr"] for group in optimizer.param_groups[:3]] == own
+    assert [float(rate) for rate in own] == pytest.approx([0.025, 0, 0.05])
+
+
 class OwnSophia(torch.optim.SGD):
     """A user's optimizer that wants Hessian estimates; not one of the lab's classes."""
 
@@ -220,6 +285,7 @@ def test_any_optimizer_can_ask_for_hessian_estimates(cifar, monkeypatch):
         optimizers.OPTIMIZERS["sgd"],
         builder=lambda params, **_: OwnSophia(params, 0.1),
         needs_hessian=True,
+        any_setting=True,
     )
     monkeypatch.setitem(optimizers.OPTIMIZERS, "sgd", row)
     trainer = trainer_for(cifar)

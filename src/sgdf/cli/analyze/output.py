@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf.cli.options import say
+from sgdf.cli.options import path, say
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, default=Path("analysis"), metavar="DIR", help="default %(default)s"
+        "--out", type=path, default=Path("analysis"), metavar="DIR", help="default %(default)s"
     )
 
 

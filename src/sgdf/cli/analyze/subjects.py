@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf.cli.analyze.output import add_out
-from sgdf.cli.options import add_data_dir, add_device, find_device, positive
+from sgdf.cli.options import add_data_dir, add_device, find_device, path, positive
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_runs(
 ) -> None:
     """Options that select runs, and the images they are evaluated on."""
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs; several are drawn "
+    add("runs", nargs="+", type=path, metavar="RUN", help="folders of runs; several are drawn "
         "side by side")  # fmt: skip
     add("--images", type=number_of_images, default=IMAGES, metavar="N", help="training images, "
         "always the same ones, or all (default %(default)s)")  # fmt: skip

@@ -1,5 +1,6 @@
 """Unpack archives, which cannot write outside their folder."""
 
+import gzip
 import os
 import re
 import tarfile
@@ -7,7 +8,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from sgdf.support.errors import UserError
+from sgdf.support.errors import UserError, message_of
 
 SCRATCH = ".fetch-"  # how the names of temporary folders begin
 
@@ -23,9 +24,10 @@ def unpack(archive: Path, root: str, target: Path) -> None:
                 for entry in entries:
                     _check_entry(archive, entry)
                     entries.extract(entry, temporary, filter="data")
-        except (tarfile.TarError, EOFError, zlib.error) as error:
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
             raise UserError(
-                f"{archive} is damaged ({error}): delete it and run the same command again"
+                f"{archive} is damaged ({message_of(error)}): delete it and run the same command "
+                "again"
             ) from error
         if not (Path(temporary) / root).is_dir():
             raise UserError(f"{archive} holds no folder {root}: delete it and fetch it again")

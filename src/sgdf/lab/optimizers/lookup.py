@@ -16,8 +16,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from sgdf.lab import plugins
+from sgdf.lab.optimizers.annotations import DTYPES
 from sgdf.lab.optimizers.registry import CAPTURABLE, OPTIMIZERS, OptimizerRow, setting_names, style
-from sgdf.support.errors import UserError, unknown
+from sgdf.support.errors import UserError, reason_of, unknown
 
 GROUP = "sgdf.optimizers"
 
@@ -50,20 +51,21 @@ def build_optimizer(
     a number: change ``group["lr"]`` then, not the tensor.
     """
     row = find(name)
-    row.check(settings)
     arguments: dict[str, Any] = dict(row.on_cuda) if device.type == "cuda" else {}
-    for setting, value in settings.items():
+    for setting, value in row.checked(settings).items():
         arguments[setting] = tuple(value) if isinstance(value, list) else value
+    if isinstance(arguments.get("state_dtype"), str) and name in OPTIMIZERS:
+        arguments["state_dtype"] = DTYPES[arguments["state_dtype"]]
     if isinstance(arguments.get("lr"), Tensor) and not row.capturable:
         arguments["lr"] = arguments["lr"].item()
     try:
         optimizer = row.builder(params, **arguments)
     except ModuleNotFoundError:
         raise
-    except Exception as error:  # a class may raise anything for an invalid value
+    except (Exception, SystemExit) as error:  # a class may raise anything for an invalid value
         given = ", ".join(f"{setting}={value}" for setting, value in settings.items())
         raise UserError(
-            f"{name} cannot be built with {given or 'its defaults'}: {error}"
+            f"{name} cannot be built with {given or 'its defaults'}: {reason_of(error)}"
         ) from error
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"{name} built a {type(optimizer).__name__}, not a torch optimizer")
@@ -75,11 +77,13 @@ def build_optimizer(
 
 def row_for(name: str, target: Any) -> OptimizerRow:
     """A row for a class or function that the lab does not know."""
-    if not callable(target):
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # cannot be called, or is built in
         raise UserError(
             f"{name} is neither an optimizer class nor a function that builds an optimizer: it is "
             f"of type {type(target).__name__}"
-        )
+        ) from None
     capturable = "capturable" in setting_names(target)
     colour, dash = style(name)
     return OptimizerRow(
@@ -94,7 +98,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
         needs_hessian=hasattr(target, "update_hessian"),
         any_setting=any(
             p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
-            for p in inspect.signature(target).parameters.values()
+            for p in signature.parameters.values()
         ),
     )
 
@@ -104,10 +108,10 @@ def load_path(path: str) -> Any:
     module_name, _, attribute = path.replace(":", ".").rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a module that breaks on import breaks in any way
+    except (Exception, SystemExit) as error:  # a module breaks on import in any way
         raise UserError(
-            f"the optimizer {path!r} cannot be loaded ({error}): install its package, or put the "
-            "folder that holds it on PYTHONPATH"
+            f"the optimizer {path!r} cannot be loaded ({reason_of(error)}): install its package, "
+            "or put the folder that holds it on PYTHONPATH"
         ) from error
     if not hasattr(module, attribute):
         known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]

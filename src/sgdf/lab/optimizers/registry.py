@@ -1,16 +1,15 @@
 """The optimizers of the lab, one row each: how it is built, set, drawn and trained with."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, Unpack, get_args, get_origin
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
-from sgdf.lab.optimizers import adapters
+from sgdf.lab.optimizers import adapters, annotations
 from sgdf.lab.optimizers.eadam import EAdam
 from sgdf.lab.optimizers.sophia import SophiaG
 from sgdf.support.errors import unknown
@@ -66,11 +65,15 @@ class OptimizerRow:
     def setting_names(self) -> tuple[str, ...]:
         return setting_names(self.builder)
 
-    def check(self, settings: Iterable[str]) -> None:
-        """Refuse names that are not settings."""
+    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as a run records them; refuses wrong names, and values of a wrong type."""
         for setting in settings:
             if setting not in self.setting_names and not self.any_setting:
                 raise unknown(f"setting of {self.name}", setting, self.setting_names)
+        if self.name not in OPTIMIZERS:  # the annotations of other classes may be wrong
+            return dict(settings)
+        kinds = annotations.of(self.builder)
+        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
 
 
 class HessianOptimizer(Protocol):
@@ -82,14 +85,7 @@ class HessianOptimizer(Protocol):
 
 
 def setting_names(builder: Callable[..., Any]) -> tuple[str, ...]:
-    """Its parameters but the first; ``**settings: Unpack[Names]`` counts as its names."""
-    names: list[str] = []
-    for parameter in list(inspect.signature(builder).parameters.values())[1:]:
-        if get_origin(parameter.annotation) is Unpack:
-            names += get_args(parameter.annotation)[0].__annotations__
-        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            names.append(parameter.name)
-    return tuple(names)
+    return tuple(annotations.of(builder))
 
 
 _ROWS = (

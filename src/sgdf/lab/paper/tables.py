@@ -263,9 +263,13 @@ TITLES = {
 }
 
 
-def published(task: str, model: str, optimizer: str) -> PublishedValue | None:
-    """The paper's number, from the first table that has it: means over seeds come first."""
+def published(task: str, model: str, optimizer: str, part: str = "") -> PublishedValue | None:
+    """The paper's number, from the first table that has it: means over seeds come first.
+
+    `part` is the last word of a column of another metric: "top-5".
+    """
+    column = "/".join(filter(None, (task, model, part)))
     for table in TABLES.values():
-        if value := table.rows.get(optimizer, {}).get(f"{task}/{model}"):
+        if value := table.rows.get(optimizer, {}).get(column):
             return value
     return None

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +13,11 @@ from sgdf.lab import models, optimizers, paper, tasks
 from sgdf.lab.tasks import Task
 from sgdf.lab.train import schedules
 from sgdf.support.errors import UserError, unknown
+from sgdf.support.numerics import is_number
 
 VERSION = 1
+MAX_DEPTH = 8  # of lists in a setting
+LONGEST_NAME = 255  # bytes, of a folder
 PRECISIONS = ("tf32", "bf16", "fp32")
 DATA = ("real", "synthetic")
 
@@ -46,6 +48,9 @@ class Config:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_numbers()
+        for values in (self.settings, self.options):
+            for name, value in values.items() if isinstance(values, Mapping) else ():
+                check_plain(name, value)
 
     def _check_names(self) -> None:
         task = self.task_definition
@@ -96,16 +101,22 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: the run in words, and a hash of its settings.
-
-        Settings at their defaults do not enter the hash, so that a new one keeps old names valid.
-        """
+        """The name of the run's folder: the run in words, and a part of its digest."""
         words = f"{self.task}-{self.model}-{self.optimizer}-s{self.seed}"
+        ending = f"-{self.digest[:8]}"
+        start = re.sub(r"[^\w.-]", "_", words).encode()[: LONGEST_NAME - len(ending)]
+        return start.decode(errors="ignore") + ending
+
+    @property
+    def digest(self) -> str:
+        """A hash of the settings.
+
+        Settings at their defaults do not enter it, so that a new one keeps old names valid.
+        """
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         defaults["options"] = {}
         changed = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
-        digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
-        return re.sub(r"[^\w.-]", "_", words) + "-" + digest[:8]
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
     @property
     def cell_key(self) -> Hashable:
@@ -133,7 +144,9 @@ class Config:
         try:
             given: dict[str, Any] = {**values, "milestones": tuple(values.get("milestones", ()))}
             return cls(**given)
-        except TypeError as error:
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        except (TypeError, OverflowError) as error:
             raise UserError(f"{where} is not the settings of a run: {error}") from None
 
 
@@ -162,15 +175,21 @@ def make(
         epochs: default: the task's.
         overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
     """
+    names = {"task": task, "optimizer": optimizer, "precision": precision, "data": data}
+    for name, value in {**names, "model": "" if model is None else model}.items():
+        if not isinstance(value, str):
+            raise UserError(f"{name} is a name, not {value!r}")
+    if epochs is not None and (type(epochs) is not int or epochs < 1):
+        raise UserError(f"epochs is an integer of at least 1, not {epochs!r}")
     protocol = tasks.find(task)
     given = dict(overrides or {})
     of_run = {name: getattr(protocol, name) for name in ("batch", "schedule", "clip", "accumulate")}
     of_run |= {name: given.pop(name) for name in RUN_SETTINGS & given.keys()}
     options = {name: given.pop(name) for name in protocol.options if name in given}
-    model = model or protocol.model
-    epochs = epochs or protocol.epochs_of.get(model, protocol.epochs)
+    model = protocol.model if model is None else model
+    epochs = protocol.epochs_of.get(model, protocol.epochs) if epochs is None else epochs
     # The published milestone is 150 of 200 epochs: keep the fraction for any length.
-    by_rule = (math.ceil(0.75 * epochs),) if of_run["schedule"] == "step" else ()
+    by_rule = (three_quarters(epochs),) if of_run["schedule"] == "step" else ()
     milestones = of_run.pop("milestones", by_rule)
     return Config(
         task=task,
@@ -196,8 +215,16 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
-    row.check(settings)
-    return settings
+    return row.checked(settings)
+
+
+def three_quarters(epochs: int) -> int:
+    """Rounded up.
+
+    >>> three_quarters(200), three_quarters(3)
+    (150, 3)
+    """
+    return -(-3 * epochs // 4)
 
 
 def frozen(value: Any) -> Any:
@@ -212,5 +239,21 @@ def check_number(name: str, value: Any) -> None:
         raise UserError(f"{name} is a number, not {value!r}")
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+def check_plain(name: str, value: Any, depth: int = 0) -> None:
+    """Refuse what JSON cannot hold, such as a date of TOML, and lists in lists in lists."""
+    if depth > MAX_DEPTH:
+        raise UserError(f"{name} is nested more than {MAX_DEPTH} times")
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif value is None or isinstance(value, bool | str) or is_number(value):
+        parts = ()
+    elif isinstance(value, int | float):
+        why = f"is not finite: {value}" if isinstance(value, float) else "is too large a number"
+        raise UserError(f"{name} {why}")
+    else:
+        kind = type(value).__name__
+        raise UserError(f"{name} is a {kind}: a setting is a number, a word, true, false or a list")
+    for part in parts:
+        check_plain(name, part, depth + 1)

@@ -10,17 +10,20 @@
     pictures/      pictures of the last epoch, for tasks that draw some
 
 The checkpoint is authoritative: on a restart both lists are cut back to it. It is written to a
-temporary file and renamed, so that a complete checkpoint exists at every instant.
+temporary file and renamed, so that a complete checkpoint exists at every instant. It says which run
+wrote it, and what it has to contain; a run resumes from its own, whole checkpoints alone.
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import pickle
+import secrets
 import socket
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,18 @@ import torch
 
 from sgdf import __version__
 from sgdf.lab.runs.config import Config
+from sgdf.lab.runs.ownership import LISTS, ForeignCheckpoint, check_contents, check_owner, owner
+from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_layout, layout
+from sgdf.lab.train.portable import unloadable
 from sgdf.support.errors import Held, UserError
-from sgdf.support.files import explained, removed_on_failure, sync_folder, write_atomically
+from sgdf.support.files import (
+    explained,
+    open_regular,
+    read_text,
+    removed_on_failure,
+    sync_folder,
+    write_atomically,
+)
 from sgdf.support.provenance import commit, machine
 
 SAVING_SHARE = 0.02  # the largest part of the time that checkpoints may take
@@ -55,6 +68,8 @@ class RunFolder:
         self.metrics: list[dict[str, Any]] = []
         self.times: list[dict[str, Any]] = []
         self.earlier: list[dict[str, Any]] = []  # environments of earlier starts
+        self.data = ""  # what identifies the data, for checkpoints
+        self.can_be_read_back = False  # the first checkpoint was
         self.saved_at = 0.0
         self.saving_took = 0.0
 
@@ -96,11 +111,13 @@ class RunFolder:
         """The result, if the run has ended."""
         return read_result(self.folder)
 
-    def load(self, device: torch.device) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest intact checkpoint, if any, and a complaint about every damaged one.
+    def load(
+        self, device: torch.device, check: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> tuple[dict[str, Any] | None, list[str]]:
+        """The newest intact checkpoint, if any, and a complaint about every other one.
 
-        Metrics and times are cut back to it. A damaged checkpoint is renamed, so that it never
-        replaces an intact one.
+        Metrics and times are cut back to it. A checkpoint that is damaged or another run's is
+        renamed, so that it never replaces an intact one. `check` may raise `DamagedCheckpoint`.
         """
         complaints = []
         checkpoint = None
@@ -108,18 +125,32 @@ class RunFolder:
             if not path.exists():
                 continue
             try:
-                checkpoint = read_checkpoint(path, device)
+                read = read_checkpoint(path, device)
+                check_owner(read, self.config, self.data)
+                check_contents(read, self.config)
+                check(read)
+                checkpoint = read
                 break
             except DamagedCheckpoint as error:
-                aside = path.with_name(path.name + ".damaged")
-                complaints.append(f"{path} is damaged ({error}), kept as {aside.name}")
-                with explained(self.folder):
-                    os.replace(path, aside)
+                kept = self._set_aside(path, "damaged")
+                complaints.append(f"{path} is damaged ({error}), kept as {kept}")
+            except ForeignCheckpoint as error:
+                kept = self._set_aside(path, "foreign")
+                complaints.append(f"{path} {error}, kept as {kept}")
         if checkpoint is not None:
             self.metrics, self.times = checkpoint.pop("metrics"), checkpoint.pop("times")
         with explained(self.folder):
             self._write_lists()
         return checkpoint, complaints
+
+    def _set_aside(self, path: Path, why: str) -> str:
+        """Rename it, in place of an earlier one if that is possible, and return the name."""
+        aside = path.with_name(f"{path.name}.{why}")
+        if aside.exists() and (is_folder(path) or is_folder(aside)):
+            aside = path.with_name(f"{path.name}.{why}-{secrets.token_hex(4)}")
+        with explained(self.folder):
+            os.replace(path, aside)
+        return aside.name
 
     def _write_lists(self) -> None:
         for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
@@ -130,8 +161,10 @@ class RunFolder:
     def note_environment(self, command: str, device: torch.device) -> None:
         """Record command, code and machine of this start, its first epoch, and earlier starts."""
         path = self.folder / "env.json"
-        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
-            before = json.loads(path.read_text(encoding="utf-8"))
+        with contextlib.suppress(
+            OSError, ValueError, RecursionError, TypeError, LookupError, AttributeError
+        ):
+            before = json.loads(read_text(path))
             self.earlier = [*before.pop("earlier"), before]
         now = {
             "command": command,
@@ -166,13 +199,19 @@ class RunFolder:
         return time.monotonic() - self.saved_at >= self.saving_took / SAVING_SHARE
 
     def save(self, checkpoint: dict[str, Any]) -> None:
-        """Replace last.pt, which becomes previous.pt."""
+        """Replace last.pt, which becomes previous.pt. The first one is read back."""
         start = time.monotonic()
         last, new = self.folder / "last.pt", self.folder / "last.pt.new"
+        previous = self.folder / "previous.pt"
         with explained(self.folder), removed_on_failure(new):
-            self._write(checkpoint, new)
+            self._write({**checkpoint, "layout": layout(checkpoint)}, new)
+            if not self.can_be_read_back:
+                check_loadable(new, checkpoint)
+                self.can_be_read_back = True
+            if is_folder(previous):
+                self._set_aside(previous, "damaged")
             if last.exists():
-                os.replace(last, self.folder / "previous.pt")
+                os.replace(last, previous)
             os.replace(new, last)
             sync_folder(self.folder)
         self.saved_at = time.monotonic()
@@ -189,8 +228,14 @@ class RunFolder:
             sync_folder(path.parent)
 
     def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+        lists = {"metrics": self.metrics, "times": self.times}
+        whole = {**checkpoint, "run": owner(self.config, self.data), **lists}
         with open(path, "wb") as file:
-            torch.save({**checkpoint, "metrics": self.metrics, "times": self.times}, file)
+            try:
+                torch.save(whole, file)
+            except (pickle.PicklingError, AttributeError, TypeError):
+                explain_unloadable(checkpoint)
+                raise
             file.flush()
             os.fsync(file.fileno())
 
@@ -208,8 +253,30 @@ class RunFolder:
 # --- reading -------------------------------------------------------------------------------------
 
 
-class DamagedCheckpoint(Exception):
-    """A checkpoint that cannot be used."""
+def check_loadable(path: Path, checkpoint: dict[str, Any]) -> None:
+    """Read back what was written; a `UserError` says what cannot be restored."""
+    try:
+        read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        explain_unloadable(checkpoint)
+        raise
+    try:
+        check_layout({name: read[name] for name in checkpoint}, read["layout"])
+    except DamagedCheckpoint as error:
+        raise UserError(f"the run's state cannot be restored: {error}") from None
+
+
+def explain_unloadable(checkpoint: dict[str, Any]) -> None:
+    """Raise a `UserError` that names the first entry that cannot be restored, if there is one."""
+    for name, state in checkpoint.items():
+        if phrase := unloadable(state):
+            whose = "model" if name == "model" else "optimizer"
+            raise UserError(f"the {whose}'s state cannot be restored: {phrase}")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder itself, not a link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def kept_path(folder: Path, epoch: int) -> Path:
@@ -245,29 +312,33 @@ def require_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint and verify its checksums, which `torch.load` does not."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            part = archive.testzip()
-        if part is not None:
-            raise DamagedCheckpoint(f"the checksum of its part {part} is wrong")
-        checkpoint = torch.load(path, map_location=device, weights_only=True)
+        with open_regular(path) as file:
+            with zipfile.ZipFile(file) as archive:
+                part = archive.testzip()
+            if part is not None:
+                raise DamagedCheckpoint(f"the checksum of its part {part} is wrong")
+            file.seek(0)
+            checkpoint = torch.load(file, map_location=device, weights_only=True)
     except PermissionError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except DamagedCheckpoint:
         raise
     except Exception as error:  # a reader of arbitrary bytes may raise anything
         raise DamagedCheckpoint(str(error).partition("\n")[0]) from None
-    if not isinstance(checkpoint, dict) or not {"epoch", "metrics", "times"} <= checkpoint.keys():
+    if not isinstance(checkpoint, dict) or not {"epoch", "model", *LISTS} <= checkpoint.keys():
         raise DamagedCheckpoint("it is not the checkpoint of a run")
+    if type(checkpoint["epoch"]) is not int or not isinstance(checkpoint["model"], dict):
+        raise DamagedCheckpoint("it is not the checkpoint of an epoch")
     return checkpoint
 
 
 def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{folder} is not the folder of a run: it has no config.json") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     return Config.from_json(values, str(path))
 
@@ -275,12 +346,12 @@ def read_config(folder: Path) -> Config:
 def read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / "result.json"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(read_text(path))
         if not isinstance(result, dict) or "status" not in result:
             raise ValueError("it is not the result of a run")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(
             f"{path} cannot be read: {error}; remove it and run the same command again"
         ) from None
@@ -293,15 +364,15 @@ def read_end(folder: Path) -> dict[str, Any] | None:
     if result is not None:
         return result
     try:
-        text = (folder / "failure.json").read_text(encoding="utf-8")
+        text = read_text(folder / "failure.json")
         return {"status": "failed", "error": str(json.loads(text)["error"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines; the last one may be a killed process's unfinished write."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    lines = read_text(path).splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 

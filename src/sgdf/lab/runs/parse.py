@@ -24,6 +24,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+    except (RecursionError, MemoryError):  # thousands of signs or brackets
+        raise UserError(f"{name} is nested too deeply") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -34,5 +36,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

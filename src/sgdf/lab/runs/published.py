@@ -5,17 +5,26 @@ import dataclasses
 from sgdf.lab import paper
 from sgdf.lab.paper import PublishedValue
 from sgdf.lab.runs.config import Config, frozen
+from sgdf.lab.tasks import Metric
 from sgdf.support.errors import UserError
 
 
-def published_value(config: Config) -> PublishedValue | None:
-    """The paper's number, if this run repeats the experiment behind it."""
+def published_value(config: Config, metric: Metric | None = None) -> PublishedValue | None:
+    """The paper's number, if this run repeats the experiment behind it.
+
+    For the metric that runs are compared by, or for another one of the task.
+    """
+    part = metric.column if metric else ""
+    if metric and not part and metric != config.task_definition.metric:
+        return None  # the paper does not have it
     if config.optimizer not in paper.OPTIMIZERS or not follows_paper(config):
         return None
     recipe = paper.settings(config.task, config.optimizer)
     settings = frozen(config.settings)
     if settings == frozen(recipe):
-        return paper.published(config.task, config.model, config.optimizer)
+        return paper.published(config.task, config.model, config.optimizer, part)
+    if part:
+        return None
     run = (config.task, config.model, config.optimizer)
     for preset in paper.PRESETS.values():  # the curves of a figure have their own settings
         for cell in preset.cells:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.published import published_value
-from sgdf.support.errors import Held, UserError
+from sgdf.support.errors import Held, describe
 
 
 def summary_of(
@@ -29,15 +29,21 @@ def failure(error: str) -> dict[str, Any]:
     return {"status": "failed", "error": error}
 
 
-def failure_from(error: Exception) -> dict[str, Any]:
+def failure_from(error: BaseException) -> dict[str, Any]:
     """The result of a run that raised; `held` if another process holds its lock."""
-    sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     held = {"held": True} if isinstance(error, Held) else {}
-    return {**failure(sentence), **held}
+    return {**failure(describe(error)), **held}
 
 
 def outcome(config: Config, result: dict[str, Any]) -> str:
     """A run and its result in one sentence, with the published number if there is one."""
+    try:
+        return _outcome(config, result)
+    except (KeyError, TypeError, ValueError):  # result.json has any content
+        return f"{config.title}: its result.json is damaged: remove it and run it again"
+
+
+def _outcome(config: Config, result: dict[str, Any]) -> str:
     if result["status"] == "failed":
         return f"{config.title}: failed: {result['error']}"
     if result["status"] == "diverged":

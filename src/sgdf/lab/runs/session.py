@@ -18,8 +18,10 @@ from sgdf.lab.runs.results import failure_from, summary_of
 from sgdf.lab.runs.signals import StopRequest, stop_on_signal
 from sgdf.lab.runs.tensorboard import EventWriter
 from sgdf.lab.tasks import trainers
+from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_without_layout
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer, take_turns
+from sgdf.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Session:
                 with contextlib.closing(trainer), lock:
                     if not self._is_finished():  # by another process, meanwhile
                         yield from self._train(trainer)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's optimizer may exit
             if self.alone:
                 raise
             self.result = failure_from(error)
@@ -117,6 +119,8 @@ class Session:
     def _train(self, trainer: Trainer) -> Iterator[None]:
         for note in trainer.notes:
             self.progress.message(note)
+        if self.writes and hasattr(trainer.batches, "fingerprint"):  # a user's task may have none
+            self.run.data = trainer.batches.fingerprint()
         self._resume(trainer)
         events = self._begin(trainer)
         while trainer.done < self.config.epochs:
@@ -183,6 +187,10 @@ class Session:
     def _save(self, trainer: Trainer) -> None:
         state = trainer.state_dict()  # collective: every process of a team calls it
         if self.writes:
+            try:
+                trainer.check_state_dict(state)
+            except DamagedCheckpoint as error:
+                raise UserError(f"the run's state cannot be restored: {error}") from None
             self.run.save(state)
         self.saved_epochs = trainer.done
 
@@ -193,9 +201,14 @@ class Session:
                 self.run.keep({"epoch": trainer.done, "model": state["model"]})
 
     def _resume(self, trainer: Trainer) -> None:
+        def check(checkpoint: dict[str, Any]) -> None:
+            trainer.check_state_dict(checkpoint)
+            if "layout" not in checkpoint:
+                check_without_layout(checkpoint, trainer.optimizers, self.config)
+
         checkpoint = None
         if self.writes:
-            checkpoint, complaints = self.run.load(torch.device("cpu"))
+            checkpoint, complaints = self.run.load(torch.device("cpu"), check)
             for complaint in complaints:
                 instead = "the one before it is used" if checkpoint else "the run starts again"
                 self.progress.message(f"{complaint}: {instead}")

@@ -22,6 +22,7 @@ from sgdf.lab.sweeps import ENGINES, processes
 from sgdf.lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf.lab.tasks import trainers
 from sgdf.support.errors import UserError, unknown
+from sgdf.support.files import read_text
 
 
 def run_all(
@@ -197,6 +198,6 @@ def epochs_done(config: Config, has_ended: bool, context: RunContext) -> int:
     if has_ended:
         return config.epochs
     try:
-        return (context.out / config.name / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
+        return read_text(context.out / config.name / "metrics.jsonl").count("\n")
+    except (OSError, ValueError):
         return 0

@@ -6,6 +6,7 @@ Importing this needs no more than sgdf itself does.
 import dataclasses
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from sgdf.support.files import explained, write_atomically
 # Arguments of `configs.make`; every other name in a cell is an override.
 ARGUMENTS = ("task", "model", "optimizer", "epochs", "precision", "data")
 KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells")
+
+#: A sweep of more runs is a mistake: its plan alone would take gigabytes.
+MAX_RUNS = 10_000
 
 Table = Mapping[str, Any]  # of a TOML file
 Cell = dict[str, Any]  # the settings of runs that differ in their seed only
@@ -60,10 +64,11 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
     if not isinstance(title, str):
         raise UserError(f"title is a text, not {title!r}")
     shared = {**{key: values[key] for key in ARGUMENTS if key in values}, **subtable(values, "set")}
-    cells = [{**shared, **cell} for cell in (*grid_cells(values), *listed_cells(values))]
+    grid, listed, seeds = grid_in(values), listed_cells(values), seeds_in(values)
+    check_count(grid_size(grid) + len(listed), len(seeds))
+    cells = [{**shared, **cell} for cell in (*grid_cells(grid), *listed)]
     if not cells:
         raise UserError("there is nothing to run: give a [grid] of lists, or [[cells]]")
-    seeds = seeds_in(values)
     first = [config_of_cell(cell, seeds[0]) for cell in cells]
     refuse_duplicates(first)
     planned = tuple(dataclasses.replace(config, seed=seed) for seed in seeds for config in first)
@@ -77,8 +82,7 @@ def subtable(values: Table, name: str) -> Cell:
     return content
 
 
-def grid_cells(values: Table) -> list[Cell]:
-    """Every combination of the grid's values."""
+def grid_in(values: Table) -> dict[str, list[Any]]:
     grid = subtable(values, "grid")
     for name, choices in grid.items():
         if name in ("seed", "seeds"):
@@ -87,6 +91,27 @@ def grid_cells(values: Table) -> list[Cell]:
             raise UserError(f"in the grid, {name} is a list of values, not {choices!r}")
         if not choices:
             raise UserError(f"in the grid, {name} has no values")
+    return grid
+
+
+def grid_size(grid: Mapping[str, list[Any]]) -> int:
+    """The number of combinations, without making any."""
+    return math.prod(map(len, grid.values())) if grid else 0
+
+
+def check_count(cells: int, seeds: int) -> None:
+    """Refuse a sweep of more than MAX_RUNS runs, before any of them is made."""
+    runs = cells * seeds
+    if runs > MAX_RUNS:
+        count = f"{runs:,}" if runs < 10**15 else f"about 10^{math.log10(runs):.0f}"
+        raise UserError(
+            f"the sweep has {count} runs, and the limit is {MAX_RUNS:,}: give fewer values or "
+            "seeds, or split it into several sweeps"
+        )
+
+
+def grid_cells(grid: Mapping[str, list[Any]]) -> list[Cell]:
+    """Every combination of the grid's values."""
     if not grid:
         return []
     return [dict(zip(grid, choice, strict=True)) for choice in itertools.product(*grid.values())]
@@ -112,12 +137,6 @@ def seeds_in(values: Table) -> list[int]:
 
 def config_of_cell(cell: Table, seed: int) -> Config:
     arguments = {name: cell[name] for name in ARGUMENTS if name in cell}
-    for name, value in arguments.items():
-        if name == "epochs":
-            if type(value) is not int or value < 1:
-                raise UserError(f"epochs is an integer of at least 1, not {value!r}")
-        elif not isinstance(value, str):
-            raise UserError(f"{name} is a name, not {value!r}")
     if "task" not in arguments:
         raise UserError(f"which task? There are {', '.join(tasks.TASKS)}")
     overrides = {name: value for name, value in cell.items() if name not in ARGUMENTS}

@@ -5,7 +5,7 @@ from typing import Any
 
 from sgdf.lab import paper
 from sgdf.lab.runs import config as configs
-from sgdf.lab.sweeps.plan import Sweep
+from sgdf.lab.sweeps.plan import Sweep, check_count
 from sgdf.support.errors import unknown
 
 
@@ -33,6 +33,9 @@ def sweep_from_paper(
     for optimizer in only or ():
         if optimizer not in names:
             raise unknown(f"optimizer in {preset.name}:", optimizer, names)
+    cells = [cell for cell in preset.cells if not only or cell.optimizer in only]
+    seeds = seeds or preset.seeds
+    check_count(len(cells), len(seeds))
     norms = {"norms": True} if preset.track_norms else {}
     planned = tuple(
         configs.make(
@@ -45,8 +48,7 @@ def sweep_from_paper(
             data=data,
             overrides={**cell.overrides, **(overrides or {}), **norms},
         )
-        for cell in preset.cells
-        if not only or cell.optimizer in only
-        for seed in seeds or preset.seeds
+        for cell in cells
+        for seed in seeds
     )
     return Sweep(preset.name, preset.title, planned, preset.note)

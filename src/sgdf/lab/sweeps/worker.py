@@ -5,6 +5,7 @@ worker or a killed sweep resume from their checkpoints.
 """
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -56,7 +57,7 @@ def results_of(
 ) -> list[dict[str, Any]]:
     try:
         return train(configs, context, MessagesOnly(notify))
-    except Exception as error:  # `train` raises for a single run only
+    except (Exception, SystemExit) as error:  # `train` raises for a single run only
         return [failure_from(error)]
 
 
@@ -127,6 +128,8 @@ def reserve_stdout() -> TextIO:
     """Standard output, for answers only: other prints go to standard error from here on."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a user's optimizer prints may be any text
+        sys.stdout.reconfigure(errors="backslashreplace")
     return answers
 
 

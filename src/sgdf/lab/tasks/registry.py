@@ -15,6 +15,7 @@ class Metric:
     words: str
     unit: str = "%"
     lower_is_better: bool = False
+    column: str = ""  # how the names of its columns end in the paper's tables, if not by the model
 
     @property
     def title(self) -> str:

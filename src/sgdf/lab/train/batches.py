@@ -1,8 +1,10 @@
 """What the loop asks of a data pipeline, and how batches are cut and seeded."""
 
+import hashlib
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -14,6 +16,9 @@ class Batches(Protocol):
 
     def __len__(self) -> int: ...
 
+    def fingerprint(self) -> str:
+        """A hash of what identifies the examples, wherever they were read from."""
+
     def draw(self, epoch: int) -> None:
         """Prepare an epoch while the device works on the one before."""
 
@@ -22,6 +27,14 @@ class Batches(Protocol):
 
     def take(self, position: Tensor, size: int) -> tuple[Any, Any]:
         """Inputs and targets of the `size` examples from `position` on."""
+
+
+def digest_of(*arrays: NDArray[Any]) -> str:
+    """The sha256 of arrays, one after the other."""
+    checksum = hashlib.sha256()
+    for array in arrays:
+        checksum.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return checksum.hexdigest()
 
 
 def batch_sizes(examples: int, batch: int) -> list[int]:

@@ -17,9 +17,11 @@ from sgdf.lab import optimizers
 from sgdf.lab.optimizers import HessianOptimizer
 from sgdf.lab.train import schedules
 from sgdf.lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
-from sgdf.lab.train.checkpoints import load_optimizer
+from sgdf.lab.train.checkpoints import check_state, load_optimizer
 from sgdf.lab.train.cuda_graphs import CudaGraphs
 from sgdf.lab.train.distributed import ALONE, Team, gathered, scattered
+from sgdf.lab.train.portable import to_portable
+from sgdf.lab.train.rates import GroupRates
 from sgdf.support.errors import UserError
 from sgdf.support.numerics import joint_norm
 
@@ -68,6 +70,7 @@ class Trainer:
             self.lr = torch.tensor(config.lr, dtype=torch.float32, device=device)
         trained = self._trained_parameters()
         self.optimizers = {name: self._build_optimizer(params) for name, params in trained.items()}
+        self.rates = GroupRates(self.optimizers.values(), self.lr)
         self.params, self.optimizer = trained["optimizer"], self.optimizers["optimizer"]
         self.extra_every = self._extra_every()
         self.sizes = batch_sizes(len(batches), config.batch)
@@ -187,14 +190,12 @@ class Trainer:
     # --- a step ---------------------------------------------------------------------------------
 
     def _step(self, size: int, extra: bool, lr: float) -> None:
-        if not self.captures_step:
-            for optimizer in self.optimizers.values():
-                for group in optimizer.param_groups:
-                    group["lr"] = lr
         if self.captures_step:
             assert self.graphs
             self.graphs.run((size, extra), lambda: self._captured_step(size, extra))
             return
+        self.lr = lr
+        self.rates.set(lr)
         if self.graphs:
             grads = self.graphs.run((size,), lambda: self._gradients(size))
             for p, grad in zip(self.params, grads, strict=True):
@@ -207,6 +208,7 @@ class Trainer:
     def _captured_step(self, size: int, extra: bool) -> None:
         assert isinstance(self.lr, Tensor)
         self.lr.copy_(self.lrs.index_select(0, self.sums.steps.view(1)).squeeze())
+        self.rates.set(self.lr)
         self._gradients(size)
         self._combine()
         self._update(size, extra)
@@ -281,7 +283,7 @@ class Trainer:
         before = [p.clone() for p in params]
         self.optimizer.step()
         change = joint_norm(torch._foreach_sub(before, params))
-        self.sums.norms["direction"] += change / self.optimizer.param_groups[0]["lr"]
+        self.sums.norms["direction"] += change / self.lr
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if not self.on_gpu or self.config.precision != "bf16":
@@ -328,16 +330,21 @@ class Trainer:
         return {
             "epoch": self.done,
             "model": gathered(self.model.state_dict()),
-            **{name: gathered(o.state_dict()) for name, o in self.optimizers.items()},
+            **{n: to_portable(gathered(o.state_dict())) for n, o in self.optimizers.items()},
         }
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise `DamagedCheckpoint` unless the state fits model and optimizers; changes nothing."""
+        check_state(state, self.model, self.optimizers, self.config)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_state_dict(state)
         live = self.model.state_dict()
         self.model.load_state_dict(
             {k: scattered(v, live.get(k)) for k, v in state["model"].items()}
         )
         for name, optimizer in self.optimizers.items():
-            load_optimizer(optimizer, state[name], lr=self.lr)
+            load_optimizer(optimizer, state[name])
         self.done = state["epoch"]
 
 

@@ -43,8 +43,10 @@ def check(name: str, milestones: Sequence[int], drop: float) -> None:
     for milestone in milestones:
         if type(milestone) is not int:
             raise UserError(f"milestones are epochs, whole numbers, not {milestone!r}")
-    if name == "step" and (drop <= 0 or any(m < 1 for m in milestones)):
-        raise UserError(f"milestones are epochs from 1 on and drop is positive, not {drop}")
+        if name == "step" and milestone < 1:
+            raise UserError(f"milestones are epochs, counted from 1, not {milestone}")
+    if name == "step" and drop <= 0:
+        raise UserError(f"drop is a positive number, not {drop}")
 
 
 def factors(

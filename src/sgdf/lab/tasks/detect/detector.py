@@ -16,7 +16,7 @@ from sgdf.lab.data.voc import Example, Voc
 from sgdf.lab.models import detectors
 from sgdf.lab.tasks.detect import average_precision, drawing
 from sgdf.lab.tasks.detect.average_precision import Detections
-from sgdf.lab.train.batches import batch_sizes, seed_for
+from sgdf.lab.train.batches import batch_sizes, digest_of, seed_for
 from sgdf.lab.train.distributed import ALONE, Team
 from sgdf.lab.train.loop import Trainer
 from sgdf.support.errors import UserError, unknown
@@ -103,6 +103,12 @@ class DetectionBatches:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def fingerprint(self) -> str:
+        """Of the names and objects: the files are too many to read."""
+        names = np.array([example.path.name for example in self.examples])
+        boxes = (part.numpy() for e in self.examples for part in (e.boxes, e.labels))
+        return digest_of(names, *boxes)
 
     def draw(self, epoch: int) -> None:
         """Nothing to prepare: an order takes no time to draw."""

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from sgdf.lab import data, models
 from sgdf.lab.data import ArrayDataset
-from sgdf.lab.runs.disk import DamagedCheckpoint, read_checkpoint, read_config
+from sgdf.lab.runs.disk import read_checkpoint, read_config
+from sgdf.lab.train.checkpoints import DamagedCheckpoint
 from sgdf.support.errors import UserError
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PENALTY = 10.0
 GENERATOR_EVERY = 5  # steps of the critic
+MAX_FID_SAMPLES = 1_000_000  # their noise alone takes 400 MB
 GRID = 8  # rows and columns of samples in a picture
 
 
@@ -42,6 +43,11 @@ def check(config: "Config", data_dir: Path | None) -> None:
         value = config.option(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+    if config.option("fid_samples") > MAX_FID_SAMPLES:
+        raise UserError(
+            f"fid_samples is at most {MAX_FID_SAMPLES:,}, not {config.option('fid_samples'):,}: "
+            "more images take too much memory and time"
+        )
     if config.validation:
         raise UserError(f"{config.task} holds out no images: leave validation out")
     features.check(config.option("features"))

@@ -4,7 +4,7 @@ from typing import Any
 
 from sgdf.lab.tasks.registry import ACCURACY, Metric, Task, paper_task
 
-TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy")
+TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy", column="top-5")
 TRAINER = f"{__name__}.classifier"
 
 # torchvision's; the tiny ones, of the same classes, are for a CPU.

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sgdf.lab.data.image_folders import ImageFiles
-from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
+from sgdf.lab.train.batches import batch_sizes, digest_of, micro_batch_sizes, seed_for
 from sgdf.lab.train.distributed import Team
 from sgdf.lab.train.pipelines.resident import LARGE_EVALUATION_BATCH, normalised
 from sgdf.support.errors import UserError
@@ -102,6 +102,10 @@ class DecodedBatches:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def fingerprint(self) -> str:
+        """Of the names and labels: the files are too many to read."""
+        return digest_of(self.files.names, self.files.labels)
 
     def draw(self, epoch: int) -> None:
         """Start to decode: the first batches are ready when this epoch has been evaluated."""

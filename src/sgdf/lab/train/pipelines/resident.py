@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sgdf.lab.data import Dataset, Split
-from sgdf.lab.train.batches import seed_for
+from sgdf.lab.train.batches import digest_of, seed_for
 
 PADDING = 4
 EVALUATION_BATCH = 1000
@@ -115,6 +115,9 @@ class ResidentBatches:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def fingerprint(self) -> str:
+        return digest_of(*(t.cpu().numpy() for t in (self.images.pixels, self.images.labels)))
 
     def draw(self, epoch: int) -> None:
         """Draw an epoch's order and augmentation ahead of time, while a GPU has work to do."""

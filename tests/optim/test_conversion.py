@@ -1,0 +1,118 @@
+"""From one form of an optimizer to another in the middle of a training."""
+
+import functools
+from copy import deepcopy
+
+import pytest
+import torch
+
+from sgdf import FilterAdam, FilterAdamW
+from sgdf.filter import one_minus_power, second_moment, second_moment_weights
+
+
+def trained(make, steps=300, dtype=torch.float64):
+    """An optimizer in the middle of a run on gradients with a mean of 0.3 and a spread of 1."""
+    p = torch.zeros(2000, dtype=dtype, requires_grad=True)
+    optimizer = make([p])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        p.grad = 0.3 + torch.randn(2000, generator=generator, dtype=torch.float64).to(dtype)
+        optimizer.step()
+    return optimizer, optimizer.state[p]
+
+
+def continued(make, source):
+    p = torch.zeros(2000, dtype=torch.float64, requires_grad=True)
+    optimizer = make([p])
+    optimizer.load_state_dict(deepcopy(source.state_dict()))
+    return optimizer, optimizer.state[p]
+
+
+LEAN = functools.partial(FilterAdamW, second_moment="derived")
+
+
+def test_a_separate_second_moment_is_dropped_by_the_derived_form():
+    source, before = trained(FilterAdamW)
+    optimizer, state = continued(LEAN, source)
+    assert set(state) == {"step", "exp_avg", "exp_var"}
+    assert optimizer.param_groups[0]["second_moment"] == "derived"
+    assert torch.equal(state["exp_var"], before["exp_var"])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 300])
+def test_a_second_moment_is_made_from_the_others(steps):
+    """Its v^ is that of the derived form, and on average that of the separate one."""
+    source, before = trained(LEAN, steps)
+    optimizer, state = continued(FilterAdamW, source)
+    assert optimizer.param_groups[0]["second_moment"] == "separate"
+    weights = second_moment_weights(steps, 0.9, 0.999, "derived")
+    expected = second_moment(before["exp_avg"], before["exp_var"], weights)
+    v_hat = state["exp_avg_sq"] / one_minus_power(0.999, steps)
+    torch.testing.assert_close(v_hat, expected)
+    _, separate = trained(FilterAdamW, steps)
+    assert abs(state["exp_avg_sq"].mean() / separate["exp_avg_sq"].mean() - 1) < 0.02
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("steps", [1, 2, 300])
+def test_a_checkpoint_of_adam_continues_with_the_filter(make, steps):
+    """s is on average what the filter would have: m, v and the step are Adam's."""
+    source, before = trained(make, steps)
+    for ours in (FilterAdamW, LEAN):
+        optimizer, state = continued(ours, source)
+        assert torch.equal(state["exp_avg"], before["exp_avg"])
+        _, filtered = trained(ours, steps)
+        assert abs(state["exp_var"].mean() / filtered["exp_var"].mean() - 1) < 0.05
+        assert (state["exp_var"] >= 0).all()
+        group = optimizer.param_groups[0]
+        assert group["gain_scale"] == 2.0
+        assert group["second_moment"] == ("separate" if ours is FilterAdamW else "derived")
+        p = group["params"][0]
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        assert p.isfinite().all()
+    assert torch.equal(continued(FilterAdamW, source)[1]["exp_avg_sq"], before["exp_avg_sq"])
+
+
+def test_a_constant_gain_takes_m_and_v_of_adam_as_they_are():
+    source, before = trained(torch.optim.AdamW)
+    make = functools.partial(FilterAdamW, gain_power=0, gain_scale=0.05)
+    _, state = continued(make, source)
+    assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
+    assert torch.equal(state["exp_avg_sq"], before["exp_avg_sq"])
+
+
+def test_a_setting_changed_during_training_makes_the_moment_it_needs():
+    source, state = trained(LEAN)
+    group = source.param_groups[0]
+    group["second_moment"] = "separate"
+    p = group["params"][0]
+    before = p.detach().clone()
+    p.grad = torch.full_like(p, 0.3)
+    source.step()
+    assert "exp_avg_sq" in state
+    assert (p - before).abs().max() < 0.01  # a v of 0 would give steps of any size
+
+
+@pytest.mark.parametrize("state_dtype", [torch.int8, torch.bfloat16])
+def test_conversion_between_formats_of_the_state(state_dtype):
+    def run(make, source=None):
+        p = torch.zeros(32, 256, requires_grad=True)
+        optimizer = make([p])
+        if source is not None:
+            optimizer.load_state_dict(source.state_dict())
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(20):
+            p.grad = torch.randn(p.shape, generator=generator)
+            optimizer.step()
+        return optimizer, optimizer.state[p]
+
+    small = functools.partial(FilterAdam, second_moment="derived", state_dtype=state_dtype)
+    source, _ = run(small)
+    wide, state = run(FilterAdam, source)
+    assert state["exp_avg_sq"].dtype == torch.float32
+    _, state = run(small, wide)
+    kept = {"step", "exp_avg", "exp_var"}
+    scales = {"exp_avg_scale", "exp_var_scale"} if state_dtype == torch.int8 else set()
+    assert set(state) == kept | scales
+    assert state["exp_var"].dtype == (torch.uint8 if scales else state_dtype)

@@ -1,0 +1,502 @@
+"""step_in_backward: the bits of ordinary steps, one gradient at a time, and clear refusals."""
+
+import copy
+import gc
+import socket
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from reference import CASES, OPTIMIZERS
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
+from sgdf.kernels.plan import Plan
+from sgdf.optim import base
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+STEPS = 4
+WIDTH = 128  # rows of 128 and more have 8-bit state
+
+each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS)
+
+
+class Net(nn.Module):
+    """Two layers and a head; the second layer is used twice."""
+
+    def __init__(self, width: int = 6, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, width, dtype=dtype)
+        self.shared = nn.Linear(width, width, dtype=dtype)
+        self.head = nn.Linear(width, 1, dtype=dtype)
+        self.other_head = nn.Linear(width, 1, dtype=dtype)
+
+    def forward(self, x: Tensor, other: bool = False) -> Tensor:
+        x = self.shared(self.shared(self.first(x).tanh()).tanh()).tanh()
+        return self.other_head(x) if other else self.head(x)
+
+
+def new_net(**options: Any) -> Net:
+    torch.manual_seed(0)
+    return Net(**options)
+
+
+def loss_of(model: nn.Module, seed: int, **options: Any) -> Tensor:
+    inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+    outputs = model(inputs.to(next(model.parameters()).dtype), **options)
+    return (outputs.float() - 1).square().mean()
+
+
+class Twins:
+    """One model and its copy: the first updated by ordinary steps, the second in backward."""
+
+    def __init__(
+        self,
+        make: Callable[..., Optimizer],
+        model: nn.Module | None = None,
+        groups: Callable[[nn.Module], Any] = nn.Module.parameters,
+        **settings: Any,
+    ) -> None:
+        model = new_net() if model is None else model
+        self.models = [model, copy.deepcopy(model)]
+        self.optimizers = [make(groups(model), **settings) for model in self.models]
+        self.handle = step_in_backward(self.optimizers[1])
+
+    def train(self, *seeds: int, loss: Callable[..., Tensor] = loss_of, **options: Any) -> None:
+        for seed in seeds:
+            for model, optimizer in zip(self.models, self.optimizers, strict=True):
+                optimizer.zero_grad()
+                loss(model, seed, **options).backward()
+                optimizer.step()
+
+    def assert_equal(self) -> None:
+        """Bit by bit, in all that a step changes."""
+        ordinary, ours = (list(model.parameters()) for model in self.models)
+        for p, q in zip(ordinary, ours, strict=True):
+            assert torch.equal(p, q)
+            assert q.grad is None
+        states = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
+        assert states[0]
+        assert_close(states[1], states[0], rtol=0, atol=0)
+
+
+def frozen(model: nn.Module, name: str = "first") -> nn.Module:
+    getattr(model, name).requires_grad_(False)
+    return model
+
+
+# --- the bits of ordinary steps -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("make", "settings"), CASES)
+def test_it_equals_ordinary_steps(
+    make: Callable[..., Optimizer], settings: dict[str, Any], path: str
+) -> None:
+    twins = Twins(make, **settings, **PATHS[path])
+    assert twins.optimizers[1].implementation == path
+    twins.train(*range(STEPS))
+    assert not torch.equal(twins.models[0].first.weight, new_net().first.weight)
+    twins.assert_equal()
+
+
+RANDOM = {
+    "8-bit": (torch.float32, {"state_dtype": torch.int8, "rounding_seed": 3}),
+    "stochastic": (torch.bfloat16, {"stochastic_rounding": True}),
+    "both": (torch.bfloat16, {"state_dtype": torch.int8, "stochastic_rounding": True}),
+}
+
+
+@pytest.mark.parametrize("path", ["loop", "fused"])
+@pytest.mark.parametrize("case", RANDOM)
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, FilterAdamW])
+def test_it_draws_the_random_bits_of_ordinary_steps(
+    make: Callable[..., Optimizer], case: str, path: str
+) -> None:
+    dtype, settings = RANDOM[case]
+    # The frozen layer is first in its group: ordinary steps do not count it.
+    model = frozen(new_net(width=WIDTH, dtype=dtype))
+    twins = Twins(make, model, **settings, **PATHS[path])
+    twins.train(*range(STEPS))
+    twins.assert_equal()
+    if "state_dtype" in settings:
+        state = twins.optimizers[1].state[twins.models[1].shared.weight]
+        assert state["exp_avg"].dtype == torch.int8
+
+
+@each_optimizer
+def test_settings_of_groups_and_schedules_are_read_at_each_step(
+    make: Callable[..., Optimizer],
+) -> None:
+    def groups(model: Net) -> list[dict[str, Any]]:
+        heads = [*model.head.parameters(), *model.other_head.parameters()]
+        body = [*model.first.parameters(), *model.shared.parameters()]
+        return [{"params": body, "weight_decay": 0.1}, {"params": heads, "lr": 0.01}]
+
+    twins = Twins(make, groups=groups, lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(o, 1, gamma=0.5) for o in twins.optimizers]
+    for seed in range(STEPS):
+        twins.train(seed)
+        for scheduler in schedulers:
+            scheduler.step()
+    assert twins.optimizers[1].param_groups[1]["lr"] == 0.01 * 0.5**STEPS
+    twins.assert_equal()
+
+
+@each_optimizer
+def test_a_parameter_without_a_gradient_is_left_alone(make: Callable[..., Optimizer]) -> None:
+    twins = Twins(make, frozen(new_net(), "shared"))
+    twins.train(0)
+    assert twins.models[1].other_head.weight not in twins.optimizers[1].state
+    for other in (True, False, True):
+        twins.train(1, other=other)
+    twins.assert_equal()
+    if make is not Momentum:
+        steps = [
+            twins.optimizers[1].state[head.weight]["step"].item()
+            for head in (twins.models[1].head, twins.models[1].other_head)
+        ]
+        assert steps == [2, 2]
+
+
+@each_optimizer
+def test_parameters_may_be_unfrozen_and_added(make: Callable[..., Optimizer]) -> None:
+    twins = Twins(
+        make, frozen(new_net()), lambda m: [*m.first.parameters(), *m.shared.parameters()]
+    )
+    twins.train(0)
+    for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
+        model.first.requires_grad_()
+        optimizer.add_param_group({"params": [*model.head.parameters()], "lr": 0.3})
+    twins.train(1)  # updated by step(), which has no hook on them yet
+    for model in twins.models:
+        model.zero_grad()
+        loss_of(model, 2).backward()
+    assert all(p.grad is None for p in twins.models[1].parameters())  # now in backward
+    for optimizer in twins.optimizers:
+        optimizer.step()
+    twins.assert_equal()
+
+
+def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step() -> None:
+    model = frozen(new_net(width=WIDTH, dtype=torch.bfloat16), "head")
+    twins = Twins(SGDF, model, stochastic_rounding=True)
+    twins.train(0, other=True)
+    for model in twins.models:
+        model.head.requires_grad_()
+    twins.train(1)  # the head has no hook yet
+    twins.assert_equal()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_layers(reentrant: bool) -> None:
+    def loss(model: Net, seed: int) -> Tensor:
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        x = checkpoint(model.first, x, use_reentrant=reentrant)
+        x = checkpoint(lambda x: model.shared(model.shared(x).tanh()), x, use_reentrant=reentrant)
+        return model.head(x).square().mean()
+
+    twins = Twins(SGDF)
+    twins.train(*range(STEPS), loss=loss)
+    twins.assert_equal()
+
+
+@each_optimizer
+def test_checkpoints_are_interchangeable(make: Callable[..., Optimizer]) -> None:
+    settings = {} if make is Momentum else {"state_dtype": torch.int8}
+    twins = Twins(make, new_net(width=WIDTH), **settings)
+    twins.train(0, 1)
+    saved = [copy.deepcopy(optimizer.state_dict()) for optimizer in twins.optimizers]
+    twins.train(2)
+    twins.optimizers[0].load_state_dict(saved[1])
+    twins.optimizers[1].load_state_dict(saved[0])
+    twins.train(3, 4)
+    twins.assert_equal()
+
+
+# --- what is alive, and what a step costs ---------------------------------------------------------
+
+
+def test_one_gradient_is_alive_at_a_time() -> None:
+    model = nn.Sequential(*(nn.Linear(5, 5, bias=False) for _ in range(6)))
+    gradients: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    def count(p: Tensor) -> None:  # registered first, so it runs before the update
+        gradients.append(weakref.ref(p.grad))
+        alive.append(sum(gradient() is not None for gradient in gradients))
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(count)
+    optimizer = SGDF(model.parameters())
+    model(torch.ones(2, 5)).sum().backward()
+    assert alive == [1, 2, 3, 4, 5, 6]
+    optimizer.step()
+    optimizer.zero_grad()
+    alive.clear()
+    with step_in_backward(optimizer):
+        for _ in range(2):
+            model(torch.ones(2, 5)).sum().backward()
+            optimizer.step()
+    assert alive == [1] * 12
+
+
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, Momentum])
+def test_plans_of_triton_are_made_once_and_free_their_gradients(
+    make: Callable[..., Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the tables are made at the first step, and refreshed without a search after it."""
+    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
+    monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+    made = []
+    adapted = []
+    init, adapt = Plan.__init__, Plan.adapt_to
+    monkeypatch.setattr(Plan, "__init__", lambda s, *a: (made.append(s), init(s, *a))[1])
+    monkeypatch.setattr(Plan, "adapt_to", lambda s, c: (adapted.append(s), adapt(s, c))[1])
+    layers = [nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 1)]
+    twins = Twins(make, nn.Sequential(*layers), fused=True)
+    twins.train(0)
+    assert len(made) == 1 + 6  # of the ordinary group, and of each parameter
+    twins.train(1, 2)
+    assert len(made) == 7
+    assert not adapted
+    twins.assert_equal()
+    ours = twins.optimizers[1]._plans.groups
+    assert all(plan.columns[1] == [] for group in ours.values() for plan in group.plans)
+    twins.handle.remove()
+    assert not ours
+    twins.train(3)
+    for p, q in zip(*(model.parameters() for model in twins.models), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
+    monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+    model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 32))
+    twins = Twins(
+        SGDF, model.bfloat16(), fused=True, stochastic_rounding=True, state_dtype=torch.int8
+    )
+    twins.train(0, 1)
+    twins.assert_equal()
+
+
+# --- the handle -----------------------------------------------------------------------------------
+
+
+@each_optimizer
+def test_removing_the_handle_gives_ordinary_steps_back(make: Callable[..., Optimizer]) -> None:
+    twins = Twins(make)
+    twins.train(0, 1)
+    twins.handle.remove()
+    twins.handle.remove()
+    before = copy.deepcopy(twins.models[1].state_dict())
+    loss_of(twins.models[1], 2).backward()
+    assert twins.models[1].head.weight.grad is not None
+    assert_close(twins.models[1].state_dict(), before, rtol=0, atol=0)
+    twins.optimizers[1].zero_grad()
+    twins.train(2, 3)
+    twins.optimizers[1].zero_grad()
+    twins.assert_equal()
+    with step_in_backward(twins.optimizers[1]) as handle:
+        twins.train(4)
+        twins.assert_equal()
+        with pytest.raises(RuntimeError, match="already active"):
+            step_in_backward(twins.optimizers[1])
+    assert handle is not None
+    twins.optimizers[1].step(lambda: loss_of(twins.models[1], 2).backward())  # closures again
+
+
+def test_the_handle_may_be_thrown_away_and_keeps_nothing_alive() -> None:
+    model = new_net()
+    optimizer = SGDF(model.parameters())
+    step_in_backward(optimizer)
+    gc.collect()
+    loss_of(model, 0).backward()
+    assert model.head.weight.grad is None
+    watched = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert watched() is None
+    loss_of(model, 0).backward()  # nobody is there to update
+    assert model.head.weight.grad is not None
+
+
+def test_a_copy_of_the_optimizer_takes_ordinary_steps() -> None:
+    model = new_net()
+    optimizer = SGDF(model.parameters())
+    step_in_backward(optimizer)
+    model, optimizer = copy.deepcopy((model, optimizer))
+    loss_of(model, 0).backward()
+    assert model.head.weight.grad is not None
+    optimizer.step(lambda: None)
+    assert len(optimizer.state) == 6
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_it_refuses_gradient_accumulation() -> None:
+    twins = Twins(SGDF)
+    twins.train(0)
+    model, optimizer = twins.models[1], twins.optimizers[1]
+    loss_of(model, 1).backward()
+    after_one = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(RuntimeError, match=r"accumulation: .* call optimizer\.step\(\) once after"):
+        loss_of(model, 2).backward()
+    optimizer.step()  # nothing is left of the second backward
+    assert_close((model.state_dict(), optimizer.state_dict()), after_one, rtol=0, atol=0)
+    loss_of(model, 3).backward()
+
+
+def test_it_refuses_a_parameter_of_two_reentrant_checkpoints() -> None:
+    model = new_net()
+    step_in_backward(SGDF(model.parameters()))
+    x = torch.ones(2, 6, requires_grad=True)
+    for _ in range(2):
+        x = checkpoint(model.shared, x, use_reentrant=True)
+    with pytest.raises(RuntimeError, match="accumulation"):
+        x.sum().backward()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("unscale", [False, True])
+def test_it_refuses_a_grad_scaler(path: str, unscale: bool) -> None:
+    model = new_net()
+    optimizer = SGDF(model.parameters(), **PATHS[path])
+    handle = step_in_backward(optimizer)
+    scaler = GradScaler("cpu")
+    scaler.scale(loss_of(model, 0)).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="does not support GradScaler"):
+        scaler.step(optimizer)
+    assert not hasattr(optimizer, "grad_scale")
+    handle.remove()
+    assert optimizer._step_supports_amp_scaling == (path == "fused")
+
+
+def test_a_disabled_scaler_is_accepted() -> None:
+    twins = Twins(SGDF)
+    scaler = GradScaler("cpu", enabled=False)
+    for _ in range(2):
+        scaler.scale(loss_of(twins.models[1], 0)).backward()
+        scaler.step(twins.optimizers[1])
+        twins.optimizers[0].zero_grad()
+        loss_of(twins.models[0], 0).backward()
+        twins.optimizers[0].step()
+    twins.assert_equal()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+def test_it_refuses_what_it_cannot_do() -> None:
+    model = new_net()
+    with pytest.raises(TypeError, match=r"but got Adam; .*register_post_accumulate_grad_hook"):
+        step_in_backward(torch.optim.Adam(model.parameters()))
+    with pytest.raises(TypeError, match="but got WienerFilter"):
+        step_in_backward(WienerFilter(SGDF(model.parameters())))
+    with pytest.raises(RuntimeError, match="does not support `differentiable`"):
+        step_in_backward(SGDF(model.parameters(), differentiable=True))
+    optimizer = FilterAdamW(model.parameters())
+    wiener = WienerFilter(optimizer)
+    with pytest.raises(RuntimeError, match="does not support a WienerFilter"):
+        step_in_backward(optimizer)
+    wiener.detach()
+    step_in_backward(optimizer)
+    with pytest.raises(RuntimeError, match="does not support closures"):
+        optimizer.step(lambda: 0.0)
+    with pytest.raises(RuntimeError, match="does not support closures"):
+        optimizer.step(closure=lambda: 0.0)
+    with pytest.raises(RuntimeError, match=r"does not support backward\(create_graph=True\)"):
+        loss_of(model, 0).backward(create_graph=True)
+
+
+def test_sparse_gradients_are_refused_as_ever() -> None:
+    table = nn.Embedding(4, 3, sparse=True)
+    step_in_backward(SGDF(table.parameters()))
+    with pytest.raises(RuntimeError, match="SGDF does not support sparse gradients"):
+        table(torch.tensor([1])).sum().backward()
+
+
+@pytest.mark.parametrize("triton", [False, True])
+def test_torch_notices_a_value_that_backward_still_needs(
+    triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if triton:
+        monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
+        monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+    x = torch.ones(3, requires_grad=True)
+    w = torch.ones(3, requires_grad=True)
+    optimizer = SGDF([w], fused=True)
+    with step_in_backward(optimizer), pytest.raises(RuntimeError, match="inplace operation"):
+        ((x * w.detach()).cos() * w).sum().backward()
+
+
+@pytest.fixture
+def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_it_refuses_distributed_data_parallel() -> None:
+    alone, model, later = new_net(), new_net(), new_net()
+    parallel = DistributedDataParallel(model)
+    with pytest.raises(RuntimeError, match="does not support DistributedDataParallel"):
+        step_in_backward(SGDF(parallel.parameters()))
+    # A module that is none of its own is accepted, and one that is wrapped later is noticed.
+    step_in_backward(SGDF(alone.parameters()))
+    loss_of(alone, 0).backward()
+    optimizer = SGDF(later.parameters())
+    step_in_backward(optimizer)
+    wrapped = DistributedDataParallel(later, find_unused_parameters=True)
+    before = copy.deepcopy(later.state_dict())
+    with pytest.raises(RuntimeError, match="does not support DistributedDataParallel"):
+        loss_of(wrapped, 0).backward()
+    assert_close(later.state_dict(), before, rtol=0, atol=0)
+
+
+@each_optimizer
+@pytest.mark.usefixtures("process_group")
+def test_sharded_parameters_are_updated_in_backward(make: Callable[..., Optimizer]) -> None:
+    """`fully_shard` calls the hooks itself, once the gradients are reduced."""
+    models = [new_net(), new_net()]
+    mesh = init_device_mesh("cpu", (1,))
+    for module in (models[1].first, models[1].shared, models[1]):
+        fully_shard(module, mesh=mesh)
+    optimizers = [make(model.parameters()) for model in models]
+    step_in_backward(optimizers[1])
+    for seed in range(STEPS):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(model, seed).backward()
+            assert (model.first.weight.grad is None) == (model is models[1])
+            optimizer.step()
+    for p, q in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(p, q.to_local())
+
+
+def test_a_compiled_model_equals_ordinary_steps() -> None:
+    def loss(model: Net, seed: int) -> Tensor:
+        return loss_of(compiled[model], seed)
+
+    twins = Twins(SGDF)
+    # Without a compiler, but with the one node for backward that compiled models have.
+    compiled = {model: torch.compile(model, backend="aot_eager") for model in twins.models}
+    twins.train(0, 1, loss=loss)
+    twins.assert_equal()
