@@ -153,7 +153,8 @@ def _assert_root_agrees(before, stored, i, options):
     stored = as_real(stored)
     bits = None
     if options.get("stochastic_rounding") and stored.dtype == torch.bfloat16:
-        random = RandomBits(options.get("rounding_seed", 0), i, after.item())
+        in_blocks = isinstance(moments[0], Quantized)
+        random = RandomBits(options.get("rounding_seed", 0), i, after.item(), in_blocks)
         bits = random.bits(FOR_PARAMETER, stored)
     assert_between(stored, wide.double(), tolerance, lambda x: rounded(x, stored.dtype, bits))
 
@@ -202,7 +203,7 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)
     terms = terms_of_a_step(p, g, step, moments, options)
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
-    random = RandomBits(seed, index, step)
+    random = RandomBits(seed, index, step, isinstance(moments[0], Quantized))
     drawn = columns_of(
         range(len(moments)), FilterSettings.of(options), denominator_of(options, len(moments))
     )

@@ -67,7 +67,7 @@ def test_zeros_stay_zeros_and_rounding_has_no_bias():
     x = torch.linspace(-1, 1, 256).reshape(1, 256)
     mean, n = torch.zeros(1, 256), 4000
     for step in range(n):
-        bits = random_bits(step_key(tensor_seed(0, 0), step), FOR_TREND, x).reshape(1, 256)
+        bits = random_bits(step_key(tensor_seed(0, 0), step), FOR_TREND, torch.arange(256))[None]
         quantize_(moment, x, bits)
         mean += dequantize(moment) / n
     # A level is an eighth of a power of two: its noise over the root of n, with four sigmas.

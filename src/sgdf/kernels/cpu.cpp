@@ -28,7 +28,7 @@ enum Gain { K, ROOT_OF_K, POWER_OF_K, CONSTANT };
 
 // rounding.py
 constexpr std::uint32_t GOLDEN = 0x9E3779B9u;
-constexpr std::uint32_t FOR_PARAMETER = 0x85EBCA6Bu;
+constexpr std::uint32_t FOR_PARAMETER = 0x85EBCA6Bu, FOR_ODD = 0x9E3779B1u;
 constexpr std::uint32_t FOR_MOMENT[3] = {1, 0xC2B2AE35u, 0x27D4EB2Fu}; // m, s, v
 
 struct Row { // as cpu.py packs it
@@ -93,13 +93,17 @@ inline std::uint16_t to_float16(float x) {
 
 // --- random bits and 8-bit moments -----------------------------------------------------------
 
+// `start` is even. One draw serves two neighbours; `out` has room for an even number.
 void random_bits(std::uint32_t *out, std::int64_t start, int n, std::uint32_t key,
                  std::uint32_t purpose) {
-    const std::uint32_t first = std::uint32_t(start) * GOLDEN, last = 0x846CA68Bu * purpose;
-    for (int i = 0; i < n; i++) {
+    const std::uint32_t first = std::uint32_t(start / 2) * GOLDEN;
+    const std::uint32_t even = 0x846CA68Bu * purpose, odd = even * FOR_ODD;
+    for (int i = 0; i < (n + 1) / 2; i++) {
         std::uint32_t x = (first + std::uint32_t(i) * GOLDEN) ^ key;
         x = (x ^ x >> 16) * 0x7FEB352Du;
-        out[i] = (x ^ x >> 15) * last;
+        x ^= x >> 15;
+        out[2 * i] = x * even;
+        out[2 * i + 1] = x * odd;
     }
 }
 
@@ -369,14 +373,15 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
             filter_step(scalars, tile.n, p, g, x[0], x[1], x[2]);
 
         std::uint32_t random[TILE];
+        const std::int64_t at = tile.index * size; // quantized.padded_index of its first element
         for (int j = 0; j < 3; j++) {
             if (row.length && x[j])
-                random_bits(random, tile.start, tile.n, key, FOR_MOMENT[j]);
+                random_bits(random, at, tile.n, key, FOR_MOMENT[j]);
             if (x[j])
                 store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j], random);
         }
         if (o.stochastic && row.dtype(0) == BF16) {
-            random_bits(random, tile.start, tile.n, key, FOR_PARAMETER);
+            random_bits(random, at, tile.n, key, FOR_PARAMETER);
             auto *stored = reinterpret_cast<std::uint16_t *>(row.p) + tile.start;
             for (int i = 0; i < tile.n; i++)
                 stored[i] = to_bfloat16(float(p[i]), random[i]);

@@ -31,7 +31,7 @@ from sgdf.kernels.arithmetic import (
     step_value,
     variance_bound,
 )
-from sgdf.kernels.quantized import Quantized, dequantize, quantize_
+from sgdf.kernels.quantized import Quantized, dequantize, padded_index, quantize_
 from sgdf.kernels.rounding import (
     FOR_PARAMETER,
     FOR_SECOND_MOMENT,
@@ -67,8 +67,8 @@ def filter_loop(
         dtype, rate = compute_dtype(p), lr_beside(lr, p)
         steps[i].add_(1)
         t, xp = step_value(steps[i], capturable or differentiable, dtype)
-        random = RandomBits(rounding_seed, i, t)
         stored = [column and column[i] for column in columns]
+        random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
 
         weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
         update, new = _update(g, stored, t, xp, settings, denominator)
@@ -96,7 +96,8 @@ def estimate_loop(
         t, xp = step_value(steps[i], not steps[i].is_cpu, dtype)
         stored = [column and column[i] for column in columns]
         g_hat, new = _update(g.to(dtype), stored, t, xp, settings, None)
-        _store_moments(stored, new, RandomBits(rounding_seed, i, t))
+        random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
+        _store_moments(stored, new, random)
         g.copy_(g_hat)
 
 
@@ -142,12 +143,16 @@ class RandomBits:
     seed: int
     index: int
     step: Scalar
+    in_blocks: bool = False  # whether any state of the tensor is in 8 bits
 
     def bits(self, purpose: int, like: Tensor) -> Tensor:
         """32 bits per element, laid out like `like`."""
         key = step_key(tensor_seed(self.seed, self.index), self.step)
         out = torch.empty_like(like, dtype=torch.int64)
-        in_memory_order(out).copy_(random_bits(key, purpose, like))
+        index = torch.arange(like.numel(), device=like.device)
+        if self.in_blocks and like.numel():
+            index = padded_index(index, like)
+        in_memory_order(out).copy_(random_bits(key, purpose, index))
         return out
 
 

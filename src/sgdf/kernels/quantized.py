@@ -67,6 +67,12 @@ def blocks_per_row(p: Tensor) -> int:
     return -(-(p.numel() // p.shape[0]) // BLOCK) if p.numel() else 0
 
 
+def padded_index(index: Tensor, t: Tensor) -> Tensor:
+    """Where the elements would be if every row were a whole number of blocks: BLOCK per block."""
+    length = t.stride(0)
+    return index // length * (blocks_per_row(t) * BLOCK) + index % length
+
+
 def flat_rows(t: Tensor) -> Tensor:
     """(rows, elements per row) in memory order, without a copy."""
     return t.as_strided((t.shape[0], t.stride(0)), (t.stride(0), 1))

@@ -1,8 +1,9 @@
 """Random bits for stochastic rounding, and rounding to bfloat16 with them.
 
-The bits are a hash of (seed, tensor, step, element), not a stream: all kernels draw the same bits,
-a resumed run draws those it would have drawn, and a captured CUDA graph draws new ones at each
-replay because the step is on the device. This is the torch version; C++ and Triton repeat it.
+The bits are a hash of (seed, tensor, step, element, purpose), not a stream: all kernels draw the
+same bits, a resumed run draws those it would have drawn, and a captured CUDA graph draws new ones
+at each replay because the step is on the device. This is the torch version; C++ and Triton repeat
+it.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 #: What the bits are for: odd factors, so that each use of an element has bits of its own.
 FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT = 1, 0xC2B2AE35, 0x27D4EB2F
 FOR_PARAMETER = 0x85EBCA6B
+FOR_ODD = 0x9E3779B1  #: a further factor, for elements of odd index
 _32_BITS = 0xFFFFFFFF
 
 
@@ -42,15 +44,17 @@ def step_key(seed: int, step: float | Tensor) -> Any:
     return mix(seed ^ step)
 
 
-def random_bits(key: Any, purpose: int, like: Tensor) -> Tensor:
-    """32 random bits for each element of `like`, in memory order, as int64; use the high ones.
+def random_bits(key: Any, purpose: int, index: Tensor) -> Tensor:
+    """32 random bits for the elements of these indices, as int64; use the high ones.
 
     A product's high bits depend on all bits of its factors, so the last step of `mix`, which is
-    for the low ones, is left out: one draw serves all purposes, and costs a factor for each.
+    for the low ones, is left out: one draw serves two neighbours and all purposes, and costs a
+    factor for each.
     """
-    index = torch.arange(like.numel(), device=like.device)
-    drawn = _half_mixed(((index * GOLDEN) & _32_BITS) ^ key)
-    return (drawn * (MULTIPLIERS[1] * purpose & _32_BITS)) & _32_BITS
+    drawn = _half_mixed((((index >> 1) * GOLDEN) & _32_BITS) ^ key)
+    even = MULTIPLIERS[1] * purpose & _32_BITS
+    factor = torch.where(index % 2 == 0, even, even * FOR_ODD & _32_BITS)
+    return (drawn * factor) & _32_BITS
 
 
 def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ SEPARATE: tl.constexpr = tl.constexpr(1)
 DERIVED: tl.constexpr = tl.constexpr(2)
 
 FOR_PARAMETER: tl.constexpr = tl.constexpr(0x85EBCA6B)  # rounding.py
+FOR_ODD: tl.constexpr = tl.constexpr(0x9E3779B1)
 FOR_TREND: tl.constexpr = tl.constexpr(1)
 FOR_VARIANCE: tl.constexpr = tl.constexpr(0xC2B2AE35)
 FOR_SECOND_MOMENT: tl.constexpr = tl.constexpr(0x27D4EB2F)
@@ -53,17 +54,22 @@ def mix(x):
 
 
 @triton.jit
-def draw(index, key):
-    """What `carry` makes the random bits of an element from, for every purpose."""
+def draw(first, COUNT: tl.constexpr, key):
+    """For every two of COUNT elements, what `carry` makes their random bits from."""
+    pair = (tl.arange(0, COUNT // 2) + first // 2).to(tl.uint32)
     golden = tl.full((), 0x9E3779B9, tl.uint32)
-    return half_mixed((index.to(tl.uint32) * golden) ^ key)
+    return half_mixed((pair * golden) ^ key)
 
 
 @triton.jit
 def carry(drawn, PURPOSE: tl.constexpr, BITS: tl.constexpr):
-    """BITS random bits, to be added to those that do not fit."""
-    factor: tl.constexpr = (0x846CA68B * PURPOSE) & 0xFFFFFFFF
-    return (drawn * tl.full((), factor, tl.uint32)) >> (32 - BITS)
+    """BITS random bits for every element, to be added to those that do not fit."""
+    even: tl.constexpr = (0x846CA68B * PURPOSE) & 0xFFFFFFFF
+    odd: tl.constexpr = (even * FOR_ODD) & 0xFFFFFFFF
+    return tl.interleave(
+        (drawn * tl.full((), even, tl.uint32)) >> (32 - BITS),
+        (drawn * tl.full((), odd, tl.uint32)) >> (32 - BITS),
+    )
 
 
 # --- quotients and roots: as exact as Triton's, or the GPU's own approximations to 22 bits without
@@ -140,8 +146,8 @@ def store_param(pointer, value, drawn, mask, STOCHASTIC: tl.constexpr, MASKED: t
     if STOCHASTIC:
         finite = tl.abs(value) < float("inf")
         added = tl.where(finite, carry(drawn, FOR_PARAMETER, 16), 0)
-        raised = (value.to(tl.uint32, bitcast=True) + added) & 0xFFFF0000
-        value = raised.to(tl.float32, bitcast=True)
+        raised = (value.to(tl.uint32, bitcast=True) + added) >> 16
+        value = raised.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     write(pointer, value, mask, MASKED)
 
 
@@ -282,7 +288,7 @@ def filter_piece(
     m_at,
     s_at,
     v_at,
-    index,
+    start,
     mask,
     inverse_trend,
     fluctuation,
@@ -311,6 +317,7 @@ def filter_piece(
     SCALED: tl.constexpr,
     STOCHASTIC: tl.constexpr,
     MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
     g, m = read(g_at, mask, MASKED), read(m_at, mask, MASKED)
@@ -334,7 +341,7 @@ def filter_piece(
     if ESTIMATE:
         write(g_at, update, mask, MASKED)
     else:
-        drawn = draw(index, key) if STOCHASTIC else key
+        drawn = draw(start, BLOCK, key) if STOCHASTIC else key
         store_param(p_at, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
 
 
@@ -422,17 +429,17 @@ def filter_kernel(
     # Without a mask the accesses are 16 bytes wide; only the last block of a tensor needs one.
     if start + BLOCK <= numel:
         filter_piece(
-            p_at, g_at, m_at, s_at, v_at, index, None, inverse_trend, fluctuation, inverse_second,
+            p_at, g_at, m_at, s_at, v_at, start, None, inverse_trend, fluctuation, inverse_second,
             of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2,
             largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED,
-            MAXIMIZE, SCALED, STOCHASTIC, False,
+            MAXIMIZE, SCALED, STOCHASTIC, False, BLOCK,
         )  # fmt: skip
     else:
         filter_piece(
-            p_at, g_at, m_at, s_at, v_at, index, index < numel, inverse_trend, fluctuation,
+            p_at, g_at, m_at, s_at, v_at, start, index < numel, inverse_trend, fluctuation,
             inverse_second, of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1,
             rest2, largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY,
-            DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, True,
+            DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, True, BLOCK,
         )  # fmt: skip
 
 
@@ -460,16 +467,15 @@ def quantized(x, block_scale, drawn, PURPOSE: tl.constexpr, SIGNED: tl.constexpr
 
 
 @triton.jit
-def fraction(code, SIGNED: tl.constexpr):
-    """What a code stands for, as a part of its block's largest."""
+def dequantized(code, scale, SIGNED: tl.constexpr):
     floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
     zero: tl.constexpr = 896 if SIGNED else 768
     code = code.to(tl.int32)
     magnitude = tl.abs(code) if SIGNED else code
-    t = ((magnitude + zero) << 20).to(tl.float32, bitcast=True) - floor
+    x = ((magnitude + zero) << 20).to(tl.float32, bitcast=True) * scale - floor * scale
     if SIGNED:
-        t = (t.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
-    return t
+        x = (x.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
+    return x
 
 
 @triton.jit
@@ -565,11 +571,10 @@ def filter_kernel_8bit(
             column = (block % per_row) * QUANTUM
             start = (block // per_row) * row_length + column
             mask = offset < row_length - column
-        index = start.to(tl.uint32) + offset.to(tl.uint32)
         MASKED: tl.constexpr = not WHOLE_ROWS
         g = read(g_at + start + offset, mask, MASKED)
         m_codes = read_codes(m_at + start + offset, mask, MASKED)
-        m = fraction(m_codes, True) * tl.load(m_scale_at + block)
+        m = dequantized(m_codes, tl.load(m_scale_at + block), True)
         p, s, v = g, g, g
         if not ESTIMATE:
             p = read(p_at + start + offset, mask, MASKED)
@@ -578,16 +583,16 @@ def filter_kernel_8bit(
             )
         if KEEPS_S:
             s_codes = read_codes(s_at + start + offset, mask, MASKED)
-            s = fraction(s_codes, False) * (beta2 * tl.load(s_scale_at + block))
+            s = dequantized(s_codes, beta2 * tl.load(s_scale_at + block), False)
         if SECOND == SEPARATE:
             v_codes = read_codes(v_at + start + offset, mask, MASKED)
-            v = fraction(v_codes, False) * (beta2 * tl.load(v_scale_at + block))
+            v = dequantized(v_codes, beta2 * tl.load(v_scale_at + block), False)
         update, m, s, v = updated(
             g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
             rest1, rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
         )  # fmt: skip
 
-        drawn = draw(index, key)
+        drawn = draw(block * QUANTUM, QUANTUM, key)
         block_scale = largest_of(tl.abs(m))
         tl.store(m_scale_at + block, block_scale)
         codes = quantized(m, block_scale, drawn, FOR_TREND, True).to(tl.int8, bitcast=True)
