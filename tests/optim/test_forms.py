@@ -90,19 +90,6 @@ def test_a_checkpoint_resumes_exactly(optimizer_class, settings, path, state_dty
             assert value.dtype == loaded.state[q][key].dtype
 
 
-def test_a_checkpoint_says_which_form_it_is_of():
-    """As torch does: the settings of a checkpoint override those of the optimizer."""
-    p, q = large(), large()
-    derived = FilterAdamW([p], second_moment="derived", gain_scale=1.0)
-    advance(derived, 2)
-    other = FilterAdamW([q])
-    other.load_state_dict(saved(derived.state_dict()))
-    assert other.moments_of(other.param_groups[0]) == ("exp_avg", "exp_var")
-    advance(derived, 2, first=2)
-    advance(other, 2)
-    assert set(other.state[q]) == {"step", "exp_avg", "exp_var"}
-
-
 def test_a_checkpoint_of_an_older_version_is_of_the_papers_form():
     p, q = large(), large()
     optimizer = FilterAdam([p])
