@@ -154,7 +154,7 @@ def test_a_constant_gain_can_become_the_filters_and_back():
 
 
 @pytest.mark.parametrize("gain_power", [1.0, 0.5, 0.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_the_fused_filter_equals_the_others_in_place(dtype, gain_power):
     """Fused, loop and foreach within rounding; the gradient's memory is the one that is written."""
     settings = {"gain_power": gain_power, "gain_scale": 1.0}
@@ -272,10 +272,11 @@ def test_a_gradient_laid_out_otherwise_than_its_parameter(fused):
     for layout in (torch.channels_last, torch.contiguous_format):
         generator = torch.Generator().manual_seed(0)
         p = torch.randn(shape, generator=generator).to(memory_format=torch.channels_last)
-        p = p.requires_grad_()
-        optimizer = torch.optim.SGD([p], lr=0.1)
+        p, first = p.requires_grad_(), torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([first, p], lr=0.1)
         wiener = WienerFilter(optimizer, **settings)
         for _ in range(3):
+            first.grad = torch.ones(3)
             g = torch.randn(shape, generator=generator)
             p.grad = g.to(memory_format=layout)
             before = p.grad
