@@ -22,7 +22,13 @@ from sgdf.filter import (
 from sgdf.kernels.arithmetic import as_real, columns_of, compute_dtype, positive_eps
 from sgdf.kernels.loop import RandomBits, filter_loop
 from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
-from sgdf.kernels.rounding import FOR_MOMENTS, FOR_PARAMETER, FOR_SECOND_MOMENT, round_to_bfloat16
+from sgdf.kernels.rounding import (
+    FOR_PARAMETER,
+    FOR_SECOND_MOMENT,
+    FOR_TREND,
+    FOR_VARIANCE,
+    round_to_bfloat16,
+)
 from sgdf.optim.state import moment_in
 
 #: Between cpu.cpp and the loop, for parameters that a root or a power enters. To first order: a
@@ -200,13 +206,13 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     drawn = columns_of(
         range(len(moments)), FilterSettings.of(options), denominator_of(options, len(moments))
     )
-    all_purposes = [(FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0)]
+    all_purposes = [FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT]
     purposes = [use for use, kept in zip(all_purposes, drawn, strict=True) if kept is not None]
-    for moment, value, size, (purpose, shift) in zip(
+    for moment, value, size, purpose in zip(
         after[3:], values[1:], terms.moments, purposes, strict=True
     ):
         if isinstance(moment, Quantized):
-            bits = random.bits(purpose, moment.codes) >> shift
+            bits = random.bits(purpose, moment.codes)
             assert_codes_between(moment, value, unit * size, bits)
         else:
             assert_between(moment, value, unit * size, lambda x: x.float())
@@ -253,7 +259,7 @@ def code(x, side, moment, bits):
     floor = FLOOR[moment.codes.dtype]
     t = (x.abs() / moment.scale.double()[..., None] + floor).float().view(torch.int32)
     t = torch.where(x < 0, t - 4 * side, t + 4 * side)
-    carry = (bits & ((1 << DROPPED) - 1)).int()
+    carry = (bits >> (32 - DROPPED)).int()
     zero = torch.tensor(floor).view(torch.int32) >> DROPPED
     code = ((t + carry) >> DROPPED) - zero.to(t.device)
     return torch.where(x < 0, -code, code)

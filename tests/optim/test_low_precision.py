@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
 from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
-from sgdf.kernels.rounding import random_bits, round_to_bfloat16, step_key, tensor_seed
+from sgdf.kernels.rounding import (
+    FOR_TREND,
+    random_bits,
+    round_to_bfloat16,
+    step_key,
+    tensor_seed,
+)
 
 PATHS = [{"foreach": False}, {"fused": True}]
 NOISY = [(cls, {}, path) for cls in (SGDF, FilterAdam) for path in PATHS]
@@ -61,7 +67,7 @@ def test_zeros_stay_zeros_and_rounding_has_no_bias():
     x = torch.linspace(-1, 1, 256).reshape(1, 256)
     mean, n = torch.zeros(1, 256), 4000
     for step in range(n):
-        bits = random_bits(step_key(tensor_seed(0, 0), step), 0, x).reshape(1, 256)
+        bits = random_bits(step_key(tensor_seed(0, 0), step), FOR_TREND, x).reshape(1, 256)
         quantize_(moment, x, bits)
         mean += dequantize(moment) / n
     # A level is an eighth of a power of two: its noise over the root of n, with four sigmas.
@@ -321,6 +327,6 @@ def test_both_paths_draw_the_same_bits():
 
 def test_rounding_keeps_what_is_not_finite_and_what_needs_none():
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0, -0.0, 3e38])
-    bits = torch.full((6,), 0xFFFF)
+    bits = torch.full((6,), 0xFFFF0000)
     rounded = round_to_bfloat16(x, bits)
     torch.testing.assert_close(rounded[:5], x[:5].bfloat16(), equal_nan=True, rtol=0, atol=0)

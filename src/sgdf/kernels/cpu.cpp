@@ -28,8 +28,8 @@ enum Gain { K, ROOT_OF_K, POWER_OF_K, CONSTANT };
 
 // rounding.py
 constexpr std::uint32_t GOLDEN = 0x9E3779B9u;
-constexpr std::uint32_t FOR_PARAMETER = 0, FOR_MOMENTS = 0x85EBCA6Bu,
-                        FOR_SECOND_MOMENT = 0xC2B2AE35u;
+constexpr std::uint32_t FOR_PARAMETER = 0x85EBCA6Bu;
+constexpr std::uint32_t FOR_MOMENT[3] = {1, 0xC2B2AE35u, 0x27D4EB2Fu}; // m, s, v
 
 struct Row { // as cpu.py packs it
     std::uint64_t p, g, moment[3], scale[3]; // m, s, v; 0 for one that is not kept
@@ -70,7 +70,7 @@ inline std::uint16_t to_bfloat16(float x) {
 inline std::uint16_t to_bfloat16(float x, std::uint32_t random) {
     std::uint32_t b = bits<std::uint32_t>(x);
     bool finite = (b & 0x7F800000u) != 0x7F800000u;
-    return finite ? std::uint16_t((b + (random & 0xFFFF)) >> 16) : to_bfloat16(x);
+    return finite ? std::uint16_t((b + (random >> 16)) >> 16) : to_bfloat16(x);
 }
 
 // Half precision by integer arithmetic, as in Maratyszcza's FP16: it vectorises on every
@@ -93,13 +93,13 @@ inline std::uint16_t to_float16(float x) {
 
 // --- random bits and 8-bit moments -----------------------------------------------------------
 
-void random_bits(std::uint32_t *out, std::int64_t start, int n, std::uint32_t key) {
-    std::uint32_t first = std::uint32_t(start) * GOLDEN;
+void random_bits(std::uint32_t *out, std::int64_t start, int n, std::uint32_t key,
+                 std::uint32_t purpose) {
+    const std::uint32_t first = std::uint32_t(start) * GOLDEN, last = 0x846CA68Bu * purpose;
     for (int i = 0; i < n; i++) {
         std::uint32_t x = (first + std::uint32_t(i) * GOLDEN) ^ key;
         x = (x ^ x >> 16) * 0x7FEB352Du;
-        x = (x ^ x >> 15) * 0x846CA68Bu;
-        out[i] = x ^ x >> 16;
+        out[i] = (x ^ x >> 15) * last;
     }
 }
 
@@ -124,7 +124,7 @@ void dequantize(const Code *__restrict codes, float scale, int n, T *__restrict 
 }
 
 template <class T, class Code>
-void quantize(const T *__restrict x, int n, const std::uint32_t *__restrict random, int shift,
+void quantize(const T *__restrict x, int n, const std::uint32_t *__restrict random,
               Code *__restrict codes, float *scale) {
     using F = Format<Code>;
     std::uint32_t most = 0; // without its sign a float is ordered as an integer, NaN above all
@@ -135,7 +135,7 @@ void quantize(const T *__restrict x, int n, const std::uint32_t *__restrict rand
     *scale = largest;
     for (int i = 0; i < n; i++) {
         float t = std::fabs(float(x[i])) * inverse + F::FLOOR;
-        std::uint32_t carry = random[i] >> shift & ((1u << DROPPED) - 1);
+        std::uint32_t carry = random[i] >> (32 - DROPPED);
         std::int32_t c = std::int32_t(bits<std::uint32_t>(t) + carry) >> DROPPED;
         codes[i] = Code(x[i] < 0 ? F::ZERO - c : c - F::ZERO);
     }
@@ -146,8 +146,6 @@ void quantize(const T *__restrict x, int n, const std::uint32_t *__restrict rand
 template <class T> struct Tile {
     std::int64_t index, start;
     int n;
-    // Of the moments: low 20 bits for m, high ones for s; then of the second moment.
-    alignas(64) std::uint32_t random[2][BLOCK];
 };
 
 // The tile in T: in place if it is stored in T, else in the buffer.
@@ -191,7 +189,7 @@ T *load(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T> &
 
 template <class T>
 void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T> &tile,
-           const T *computed, const std::uint32_t *random, int shift) {
+           const T *computed, const std::uint32_t *random) {
     auto convert = [&](auto *stored, auto value) {
         auto *__restrict to = stored + tile.start;
         const T *__restrict from = computed;
@@ -216,12 +214,12 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
                 [](T x) { return to_float16(float(x)); });
         break;
     case I8:
-        quantize(computed, tile.n, random, shift,
+        quantize(computed, tile.n, random,
                  reinterpret_cast<std::int8_t *>(address) + tile.start,
                  reinterpret_cast<float *>(scale) + tile.index);
         break;
     case U8:
-        quantize(computed, tile.n, random, shift,
+        quantize(computed, tile.n, random,
                  reinterpret_cast<std::uint8_t *>(address) + tile.start,
                  reinterpret_cast<float *>(scale) + tile.index);
     }
@@ -370,23 +368,20 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
         else
             filter_step(scalars, tile.n, p, g, x[0], x[1], x[2]);
 
-        if (row.length) {
-            random_bits(tile.random[0], tile.start, tile.n, key ^ FOR_MOMENTS);
-            if (x[2])
-                random_bits(tile.random[1], tile.start, tile.n, key ^ FOR_SECOND_MOMENT);
-        }
-        for (int j = 0; j < 3; j++)
+        std::uint32_t random[TILE];
+        for (int j = 0; j < 3; j++) {
+            if (row.length && x[j])
+                random_bits(random, tile.start, tile.n, key, FOR_MOMENT[j]);
             if (x[j])
-                store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j],
-                      tile.random[j == 2], j == 1 ? 12 : 0);
+                store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j], random);
+        }
         if (o.stochastic && row.dtype(0) == BF16) {
-            std::uint32_t random[TILE];
-            random_bits(random, tile.start, tile.n, key ^ FOR_PARAMETER);
+            random_bits(random, tile.start, tile.n, key, FOR_PARAMETER);
             auto *stored = reinterpret_cast<std::uint16_t *>(row.p) + tile.start;
             for (int i = 0; i < tile.n; i++)
                 stored[i] = to_bfloat16(float(p[i]), random[i]);
         } else {
-            store(row.dtype(0), row.p, 0, tile, p, nullptr, 0);
+            store(row.dtype(0), row.p, 0, tile, p, nullptr);
         }
     }
 }

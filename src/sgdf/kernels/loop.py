@@ -33,9 +33,10 @@ from sgdf.kernels.arithmetic import (
 )
 from sgdf.kernels.quantized import Quantized, dequantize, quantize_
 from sgdf.kernels.rounding import (
-    FOR_MOMENTS,
     FOR_PARAMETER,
     FOR_SECOND_MOMENT,
+    FOR_TREND,
+    FOR_VARIANCE,
     random_bits,
     round_to_bfloat16,
     step_key,
@@ -158,15 +159,15 @@ def in_memory_order(t: Tensor) -> Tensor:
 def _store_moments(
     stored: Sequence[Moment | None], new: Sequence[Tensor | None], random: RandomBits
 ) -> None:
-    drawn = ((FOR_MOMENTS, 0), (FOR_MOMENTS, 12), (FOR_SECOND_MOMENT, 0))
-    for moment, value, (purpose, shift) in zip(stored, new, drawn, strict=True):
+    purposes = (FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT)
+    for moment, value, purpose in zip(stored, new, purposes, strict=True):
         if moment is not None and value is not None:
-            _store(moment, value, random, purpose, shift)
+            _store(moment, value, random, purpose)
 
 
-def _store(moment: Moment, value: Tensor, random: RandomBits, purpose: int, shift: int = 0) -> None:
+def _store(moment: Moment, value: Tensor, random: RandomBits, purpose: int) -> None:
     if isinstance(moment, Quantized):
-        quantize_(moment, value, random.bits(purpose, moment.codes) >> shift)
+        quantize_(moment, value, random.bits(purpose, moment.codes))
     else:
         as_real(moment).copy_(value)
 

@@ -86,7 +86,7 @@ def dequantize(moment: Quantized) -> Tensor:
 
 
 def quantize_(moment: Quantized, x: Tensor, bits: Tensor | None = None) -> None:
-    """Store x, rounded by the low 20 of the random `bits` of each element; None: to nearest."""
+    """Store x, rounded by the high 20 of the 32 random `bits` of each element; None: to nearest."""
     codes, scale = moment
     if not codes.numel():
         return
@@ -100,7 +100,7 @@ def quantize_(moment: Quantized, x: Tensor, bits: Tensor | None = None) -> None:
     t = values.abs() * (1 / largest.clamp(min=tiny))[..., None] + floor
     carry: int | Tensor = 1 << (DROPPED - 1)
     if bits is not None:
-        carry = _blocks(flat_rows(bits) & ((1 << DROPPED) - 1)).int()
+        carry = _blocks(flat_rows(bits) >> (32 - DROPPED)).int()
     c = ((t.view(torch.int32) + carry) >> DROPPED) - _code_of(floor)
     c = torch.where(values < 0, -c, c)
     flat_rows(codes).copy_(c.flatten(1)[:, : codes.stride(0)])

@@ -21,28 +21,71 @@ SEED: tl.constexpr = tl.constexpr(11)
 TABLE_ROWS = 12
 
 # What a gain and a second moment are made from: cuda.GAIN and cuda.SECOND.
+K: tl.constexpr = tl.constexpr(0)
 ROOT_OF_K: tl.constexpr = tl.constexpr(1)
 POWER_OF_K: tl.constexpr = tl.constexpr(2)
 CONSTANT: tl.constexpr = tl.constexpr(3)
 SEPARATE: tl.constexpr = tl.constexpr(1)
 DERIVED: tl.constexpr = tl.constexpr(2)
 
+FOR_PARAMETER: tl.constexpr = tl.constexpr(0x85EBCA6B)  # rounding.py
+FOR_TREND: tl.constexpr = tl.constexpr(1)
+FOR_VARIANCE: tl.constexpr = tl.constexpr(0xC2B2AE35)
+FOR_SECOND_MOMENT: tl.constexpr = tl.constexpr(0x27D4EB2F)
+INTERPRETED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
 QUANTUM: tl.constexpr = tl.constexpr(256)  # elements per 8-bit block, as in quantized.py
+
+
+# --- random bits: rounding.py -------------------------------------------------------------------
+
+
+@triton.jit
+def half_mixed(x):
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D
+    return x ^ (x >> 15)
 
 
 @triton.jit
 def mix(x):
-    x = x ^ (x >> 16)
-    x = x * 0x7FEB352D
-    x = x ^ (x >> 15)
-    x = x * 0x846CA68B
+    x = half_mixed(x) * 0x846CA68B
     return x ^ (x >> 16)
 
 
 @triton.jit
-def random_bits(index, key, purpose: tl.constexpr):
+def draw(index, key):
+    """What `carry` makes the random bits of an element from, for every purpose."""
     golden = tl.full((), 0x9E3779B9, tl.uint32)
-    return mix((index.to(tl.uint32) * golden) ^ (key ^ purpose))
+    return half_mixed((index.to(tl.uint32) * golden) ^ key)
+
+
+@triton.jit
+def carry(drawn, PURPOSE: tl.constexpr, BITS: tl.constexpr):
+    """BITS random bits, to be added to those that do not fit."""
+    factor: tl.constexpr = (0x846CA68B * PURPOSE) & 0xFFFFFFFF
+    return (drawn * tl.full((), factor, tl.uint32)) >> (32 - BITS)
+
+
+# --- quotients and roots: as exact as Triton's, or the GPU's own approximations to 22 bits without
+# scaling for subnormal numbers, which the interpreter does not know -----------------------------
+
+
+@triton.jit
+def divided(x, y, EXACT: tl.constexpr):
+    if EXACT or INTERPRETED:
+        return x / y
+    return x * tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def root(x, EXACT: tl.constexpr):
+    if EXACT or INTERPRETED:
+        return tl.sqrt(x)
+    return tl.inline_asm_elementwise(
+        "sqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -93,12 +136,12 @@ def write(pointer, value, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def store_param(pointer, value, index, key, mask, STOCHASTIC: tl.constexpr, MASKED: tl.constexpr):
+def store_param(pointer, value, drawn, mask, STOCHASTIC: tl.constexpr, MASKED: tl.constexpr):
     if STOCHASTIC:
-        low = random_bits(index, key, 0) & 0xFFFF
-        raised = (value.to(tl.uint32, bitcast=True) + low) & 0xFFFF0000
         finite = tl.abs(value) < float("inf")
-        value = tl.where(finite, raised.to(tl.float32, bitcast=True), value)
+        added = tl.where(finite, carry(drawn, FOR_PARAMETER, 16), 0)
+        raised = (value.to(tl.uint32, bitcast=True) + added) & 0xFFFF0000
+        value = raised.to(tl.float32, bitcast=True)
     write(pointer, value, mask, MASKED)
 
 
@@ -202,33 +245,33 @@ def updated(
     EXACT: tl.constexpr,
 ):
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
-    m = beta1 * m + rest1 * g
+    innovation = g - m  # g minus the new m is b1 times this
+    m += rest1 * innovation
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):
-        s = beta2 * s + rest2 * (g - m) * (g - m)
-        s = tl.where(s > largest, largest, s)  # NaN stays NaN
+        s = s + rest2 * beta1 * beta1 * innovation * innovation
+        s = tl.minimum(s, largest, propagate_nan=tl.PropagateNan.ALL)
     m_hat = m * inverse_trend
     residual = g - m_hat
     if GAIN == CONSTANT:
         update = m_hat + scale * residual
     else:
-        s_hat = s * fluctuation
-        denominator = s_hat + residual * residual + gain_eps
-        if EXACT:
-            gain = s_hat / denominator
-        else:  # to 22 bits, where the state has 4: a third of the division's instructions
-            root = tl.rsqrt(denominator)
-            gain = tl.minimum(s_hat * (root * root), 1.0)
-        if GAIN == ROOT_OF_K:
-            gain = tl.sqrt(gain)
-        elif GAIN == POWER_OF_K:
-            gain = tl.exp2(power * tl.log2(gain))
-        update = m_hat + scale * gain * residual
+        denominator = s * fluctuation + gain_eps + residual * residual
+        # 22 bits are enough for 8-bit state, which has 4, and take half the instructions.
+        if GAIN == K:
+            gain = divided(s * (scale * fluctuation), denominator, EXACT)
+        else:
+            gain = divided(s * fluctuation, denominator, EXACT)
+            if GAIN == ROOT_OF_K:
+                gain = scale * tl.sqrt(gain)
+            else:
+                gain = scale * tl.exp2(power * tl.log2(gain))
+        update = m_hat + gain * residual
     if SECOND == SEPARATE:
-        v = beta2 * v + rest2 * g * g
-        v = tl.where(v > largest, largest, v)
-        update = update / (tl.sqrt(v * inverse_second) + adam_eps)
+        v = v + rest2 * g * g
+        v = tl.minimum(v, largest, propagate_nan=tl.PropagateNan.ALL)
+        update = divided(update, root(v * inverse_second, EXACT) + adam_eps, EXACT)
     elif SECOND > SEPARATE:
-        update = update / (tl.sqrt(of_m * m * m + of_s * s) + adam_eps)
+        update = divided(update, root(of_m * m * m + of_s * s, EXACT) + adam_eps, EXACT)
     return update, m, s, v
 
 
@@ -276,9 +319,9 @@ def filter_piece(
         p = read(p_at, mask, MASKED)
         p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
     if KEEPS_S:
-        s = read(s_at, mask, MASKED)
+        s = beta2 * read(s_at, mask, MASKED)
     if SECOND == SEPARATE:
-        v = read(v_at, mask, MASKED)
+        v = beta2 * read(v_at, mask, MASKED)
     update, m, s, v = updated(
         g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2, rest1,
         rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, True,
@@ -291,7 +334,8 @@ def filter_piece(
     if ESTIMATE:
         write(g_at, update, mask, MASKED)
     else:
-        store_param(p_at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
+        drawn = draw(index, key) if STOCHASTIC else key
+        store_param(p_at, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
 
 
 @triton.jit
@@ -393,28 +437,39 @@ def filter_kernel(
 
 
 @triton.jit
-def quantized(x, largest, bits, SIGNED: tl.constexpr):
-    """The 8-bit codes of a block, rounded at random by the low 20 bits, as in quantized.py."""
+def largest_of(x):
+    """The largest of numbers that are not negative: their bits are ordered as integers."""
+    return tl.max(x.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def quantized(x, block_scale, drawn, PURPOSE: tl.constexpr, SIGNED: tl.constexpr):
+    """The 8-bit codes of a block, rounded at random by 20 bits, as in quantized.py.
+
+    The code of 0 is left out of the subtraction: its low bits, which are all that is kept, are 0.
+    """
     floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
-    zero: tl.constexpr = 896 if SIGNED else 768
-    inverse = 1.0 / tl.maximum(largest, 2.0**-126)
+    inverse = divided(1.0, tl.maximum(block_scale, 2.0**-126), False)
     t = tl.abs(x) * inverse + floor
-    code = ((t.to(tl.int32, bitcast=True) + (bits & 0xFFFFF).to(tl.int32)) >> 20) - zero
+    code = (t.to(tl.uint32, bitcast=True) + carry(drawn, PURPOSE, 20)) >> 20
     if SIGNED:
-        code = tl.where(x < 0.0, -code, code)
+        code = code & 127
+        sign = x.to(tl.int32, bitcast=True) >> 31  # 0 or -1: x ^ sign - sign is x or -x
+        code = (code.to(tl.int32, bitcast=True) ^ sign) - sign
     return code.to(tl.uint8)
 
 
 @triton.jit
-def dequantized(code, scale, SIGNED: tl.constexpr):
+def fraction(code, SIGNED: tl.constexpr):
+    """What a code stands for, as a part of its block's largest."""
     floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
     zero: tl.constexpr = 896 if SIGNED else 768
     code = code.to(tl.int32)
     magnitude = tl.abs(code) if SIGNED else code
     t = ((magnitude + zero) << 20).to(tl.float32, bitcast=True) - floor
     if SIGNED:
-        t = tl.where(code < 0, -t, t)
-    return t * scale
+        t = (t.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
+    return t
 
 
 @triton.jit
@@ -514,7 +569,7 @@ def filter_kernel_8bit(
         MASKED: tl.constexpr = not WHOLE_ROWS
         g = read(g_at + start + offset, mask, MASKED)
         m_codes = read_codes(m_at + start + offset, mask, MASKED)
-        m = dequantized(m_codes, tl.load(m_scale_at + block), True)
+        m = fraction(m_codes, True) * tl.load(m_scale_at + block)
         p, s, v = g, g, g
         if not ESTIMATE:
             p = read(p_at + start + offset, mask, MASKED)
@@ -523,34 +578,35 @@ def filter_kernel_8bit(
             )
         if KEEPS_S:
             s_codes = read_codes(s_at + start + offset, mask, MASKED)
-            s = dequantized(s_codes, tl.load(s_scale_at + block), False)
+            s = fraction(s_codes, False) * (beta2 * tl.load(s_scale_at + block))
         if SECOND == SEPARATE:
             v_codes = read_codes(v_at + start + offset, mask, MASKED)
-            v = dequantized(v_codes, tl.load(v_scale_at + block), False)
+            v = fraction(v_codes, False) * (beta2 * tl.load(v_scale_at + block))
         update, m, s, v = updated(
             g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
             rest1, rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
         )  # fmt: skip
 
-        bits = random_bits(index, key, 0x85EBCA6B)
-        block_scale = tl.max(tl.abs(m), axis=0)
+        drawn = draw(index, key)
+        block_scale = largest_of(tl.abs(m))
         tl.store(m_scale_at + block, block_scale)
-        codes = quantized(m, block_scale, bits, True).to(tl.int8, bitcast=True)
+        codes = quantized(m, block_scale, drawn, FOR_TREND, True).to(tl.int8, bitcast=True)
         write(m_at + start + offset, codes, mask, MASKED)
         if KEEPS_S:
-            block_scale = tl.max(s, axis=0)
+            block_scale = largest_of(s)
             tl.store(s_scale_at + block, block_scale)
-            write(s_at + start + offset, quantized(s, block_scale, bits >> 12, False), mask, MASKED)
+            codes = quantized(s, block_scale, drawn, FOR_VARIANCE, False)
+            write(s_at + start + offset, codes, mask, MASKED)
         if SECOND == SEPARATE:
-            block_scale = tl.max(v, axis=0)
+            block_scale = largest_of(v)
             tl.store(v_scale_at + block, block_scale)
-            bits = random_bits(index, key, 0xC2B2AE35)
-            write(v_at + start + offset, quantized(v, block_scale, bits, False), mask, MASKED)
+            codes = quantized(v, block_scale, drawn, FOR_SECOND_MOMENT, False)
+            write(v_at + start + offset, codes, mask, MASKED)
         if ESTIMATE:
             write(g_at + start + offset, update, mask, MASKED)
         else:
             at = p_at + start + offset
-            store_param(at, p - lr * update, index, key, mask, STOCHASTIC, MASKED)
+            store_param(at, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
 
 
 @triton.jit
