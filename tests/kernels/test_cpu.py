@@ -230,15 +230,16 @@ def test_sizes_around_vectors_tiles_and_pieces(p_dtype):
     offset=st.integers(0, 17),
     p_dtype=st.sampled_from([*FLOATS, torch.complex64]),
     g_dtype=st.sampled_from(FLOATS),
-    adam=st.booleans(),
+    form=st.sampled_from([({}, [0, 1]), ({}, [0, 1, 2]), *LEAN_FORMS]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, adam, seed):
+def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, form, seed):
     """Every column is cut out of one stretch of memory: nothing outside the views changes."""
+    form, kept = form
     g_dtype = p_dtype if p_dtype.is_complex else g_dtype
     gap = 3
-    columns = problem([(sum(sizes) + gap * len(sizes) + offset,)], p_dtype, g_dtype, adam=adam)
-    del columns[2]
+    columns = problem([(sum(sizes) + gap * len(sizes) + offset,)], p_dtype, g_dtype)
+    columns = [*columns[:2], *(columns[3 + k] for k in kept)]
     before, expected = clone(columns), clone(columns)
 
     def views(columns):
@@ -246,7 +247,7 @@ def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, adam, seed
         cut = [[t[i : i + n] for i, n in zip(starts, sizes, strict=False)] for (t,) in columns]
         return [*cut[:2], [torch.tensor(4.0) for _ in sizes], *cut[2:]]
 
-    options = {**PLAIN, "stochastic_rounding": True, "rounding_seed": seed}
+    options = {**PLAIN, **form, "stochastic_rounding": True, "rounding_seed": seed}
     ours, theirs = views(columns), views(expected)
     given = arguments(options, len(ours) - 3)
     cpu.filter_fused(*ours, **given)
@@ -255,6 +256,51 @@ def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, adam, seed
     for view in itertools.chain(*views(columns), *views(before)):
         view.zero_()
     assert_same_bits(columns, before)  # outside the views
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(1000, 2100)), min_size=1, max_size=6),
+    offset=st.integers(0, 17),
+    dtype=st.sampled_from([*FLOATS, torch.complex64]),
+    state_dtype=st.sampled_from([None, torch.bfloat16]),
+    options=st.sampled_from(
+        [{}, {"gain_power": 0, "gain_scale": 0.1}, {"bias_correction": False, "eps": 0.0}]
+    ),
+)
+def test_the_filter_alone_has_the_bits_of_the_loop(sizes, offset, dtype, state_dtype, options):
+    """It overwrites unaligned views of gradients, and nothing beside them."""
+    gap, total = 3, sum(sizes) + 3 * len(sizes) + offset
+    state_dtype = None if dtype.is_complex else state_dtype
+    columns = problem([(total,)], dtype, dtype, state_dtype, adam=False)
+    columns = [columns[1], *columns[3 : 4 + (options.get("gain_power") != 0)]]
+    expected, before = clone(columns), clone(columns)
+
+    def views(columns):
+        starts = list(itertools.accumulate([offset, *(n + gap for n in sizes[:-1])]))
+        cut = [[t[i : i + n] for i, n in zip(starts, sizes, strict=True)] for (t,) in columns]
+        return [cut[0], [torch.tensor(4.0) for _ in sizes], *cut[1:]]
+
+    given = arguments({**PLAIN, **options})["settings"]
+    ours, theirs = views(columns), views(expected)
+    cpu.estimate_fused(*ours, settings=given)
+    loop.estimate_loop(*theirs, settings=given)
+    assert_same_bits(ours, theirs)
+    assert sum(sizes) == 0 or not torch.equal(columns[0][0], before[0][0])
+    for view in itertools.chain(*views(columns), *views(before)):
+        view.zero_()
+    assert_same_bits(columns, before)  # outside the views
+
+
+@pytest.mark.parametrize("gain_power", [1, 0])
+def test_8_bit_moments_of_the_filter_alone_have_the_codes_of_the_loop(gain_power):
+    columns = eight_bit(SHAPES, adam=False)
+    columns = [columns[1], columns[2], *columns[3 : 4 + gain_power]]
+    ours, theirs = clone(columns), clone(columns)
+    given = arguments({**PLAIN, "gain_power": gain_power})["settings"]
+    cpu.estimate_fused(*ours, settings=given, rounding_seed=5)
+    loop.estimate_loop(*theirs, settings=given, rounding_seed=5)
+    assert_same_bits(ours, theirs)
 
 
 def test_hundreds_of_mixed_tensors():

@@ -108,13 +108,14 @@ def test_state_dtypes(state_dtype):
         st.sampled_from([0, 1, 3, EDGE - 1, EDGE, EDGE + 1, 2 * EDGE]), min_size=1, max_size=4
     ),
     st.integers(0, 3),
-    st.sampled_from(OPTIMIZERS),
+    st.sampled_from([*((cls, {}) for cls in OPTIMIZERS), *FORMS.values()]),
 )
 @settings(deadline=None, max_examples=25)
-def test_sizes_around_the_edges_of_blocks_and_unaligned_views(sizes, shift, optimizer_class):
+def test_sizes_around_the_edges_of_blocks_and_unaligned_views(sizes, shift, form):
+    optimizer_class, options = form
     parameters = [torch.randn(size + shift)[shift:].requires_grad_() for size in sizes]
     before = [p.detach().clone() for p in parameters]
-    loop, kernels = twins(optimizer_class, parameters, steps=2, lr=0.1)
+    loop, kernels = twins(optimizer_class, parameters, steps=2, lr=0.1, **options)
     for a, b, start in zip(parameters_of(loop), parameters_of(kernels), before, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         assert a.numel() == 0 or not torch.equal(a, start)
