@@ -130,8 +130,13 @@ class Gradients:
     def __init__(self, model: nn.Module) -> None:
         self.params = list(model.parameters())
         self.counting, self.peak = False, 0
-        for p in self.params:  # before step_in_backward, so that it is called before the update
-            p.register_post_accumulate_grad_hook(self.count)
+        # Before step_in_backward, so that they are called before the update.
+        self.hooks = [p.register_post_accumulate_grad_hook(self.count) for p in self.params]
+
+    def remove(self) -> None:
+        """Break the cycle of parameters and hooks, which Python cannot collect."""
+        for hook in self.hooks:
+            hook.remove()
 
     def count(self, _: Tensor) -> None:
         if self.counting:
@@ -169,6 +174,7 @@ def measure(options: argparse.Namespace, name: str, state: str, in_backward: boo
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     times = [1000 * timed(iteration, device) for _ in range(options.iterations)]
+    gradients.remove()
     return {
         "optimizer": name,
         "state": state,

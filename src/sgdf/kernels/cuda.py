@@ -129,7 +129,12 @@ def _launch_filter(launch: Launch, **arguments: Any) -> None:
 
     arguments |= _table_arguments(launch)
     if launch.quantized:
-        arguments |= {"WHOLE_ROWS": launch.whole_rows, "BLOCKS": BLOCKS, "num_warps": 1}
+        arguments |= {
+            "WHOLE_ROWS": launch.whole_rows,
+            "BLOCKS": BLOCKS,
+            "STAGES": 1,
+            "num_warps": 1,
+        }
         device.filter_kernel_8bit[(launch.blocks,)](**arguments)
     else:
         arguments |= {"S": launch.s_dtype, "BLOCK": BLOCK, "num_warps": 4}

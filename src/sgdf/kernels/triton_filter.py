@@ -521,6 +521,7 @@ def filter_kernel_8bit(
     ALIGNED: tl.constexpr,
     WHOLE_ROWS: tl.constexpr,
     BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with its own scale."""
     tensor = tl.load(block_tensor + tl.program_id(0))
@@ -563,7 +564,7 @@ def filter_kernel_8bit(
     first = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCKS
     last = tl.minimum(first + BLOCKS, count)
     offset = tl.arange(0, QUANTUM)
-    for block in range(first, last):
+    for block in tl.range(first, last, num_stages=STAGES):
         if WHOLE_ROWS:  # every row is a whole number of blocks: the blocks are consecutive
             start = tl.multiple_of(block * QUANTUM, QUANTUM)
             mask = None

@@ -17,8 +17,10 @@ from sgdf.optim.state import moment_in
 def made_moment(key: str, state: dict[str, Any], betas: tuple[float, float]) -> Tensor | None:
     """The missing moment `key` of a parameter, in float32 or float64; None if it cannot be made."""
     needed = {"exp_avg_sq": "exp_var", "exp_var": "exp_avg_sq"}.get(key)
-    t = float(state.get("step", 0))
-    if needed is None or t < 1 or not {"exp_avg", needed} <= state.keys():
+    if needed is None or not {"exp_avg", needed, "step"} <= state.keys():
+        return None
+    t = float(state["step"])  # waits for the device, so only where a moment can be made
+    if t < 1:
         return None
     m, other = (_dense(moment_in(state, name)) for name in ("exp_avg", needed))
     if key == "exp_avg_sq":
