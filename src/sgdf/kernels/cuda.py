@@ -23,6 +23,7 @@ from sgdf.kernels.rounding import GOLDEN
 #: Constants of triton_filter.py, by `gain_power` (any other: 2) and by second moment.
 GAIN = {1: 0, 0.5: 1, 0: 3}
 SECOND = {None: 0, "separate": 1, "derived": 2, "fluctuation": 3}
+STAGES = 2  # the 8-bit kernel loads a block while it computes the one before
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
