@@ -1,12 +1,8 @@
 """Optimizers by name."""
 
 from sgdf.lab.optimizers.lookup import build_optimizer, find
-from sgdf.lab.optimizers.registry import (
-    OPTIMIZERS,
-    HessianOptimizer,
-    OptimizerRow,
-    style,
-)
+from sgdf.lab.optimizers.registry import OPTIMIZERS, style
+from sgdf.lab.optimizers.row import HessianOptimizer, OptimizerRow
 
 __all__ = [
     "OPTIMIZERS",

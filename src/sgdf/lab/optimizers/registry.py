@@ -1,18 +1,14 @@
-"""The optimizers of the lab, one row each: how it is built, set, drawn and trained with."""
+"""The optimizers of the lab, one row each."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
 import torch
-from torch.optim import Optimizer
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
-from sgdf.lab.optimizers import adapters, annotations
+from sgdf.lab.optimizers import adapters
 from sgdf.lab.optimizers.eadam import EAdam
+from sgdf.lab.optimizers.row import OptimizerRow
 from sgdf.lab.optimizers.sophia import SophiaG
-from sgdf.support.errors import unknown
 from sgdf.support.palette import (
     BLACK,
     BLUE,
@@ -29,64 +25,6 @@ from sgdf.support.palette import (
 
 CAPTURABLE = {"capturable": True}
 FUSED = {"fused": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerRow:
-    """An optimizer of the lab.
-
-    Args:
-        name: for --optimizer and in the names of runs.
-        builder: a class or function; its arguments after the parameters are the settings.
-        about: what it does, in a phrase.
-        source: the package that its class comes from.
-        colour, dash: of its curves, the dash from `palette.DASHES`; related optimizers share one
-            of the two, never both.
-        settings: defaults for training with it where the paper has none; needs `lr` at least.
-        capturable: a CUDA graph can hold step(), with lr a tensor on the device.
-        on_cuda: settings for a CUDA device.
-        needs_hessian: is a `HessianOptimizer`.
-        any_setting: accepts settings under any name.
-    """
-
-    name: str
-    builder: Callable[..., Optimizer]
-    about: str
-    source: str
-    colour: str
-    dash: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    capturable: bool = True
-    on_cuda: Mapping[str, Any] = field(default_factory=dict)
-    needs_hessian: bool = False
-    any_setting: bool = False
-
-    @property
-    def setting_names(self) -> tuple[str, ...]:
-        return setting_names(self.builder)
-
-    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as a run records them; refuses wrong names, and values of a wrong type."""
-        for setting in settings:
-            if setting not in self.setting_names and not self.any_setting:
-                raise unknown(f"setting of {self.name}", setting, self.setting_names)
-        if self.name not in OPTIMIZERS:  # the annotations of other classes may be wrong
-            return dict(settings)
-        kinds = annotations.of(self.builder)
-        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
-
-
-class HessianOptimizer(Protocol):
-    """An optimizer that needs a second backward pass now and then, as SophiaG describes."""
-
-    hessian_every: int  # steps between two calls of update_hessian; 0: never
-
-    def update_hessian(self, batch_size: int) -> None: ...
-
-
-def setting_names(builder: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(annotations.of(builder))
-
 
 _ROWS = (
     OptimizerRow(
