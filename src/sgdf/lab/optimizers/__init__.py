@@ -1,6 +1,7 @@
 """Optimizers by name."""
 
 from sgdf.lab.optimizers.lookup import build_optimizer, find
+from sgdf.lab.optimizers.modes import set_mode
 from sgdf.lab.optimizers.registry import OPTIMIZERS, style
 from sgdf.lab.optimizers.row import HessianOptimizer, OptimizerRow
 
@@ -10,5 +11,6 @@ __all__ = [
     "OptimizerRow",
     "build_optimizer",
     "find",
+    "set_mode",
     "style",
 ]

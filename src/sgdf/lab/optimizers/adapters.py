@@ -275,10 +275,21 @@ def adopt(
     eps: float = 1e-6,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Decoupled weight decay; clipped at the fourth root of the step, as in the authors' update."""
+    """Decoupled weight decay. The first step only starts the second moment.
+
+    As in the authors' code, the clip counts the steps after that one.
+    """
     from pytorch_optimizer import ADOPT
 
-    return ADOPT(params, lr, betas, weight_decay=weight_decay, weight_decouple=True, eps=eps)
+    return ADOPT(
+        params,
+        lr,
+        betas,
+        clip_lambda=lambda step: (step - 1) ** 0.25,
+        weight_decay=weight_decay,
+        weight_decouple=True,
+        eps=eps,
+    )
 
 
 def laprop(

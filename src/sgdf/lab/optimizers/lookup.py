@@ -1,7 +1,8 @@
 """Find and build an optimizer by name.
 
 A name is one of `OPTIMIZERS`, an entry point of the group ``sgdf.optimizers`` in an installed
-package, or the path of a class or function, such as ``mypkg.MyOptimizer``.
+package, or the path of a class or function, such as ``mypkg.MyOptimizer``. With ``wiener-`` before
+it, the optimizer's gradients are filtered.
 """
 
 import importlib
@@ -17,6 +18,7 @@ from torch.optim.optimizer import ParamsT
 
 from sgdf.lab import plugins
 from sgdf.lab.optimizers import annotations
+from sgdf.lab.optimizers.filtered import NAME, FilteredRow, filtered
 from sgdf.lab.optimizers.registry import CAPTURABLE, OPTIMIZERS, style
 from sgdf.lab.optimizers.row import OptimizerRow
 from sgdf.support.errors import UserError, reason_of, unknown
@@ -38,6 +40,11 @@ def find(name: str) -> OptimizerRow:
         return OPTIMIZERS[name]
     if name in announced:
         return row_for(name, plugins.load("optimizer", announced[name]))
+    if name.startswith(NAME):
+        row = find(name.removeprefix(NAME))
+        if isinstance(row, FilteredRow):
+            raise UserError(f"{name}: the filter can be in front only once")
+        return filtered(row)
     if "." in name or ":" in name:
         return row_for(name, load_path(name))
     raise unknown("optimizer", name, [*OPTIMIZERS, *announced])

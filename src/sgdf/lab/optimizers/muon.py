@@ -52,34 +52,32 @@ class MuonAdamW(Optimizer):
         adamw_eps: float = 1e-8,
     ) -> None:
         of_muon, of_adamw = split(params)
-        self._muon = of_muon and torch.optim.Muon(
-            of_muon,
-            lr,
-            weight_decay,
-            momentum,
-            nesterov,
-            ns_steps=ns_steps,
-            adjust_lr_fn=adjust_lr_fn,
-        )
-        rate = lr if adamw_lr is None else adamw_lr
-        self._adamw = of_adamw and torch.optim.AdamW(
-            of_adamw, rate, adamw_betas, adamw_eps, weight_decay
-        )
-        super().__init__(
-            [group for part in self._parts() for group in part.param_groups], {"lr": lr}
-        )
-
-    def _parts(self) -> list[Optimizer]:
-        return [part for part in (self._muon, self._adamw) if part]
+        self._parts: dict[bool, Optimizer] = {}  # by use_muon
+        if of_muon:
+            self._parts[True] = torch.optim.Muon(
+                of_muon,
+                lr,
+                weight_decay,
+                momentum,
+                nesterov,
+                ns_steps=ns_steps,
+                adjust_lr_fn=adjust_lr_fn,
+            )
+        if of_adamw:
+            rate = lr if adamw_lr is None else adamw_lr
+            self._parts[False] = torch.optim.AdamW(
+                of_adamw, rate, adamw_betas, adamw_eps, weight_decay
+            )
+        groups = [group for part in self._parts.values() for group in part.param_groups]
+        super().__init__(groups, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         with torch.enable_grad():
             loss = closure() if closure is not None else None
-        for part in self._parts():
+        for use_muon, part in self._parts.items():
             # Loading a checkpoint replaces groups and state: the parts use what is here.
-            uses_muon = part is self._muon
-            part.param_groups = [g for g in self.param_groups if g["use_muon"] == uses_muon]
+            part.param_groups = [g for g in self.param_groups if g["use_muon"] == use_muon]
             part.state = self.state
             part.step()
         return loss

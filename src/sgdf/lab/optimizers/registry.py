@@ -373,5 +373,7 @@ OPTIMIZERS = {row.name: row for row in _ROWS}
 
 def style(name: str) -> Look:
     """The colour and dash of an optimizer's curves; for an unknown name always the same ones."""
-    row = OPTIMIZERS.get(name)
-    return Look(row.colour, row.dash) if row else spare_look(name)
+    row = OPTIMIZERS.get(name.removeprefix("wiener-"))
+    if row is None:
+        return spare_look(name)
+    return Look(row.colour, "longdashdot" if name.startswith("wiener-") else row.dash)

@@ -68,20 +68,21 @@ class OptimizerRow:
 
     def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings as a run records them; refuses wrong names, and values of a wrong type."""
+        self.check_names(settings)
+        if not self.typed:
+            return dict(settings)
+        kinds = self.kinds
+        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
+
+    def check_names(self, settings: Mapping[str, Any]) -> None:
         kinds = self.kinds
         for setting in settings:
             if setting not in kinds and not self.any_setting:
                 raise unknown(f"setting of {self.name}", setting, tuple(kinds))
-        if not self.typed:
-            return dict(settings)
-        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
 
     def arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings, checked, as `build` takes them: a list as a tuple, a dtype by itself."""
-        found = self.checked(settings)
-        if self.typed and isinstance(found.get("state_dtype"), str):
-            found["state_dtype"] = annotations.DTYPES[found["state_dtype"]]
-        return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+        """The settings, checked, as `build` takes them."""
+        return annotations.as_arguments(self.checked(settings), dtypes=self.typed)
 
     def build(
         self, params: ParamsT, arguments: Mapping[str, Any], model: nn.Module | None
