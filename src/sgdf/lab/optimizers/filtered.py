@@ -46,9 +46,10 @@ class FilteredRow(OptimizerRow):
         }
 
     def arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        found = self.inner.arguments({n: v for n, v in settings.items() if n not in KINDS})
-        of_filter = {n: v for n, v in self.checked(settings).items() if n in KINDS}
-        return {**found, **annotations.as_arguments(of_filter)}
+        checked = self.checked(settings)
+        others = self.inner.arguments({n: v for n, v in checked.items() if n not in KINDS})
+        of_filter = {n: v for n, v in checked.items() if n in KINDS}
+        return {**others, **annotations.as_arguments(of_filter)}
 
     def build(
         self, params: ParamsT, arguments: Mapping[str, Any], model: nn.Module | None
