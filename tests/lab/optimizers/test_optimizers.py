@@ -275,7 +275,6 @@ SETTINGS = {
     "adam": {"amsgrad": True},
     "msvag": {"weight_decay": 1e-3},
     "lion": {"weight_decay": 0.1},
-    "shampoo": {"momentum": 0.9},
     "prodigy": {"lr": 1.0, "d0": 1e-2},
     "wiener-lion": {"weight_decay": 0.1, "filter_gain_scale": 1.0},
 }

@@ -179,22 +179,21 @@ def soap(
 def shampoo(
     params: ParamsT,
     lr: float = 0.1,
-    momentum: float = 0.0,
     matrix_eps: float = 1e-6,
     weight_decay: float = 0.0,
     preconditioning_compute_steps: int = 1,
 ) -> Optimizer:
     """The first publication's, for small layers: a full matrix for every dimension.
 
-    The package's scalable form keeps objects in its state, which checkpoints cannot hold.
+    The package's scalable form keeps objects in its state, which checkpoints cannot hold. Its
+    momentum mixes gradients with preconditioned ones: it is left out.
     """
     from pytorch_optimizer import Shampoo
 
     return Shampoo(
         params,
         lr,
-        momentum,
-        weight_decay,
+        weight_decay=weight_decay,
         preconditioning_compute_steps=preconditioning_compute_steps,
         matrix_eps=matrix_eps,
     )
