@@ -362,6 +362,10 @@ def test_a_filtered_row_keeps_what_its_row_says():
     assert config.settings == {**paper.settings("cifar10", "sgd"), "filter_betas": [0.8, 0.9]}
     (group,) = build("wiener-torch.optim.SGD", Words().parameters(), lr=0.1).param_groups
     assert group["lr"] == 0.1
+    (group,) = build(
+        "wiener-sgdf", Words().parameters(), betas=[0.8, 0.9], state_dtype="bf16"
+    ).param_groups
+    assert (group["betas"], group["state_dtype"]) == ((0.8, 0.9), torch.bfloat16)
 
 
 def test_a_filter_with_8_bit_state_resumes():
@@ -453,6 +457,11 @@ def test_a_run_resumes_bit_for_bit(digits, name):
         assert torch.equal(a, b)
 
 
+def training_weights(optimizer):
+    """What the averaged weights x and the steps z say: 0.1 z + 0.9 x."""
+    return [0.1 * optimizer.state[p]["z"] + 0.9 * p for p in optimizer.param_groups[0]["params"]]
+
+
 def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
     trainer = trainer_for(digits, "schedule-free-sgd", lr=0.1)
     modes = [trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch()]
@@ -460,6 +469,8 @@ def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
     evaluated = trainer.metrics()["test_loss"]
     assert modes == [True, True, True]
     assert not trainer.optimizer.param_groups[0]["train_mode"]
+    for p, y in zip(trained, training_weights(trainer.optimizer), strict=True):
+        torch.testing.assert_close(p, y)
     saved = trainer.state_dict()["model"]
     assert not any(torch.equal(p, s) for p, s in zip(trained, saved.values(), strict=True))
     images = trainer.evaluation["test"]
@@ -468,6 +479,7 @@ def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
         for x, y in images.batches(0, len(images))
     )
     assert evaluated == pytest.approx(loss / len(images), rel=1e-5)
+    assert all(trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch())
 
 
 def test_the_trainer_tells_muon_where_the_head_is(digits):
