@@ -72,7 +72,10 @@ class OptimizerRow:
         if not self.typed:
             return dict(settings)
         kinds = self.kinds
-        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
+        return {
+            name: annotations.checked(name, value, kinds[name]) if name in kinds else value
+            for name, value in settings.items()
+        }
 
     def check_names(self, settings: Mapping[str, Any]) -> None:
         kinds = self.kinds
