@@ -22,7 +22,8 @@ def add_to(commands: Commands) -> None:
     add("task", nargs="?", metavar="TASK", help=f"one of {', '.join(tasks.TASKS)}")
     add("--model", help=f"one of {model_names()}, as the task allows (default: the task's)")
     names = ", ".join(optimizers.OPTIMIZERS)
-    add("--optimizer", help=f"one of {names}, or package.Class (default sgdf)")
+    add("--optimizer", help=f"one of {names}, or package.Class (default sgdf); wiener-NAME filters "
+        "the gradients of any of them (settings filter_gain_scale, filter_betas, ...)")  # fmt: skip
     add("--seed", type=int, nargs="+", help="one or more, a run for each (default 0)")
     add("--epochs", type=positive, help="default: the task's")
     add("--precision", choices=configs.PRECISIONS, help="default tf32 (on a CPU float32)")

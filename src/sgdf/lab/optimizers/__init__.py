@@ -1,12 +1,9 @@
 """Optimizers by name."""
 
 from sgdf.lab.optimizers.lookup import build_optimizer, find
-from sgdf.lab.optimizers.registry import (
-    OPTIMIZERS,
-    HessianOptimizer,
-    OptimizerRow,
-    style,
-)
+from sgdf.lab.optimizers.modes import set_mode
+from sgdf.lab.optimizers.registry import OPTIMIZERS, style
+from sgdf.lab.optimizers.row import HessianOptimizer, OptimizerRow
 
 __all__ = [
     "OPTIMIZERS",
@@ -14,5 +11,6 @@ __all__ = [
     "OptimizerRow",
     "build_optimizer",
     "find",
+    "set_mode",
     "style",
 ]

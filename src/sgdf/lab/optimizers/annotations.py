@@ -6,7 +6,7 @@ type, it may fail in the first step only, or change nothing at all.
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Union, Unpack, get_args, get_origin
 
 import torch
@@ -50,6 +50,15 @@ def checked(name: str, value: Any, annotation: Any) -> Any:
     if get_origin(annotation) is tuple and not is_tuple_of_numbers(value, count):
         raise UserError(f"{name} is {count} numbers, not {value!r}")
     return value
+
+
+def as_arguments(settings: Mapping[str, Any], *, dtypes: bool = True) -> dict[str, Any]:
+    """Recorded settings as a builder takes them: a list as a tuple, the name of a dtype as one."""
+    found = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    for name, value in found.items():
+        if dtypes and name.endswith("state_dtype") and isinstance(value, str):
+            found[name] = DTYPES[value]
+    return found
 
 
 def is_tuple_of_numbers(value: Any, length: int) -> bool:

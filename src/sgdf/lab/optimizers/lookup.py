@@ -1,7 +1,8 @@
 """Find and build an optimizer by name.
 
 A name is one of `OPTIMIZERS`, an entry point of the group ``sgdf.optimizers`` in an installed
-package, or the path of a class or function, such as ``mypkg.MyOptimizer``.
+package, or the path of a class or function, such as ``mypkg.MyOptimizer``. With ``wiener-`` before
+it, the optimizer's gradients are filtered.
 """
 
 import importlib
@@ -11,13 +12,15 @@ from collections.abc import Mapping
 from typing import Any, Unpack, get_origin
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from sgdf.lab import plugins
-from sgdf.lab.optimizers.annotations import DTYPES
-from sgdf.lab.optimizers.registry import CAPTURABLE, OPTIMIZERS, OptimizerRow, setting_names, style
+from sgdf.lab.optimizers import annotations
+from sgdf.lab.optimizers.filtered import NAME, FilteredRow, filtered
+from sgdf.lab.optimizers.registry import CAPTURABLE, OPTIMIZERS, style
+from sgdf.lab.optimizers.row import OptimizerRow
 from sgdf.support.errors import UserError, reason_of, unknown
 
 GROUP = "sgdf.optimizers"
@@ -37,29 +40,38 @@ def find(name: str) -> OptimizerRow:
         return OPTIMIZERS[name]
     if name in announced:
         return row_for(name, plugins.load("optimizer", announced[name]))
+    if name.startswith(NAME):
+        row = find(name.removeprefix(NAME))
+        if isinstance(row, FilteredRow):
+            raise UserError(f"{name}: the filter can be in front only once")
+        return filtered(row)
     if "." in name or ":" in name:
         return row_for(name, load_path(name))
     raise unknown("optimizer", name, [*OPTIMIZERS, *announced])
 
 
 def build_optimizer(
-    name: str, params: ParamsT, settings: Mapping[str, Any], *, device: torch.device
+    name: str,
+    params: ParamsT,
+    settings: Mapping[str, Any],
+    *,
+    device: torch.device,
+    model: nn.Module | None = None,
 ) -> Optimizer:
     """The named optimizer, ready for CUDA graphs where its row says that it can be.
+
+    Muon asks the model, if it is given, which of the parameters are embeddings and the head.
 
     The learning rate may be a 1-element tensor. An optimizer that cannot be captured gets it as
     a number: change ``group["lr"]`` then, not the tensor.
     """
     row = find(name)
     arguments: dict[str, Any] = dict(row.on_cuda) if device.type == "cuda" else {}
-    for setting, value in row.checked(settings).items():
-        arguments[setting] = tuple(value) if isinstance(value, list) else value
-    if isinstance(arguments.get("state_dtype"), str) and name in OPTIMIZERS:
-        arguments["state_dtype"] = DTYPES[arguments["state_dtype"]]
+    arguments |= row.arguments(settings)
     if isinstance(arguments.get("lr"), Tensor) and not row.capturable:
         arguments["lr"] = arguments["lr"].item()
     try:
-        optimizer = row.builder(params, **arguments)
+        optimizer = row.build(params, arguments, model)
     except ModuleNotFoundError:
         raise
     except (Exception, SystemExit) as error:  # a class may raise anything for an invalid value
@@ -84,7 +96,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
             f"{name} is neither an optimizer class nor a function that builds an optimizer: it is "
             f"of type {type(target).__name__}"
         ) from None
-    capturable = "capturable" in setting_names(target)
+    capturable = "capturable" in annotations.of(target)
     colour, dash = style(name)
     return OptimizerRow(
         name=name,
@@ -96,6 +108,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
         capturable=capturable,
         on_cuda=CAPTURABLE if capturable else {},
         needs_hessian=hasattr(target, "update_hessian"),
+        typed=False,
         any_setting=any(
             p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
             for p in signature.parameters.values()

@@ -1,18 +1,16 @@
-"""The optimizers of the lab, one row each: how it is built, set, drawn and trained with."""
+"""The optimizers of the lab, one row each."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
 import torch
-from torch.optim import Optimizer
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
-from sgdf.lab.optimizers import adapters, annotations
+from sgdf.lab.optimizers import adapters
+from sgdf.lab.optimizers.cautious import CautiousAdamW
 from sgdf.lab.optimizers.eadam import EAdam
+from sgdf.lab.optimizers.muon import MuonAdamW, hidden_matrices
+from sgdf.lab.optimizers.row import OptimizerRow
 from sgdf.lab.optimizers.sophia import SophiaG
-from sgdf.support.errors import unknown
 from sgdf.support.palette import (
     BLACK,
     BLUE,
@@ -29,64 +27,6 @@ from sgdf.support.palette import (
 
 CAPTURABLE = {"capturable": True}
 FUSED = {"fused": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerRow:
-    """An optimizer of the lab.
-
-    Args:
-        name: for --optimizer and in the names of runs.
-        builder: a class or function; its arguments after the parameters are the settings.
-        about: what it does, in a phrase.
-        source: the package that its class comes from.
-        colour, dash: of its curves, the dash from `palette.DASHES`; related optimizers share one
-            of the two, never both.
-        settings: defaults for training with it where the paper has none; needs `lr` at least.
-        capturable: a CUDA graph can hold step(), with lr a tensor on the device.
-        on_cuda: settings for a CUDA device.
-        needs_hessian: is a `HessianOptimizer`.
-        any_setting: accepts settings under any name.
-    """
-
-    name: str
-    builder: Callable[..., Optimizer]
-    about: str
-    source: str
-    colour: str
-    dash: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    capturable: bool = True
-    on_cuda: Mapping[str, Any] = field(default_factory=dict)
-    needs_hessian: bool = False
-    any_setting: bool = False
-
-    @property
-    def setting_names(self) -> tuple[str, ...]:
-        return setting_names(self.builder)
-
-    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as a run records them; refuses wrong names, and values of a wrong type."""
-        for setting in settings:
-            if setting not in self.setting_names and not self.any_setting:
-                raise unknown(f"setting of {self.name}", setting, self.setting_names)
-        if self.name not in OPTIMIZERS:  # the annotations of other classes may be wrong
-            return dict(settings)
-        kinds = annotations.of(self.builder)
-        return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
-
-
-class HessianOptimizer(Protocol):
-    """An optimizer that needs a second backward pass now and then, as SophiaG describes."""
-
-    hessian_every: int  # steps between two calls of update_hessian; 0: never
-
-    def update_hessian(self, batch_size: int) -> None: ...
-
-
-def setting_names(builder: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(annotations.of(builder))
-
 
 _ROWS = (
     OptimizerRow(
@@ -257,11 +197,183 @@ _ROWS = (
         dash="dot",
         needs_hessian=True,
     ),
+    OptimizerRow(
+        name="nadam",
+        builder=torch.optim.NAdam,
+        about="Adam with Nesterov's momentum, L2 weight decay",
+        source="torch",
+        colour=GREEN,
+        dash="solid",
+        settings={"lr": 2e-3},
+        on_cuda=CAPTURABLE | {"foreach": True},
+    ),
+    OptimizerRow(
+        name="nadamw",
+        builder=partial(torch.optim.NAdam, weight_decay=1e-2, decoupled_weight_decay=True),
+        about="Adam with Nesterov's momentum, decoupled weight decay",
+        source="torch",
+        colour=GREEN,
+        dash="dash",
+        settings={"lr": 2e-3},
+        on_cuda=CAPTURABLE | {"foreach": True},
+    ),
+    OptimizerRow(
+        name="adafactor",
+        builder=torch.optim.Adafactor,
+        about="a second moment by rows and columns, steps in proportion to the weights",
+        source="torch",
+        colour=GREY,
+        dash="longdash",
+        settings={"lr": 1e-2},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="muon",
+        builder=MuonAdamW,
+        about="torch's Muon for hidden matrices, AdamW for everything else",
+        source="sgdf",
+        colour=BLACK,
+        dash="solid",
+        settings={"lr": 1e-3},
+        capturable=False,
+        groups=hidden_matrices,
+    ),
+    OptimizerRow(
+        name="soap",
+        builder=adapters.soap,
+        about="Adam in the eigenbasis of Shampoo's preconditioner",
+        source="pytorch_optimizer",
+        colour=BLACK,
+        dash="dash",
+        settings={"lr": 3e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="shampoo",
+        builder=adapters.shampoo,
+        about="gradient preconditioned by a matrix for every dimension; for small layers",
+        source="pytorch_optimizer",
+        colour=BLACK,
+        dash="longdash",
+        settings={"lr": 0.1},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="schedule-free-sgd",
+        builder=adapters.schedule_free_sgd,
+        about="SGD, evaluated at an average of its weights instead of a schedule",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="solid",
+        settings={"lr": 1.0},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="schedule-free-adamw",
+        builder=adapters.schedule_free_adamw,
+        about="AdamW, evaluated at an average of its weights instead of a schedule",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="longdash",
+        settings={"lr": 2.5e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="ademamix",
+        builder=adapters.ademamix,
+        about="AdamW with a fast and a slow moving average",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="solid",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="mars",
+        builder=adapters.mars,
+        about="AdamW with variance reduction from the gradient before",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="longdash",
+        settings={"lr": 3e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="cautious-adamw",
+        builder=CautiousAdamW,
+        about="AdamW without the coordinates that would move against the gradient",
+        source="sgdf",
+        colour=BROWN,
+        dash="longdash",
+        settings={"lr": 1e-3},
+        on_cuda=CAPTURABLE,
+    ),
+    OptimizerRow(
+        name="cautious-lion",
+        builder=adapters.cautious_lion,
+        about="Lion without the coordinates that would move against the gradient",
+        source="pytorch_optimizer",
+        colour=BROWN,
+        dash="dot",
+        settings={"lr": 1e-4},
+    ),
+    OptimizerRow(
+        name="adopt",
+        builder=adapters.adopt,
+        about="Adam divided by the second moment before the gradient came in",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="solid",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="laprop",
+        builder=adapters.laprop,
+        about="momentum of normalised gradients",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="dash",
+        settings={"lr": 4e-4},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="adan",
+        builder=adapters.adan,
+        about="Adam with Nesterov's momentum from differences of gradients",
+        source="pytorch_optimizer",
+        colour=SKY,
+        dash="longdash",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="prodigy",
+        builder=adapters.prodigy,
+        about="Adam that estimates its own learning rate",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="dot",
+        settings={"lr": 1.0},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="grokfast-adamw",
+        builder=adapters.grokfast_adamw,
+        about="AdamW with the slow part of the gradient amplified",
+        source="pytorch_optimizer",
+        colour=SKY,
+        dash="dot",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
 )
 OPTIMIZERS = {row.name: row for row in _ROWS}
 
 
 def style(name: str) -> Look:
     """The colour and dash of an optimizer's curves; for an unknown name always the same ones."""
-    row = OPTIMIZERS.get(name)
-    return Look(row.colour, row.dash) if row else spare_look(name)
+    row = OPTIMIZERS.get(name.removeprefix("wiener-"))
+    if row is None:
+        return spare_look(name)
+    return Look(row.colour, "longdashdot" if name.startswith("wiener-") else row.dash)

@@ -209,8 +209,8 @@ def make(
 def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The published settings of an optimizer, or else its row's, with `overrides`; checked."""
     row = optimizers.find(optimizer)
-    in_paper = optimizer in paper.OPTIMIZERS
-    defaults = paper.settings(task, optimizer) if in_paper else row.settings
+    in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
+    defaults = paper.settings(task, row.published_as) if in_paper else row.settings
     settings = {**defaults, **overrides}
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")

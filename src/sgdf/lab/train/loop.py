@@ -128,6 +128,7 @@ class Trainer:
         if self.graphs:
             self.graphs.follow()
         with self._turn():
+            optimizers.set_mode(self.optimizers.values(), training=True)
             self.batches.begin(self.done)
             self.lrs.copy_(torch.tensor(lrs))
             self.sums.zero()
@@ -295,6 +296,7 @@ class Trainer:
     def metrics(self) -> dict[str, Any]:
         """The results of the epoch that was just queued; waits for the device."""
         with self._turn():
+            optimizers.set_mode(self.optimizers.values(), training=False)
             self.team.broadcast_(self.model.buffers())
             measured = self._evaluate()
             columns = [*self.sums.values(), *(value for value, _ in measured.values())]
@@ -320,7 +322,7 @@ class Trainer:
     def _build_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         settings = {**self.config.settings, "lr": self.lr}
         return optimizers.build_optimizer(
-            self.config.optimizer, params, settings, device=self.device
+            self.config.optimizer, params, settings, device=self.device, model=self.model
         )
 
     def state_dict(self) -> dict[str, Any]:
