@@ -43,6 +43,8 @@ class Config:
     validation: int = 0  # training examples held out for validation
     norms: bool = False  # record the norms of gradients and of steps
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task only
+    warmup: float = 0  # a fraction of the run, or a number of steps, with a linear ramp of lr
+    decay: float = 0.2  # of the schedule wsd: the last part of the run
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class Config:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
         check_number("drop", self.drop)
-        schedules.check(self.schedule, self.milestones, self.drop)
+        schedules.check(self.schedule, self.schedule_shape)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         if self.data not in DATA:
@@ -85,6 +87,10 @@ class Config:
     @cached_property
     def task_definition(self) -> Task:
         return tasks.find(self.task)
+
+    @property
+    def schedule_shape(self) -> schedules.Shape:
+        return schedules.Shape(self.milestones, self.drop, self.warmup, self.decay)
 
     @property
     def lr(self) -> float:
@@ -152,7 +158,8 @@ class Config:
 
 # Settings of the run that `make` takes among its overrides, beside those of the optimizer.
 RUN_SETTINGS = {
-    "schedule", "milestones", "drop", "clip", "accumulate", "batch", "validation", "norms"
+    "schedule", "milestones", "drop", "warmup", "decay", "clip", "accumulate", "batch",
+    "validation", "norms",
 }  # fmt: skip
 
 
