@@ -8,6 +8,7 @@ import pytest
 from lab.runs.commands import folder_in
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
+from sgdf.lab.runs.published import published_value
 from sgdf.lab.train import schedules
 from sgdf.lab.train.schedules import Shape
 from sgdf.support.errors import UserError
@@ -118,3 +119,8 @@ def test_a_warmup_longer_than_the_run(tmp_path, monkeypatch, capsys, settings, s
     assert sentence in said
     assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_with_a_warmup_does_not_repeat_the_paper():
+    assert published_value(configs.make("cifar10"))
+    assert published_value(configs.make("cifar10", overrides={"warmup": 0.05})) is None
