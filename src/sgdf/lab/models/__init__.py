@@ -6,12 +6,11 @@ from typing import NamedTuple
 from torch import nn
 
 from sgdf.lab.models.densenet import DenseNet
+from sgdf.lab.models.own import ImageShape, build_own, is_own
 from sgdf.lab.models.resnet import ResNet
 from sgdf.lab.models.small import small_cnn, small_mlp
 from sgdf.lab.models.vgg import VGG11
 from sgdf.support.errors import UserError, unknown
-
-ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 class ClassifierRow(NamedTuple):
@@ -37,11 +36,15 @@ NAMES = tuple(MODELS)
 def build_classifier(name: str, *, classes: int, shape: ImageShape) -> nn.Module:
     """The named network for images of `shape`, with weights from torch's global RNG.
 
+    A name is one of `NAMES`, or `package.module:function` of a user's own.
+
     >>> import torch
     >>> model = build_classifier("cnn", classes=10, shape=(1, 28, 28))
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
+    if is_own(name):
+        return build_own(name, classes=classes, shape=shape)
     if name not in MODELS:
         raise unknown("model", name, NAMES)
     row = MODELS[name]
