@@ -34,7 +34,9 @@ def build_own(name: str, *, classes: int, shape: ImageShape) -> nn.Module:
                 f"{name} cannot be called with num_classes={classes}: {reason_of(error)}"
             ) from error
         if not isinstance(model, nn.Module):
-            raise UserError(f"{name} returned a {type(model).__name__}, not a torch.nn.Module")
+            raise UserError(
+                f"{name} returned a value of type {type(model).__name__}, not a torch.nn.Module"
+            )
         check_outputs(name, model, classes=classes, shape=shape)
     return model
 
@@ -70,7 +72,9 @@ def check_outputs(name: str, model: nn.Module, *, classes: int, shape: ImageShap
         for module, mode in training.items():
             module.training = mode
     if not isinstance(output, Tensor):
-        raise UserError(f"{name} returns a {type(output).__name__}, not a tensor of logits")
+        raise UserError(
+            f"{name} returns a value of type {type(output).__name__}, not a tensor of logits"
+        )
     if tuple(output.shape) != (2, classes):
         found = " x ".join(map(str, output.shape))
         raise UserError(
