@@ -234,7 +234,7 @@ def test_the_check_of_a_network_changes_nothing():
         ("my_networks:too_many", "returns 2 x 4 outputs for 2 images, not 2 x 3: one per class"),
         (
             "my_networks:no_network",
-            "no_network returned a value of type int, not a torch.nn.Module",
+            "returned a value of type int, not a torch.nn.Module",
         ),
         ("my_networks:no_argument", "cannot be called with num_classes=3: no_argument() got an un"),
         ("my_networks:one_channel", "my_networks:one_channel fails on images of 3x32x32: "),
