@@ -70,7 +70,7 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if seeds == []:
         raise UserError("seed is an integer or a list of them, not []")
     return [
-        configs.make(**given, seed=seed, overrides=overrides, data_dir=options.data_dir)
+        configs.with_data(configs.make(**given, seed=seed, overrides=overrides), options.data_dir)
         for seed in (seeds if isinstance(seeds, list) else [seeds])
     ]
 

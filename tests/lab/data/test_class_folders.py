@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from lab.data.layouts import photograph
-from sgdf.lab.data import class_folders
+from sgdf.lab.data import class_folders, fingerprints
 from sgdf.support.errors import UserError
 
 
@@ -74,37 +74,41 @@ def test_folders_in_a_class_and_hidden_files(tmp_path):
 # --- fingerprint ----------------------------------------------------------------------------------
 
 
+def fingerprint(folder):
+    return fingerprints.fingerprint(class_folders.read(folder).named_files())
+
+
 def test_a_copy_has_the_same_fingerprint_and_a_change_another(tmp_path):
-    first = class_folders.read(fill(tmp_path / "photos")).fingerprint()
+    first = fingerprint(fill(tmp_path / "photos"))
     copy = shutil.copytree(tmp_path / "photos", tmp_path / "copy", copy_function=shutil.copy)
-    assert class_folders.read(copy).fingerprint() == first
+    assert fingerprint(copy) == first
     seen = {first}
     photograph(copy / "cat" / "0.jpg", 1, 99)  # other pixels under the same name
-    seen.add(class_folders.read(copy).fingerprint())
+    seen.add(fingerprint(copy))
     (copy / "cat" / "1.jpg").rename(copy / "dog" / "6.jpg")
-    seen.add(class_folders.read(copy).fingerprint())
+    seen.add(fingerprint(copy))
     (copy / "cat").rename(copy / "cats")
-    seen.add(class_folders.read(copy).fingerprint())
+    seen.add(fingerprint(copy))
     assert len(seen) == 4
 
 
 def test_the_same_images_split_otherwise_have_another_fingerprint(tmp_path):
     for part in ("train", "val"):
         fill(tmp_path / part)
-    first = class_folders.read(tmp_path).fingerprint()
+    first = fingerprint(tmp_path)
     (tmp_path / "val").rename(tmp_path / "test")
-    assert class_folders.read(tmp_path).fingerprint() != first
+    assert fingerprint(tmp_path) != first
 
 
 def test_large_files_are_known_by_both_ends_and_their_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(class_folders, "WHOLE", 8)
+    monkeypatch.setattr(fingerprints, "WHOLE", 8)
     fill(tmp_path)
     path = tmp_path / "cat" / "0.jpg"
     contents = [b"ABCDxxxxEFGH", b"ZBCDxxxxEFGH", b"ABCDxxxxEFGZ", b"ABCDxxxxxEFGH"]
     seen = set()
     for content in contents:
         path.write_bytes(content)
-        seen.add(class_folders._content(path))
+        seen.add(fingerprints.content_digest(path))
     assert len(seen) == len(contents)
 
 
@@ -161,4 +165,4 @@ def test_a_link_to_nothing(tmp_path):
     fill(tmp_path)
     (tmp_path / "cat" / "9.jpg").symlink_to(tmp_path / "gone.jpg")
     with pytest.raises(UserError, match=r"9\.jpg cannot be read: No such file"):
-        class_folders.read(tmp_path).fingerprint()
+        fingerprint(tmp_path)

@@ -119,10 +119,10 @@ def test_the_environment_names_the_data(sgdf, tmp_path):
 def test_a_config_is_for_its_own_images_alone(sgdf, tmp_path):
     config = make_config("images", model="my_networks:tiny", data_dir="photos")
     photograph(tmp_path / "photos" / "cat" / "0.jpg", 1, 99)
-    with pytest.raises(UserError, match="does not hold the images of this run"):
+    with pytest.raises(UserError, match="does not hold the data of this run"):
         train_runs([config], data_dir="photos", device="cpu")
     unnamed = make_config("images", model="my_networks:tiny")
-    with pytest.raises(UserError, match="does not know its images: give data_dir"):
+    with pytest.raises(UserError, match="does not know its data: give data_dir"):
         train_runs([unnamed], data_dir="photos", device="cpu")
     assert not (tmp_path / "runs").exists()
 

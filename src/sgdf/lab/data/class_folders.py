@@ -7,25 +7,21 @@
 A class folder may have folders in it. Hidden files and folders are ignored.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
+from sgdf.lab.data.fingerprints import NamedFile
 from sgdf.lab.data.image_folders import ImageFiles, LabelledNames, image_files
 from sgdf.lab.data.imagenet import ENDINGS
 from sgdf.support.errors import UserError
 
 VALIDATION = ("val", "valid", "validation")
 HELD_OUT = 5  # every fifth image is for the test, if there is no split
-WHOLE = 2**20  # bytes; of a larger file, the first and the last half of them identify it
-READERS = 8
-AT_ONCE = 10_000  # files that wait for a reader
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,14 @@ class ClassFolders:
     classes: tuple[str, ...]
     note: str = ""  # about the split
 
-    def fingerprint(self) -> str:
-        """A hash of all files, their names, their labels and the split; not of where they lie."""
+    def named_files(self) -> list[NamedFile]:
+        """All files, with part of the split, label and name, for a fingerprint."""
         splits = {"train": self.train, **self.evaluation}
-        snapshot = _snapshot(splits)
-        if snapshot not in _KNOWN:
-            _KNOWN[snapshot] = _fingerprint(splits)
-        return _KNOWN[snapshot]
+        return [
+            (f"{part} {files.labels[i]} {files.name(i)}", files.path(i))
+            for part, files in splits.items()
+            for i in range(len(files))
+        ]
 
 
 def read(folder: str | Path | None) -> ClassFolders:
@@ -160,52 +157,3 @@ def hold_out(
         for i, image in enumerate(own):
             (test if i in held else train).append(image)
     return train, test
-
-
-# --- fingerprint ----------------------------------------------------------------------------------
-
-_KNOWN: dict[str, str] = {}  # by names, sizes and times: a process asks more than once
-
-
-def _snapshot(splits: dict[str, ImageFiles]) -> str:
-    checksum = hashlib.sha256()
-    for files in splits.values():
-        for path in map(files.path, range(len(files))):
-            status = _status(path)
-            checksum.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return checksum.hexdigest()
-
-
-def _fingerprint(splits: dict[str, ImageFiles]) -> str:
-    checksum = hashlib.sha256()
-    with ThreadPoolExecutor(READERS) as pool:
-        for part, files in splits.items():
-            checksum.update(f"{part} {len(files)}\n".encode())
-            for first in range(0, len(files), AT_ONCE):
-                indices = range(first, min(first + AT_ONCE, len(files)))
-                contents = pool.map(_content, map(files.path, indices))
-                for i, content in zip(indices, contents, strict=True):
-                    name = bytes(files.names[i])
-                    checksum.update(b"%d %b\0%b" % (files.labels[i], name, content))
-    return checksum.hexdigest()[:16]
-
-
-def _content(path: Path) -> bytes:
-    """A hash of a file, or of both its ends, and its size."""
-    size = _status(path).st_size
-    try:
-        with path.open("rb") as file:
-            content = file.read(WHOLE if size <= WHOLE else WHOLE // 2)
-            if size > WHOLE:
-                file.seek(-WHOLE // 2, os.SEEK_END)
-                content += file.read()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    return hashlib.sha256(b"%d\0%b" % (size, content)).digest()
-
-
-def _status(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:  # such as a link to nothing
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None

@@ -38,8 +38,11 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def name(self, index: int) -> str:
+        return os.fsdecode(bytes(self.names[index]))
+
     def path(self, index: int) -> Path:
-        return self.folder / os.fsdecode(bytes(self.names[index]))
+        return self.folder / self.name(index)
 
     def only(self, index: NDArray[np.int64]) -> "ImageFiles":
         return ImageFiles(self.folder, self.names[index], self.labels[index])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab.data import class_folders
+from sgdf.lab.data import class_folders, fingerprints
 from sgdf.lab.tasks.registry import ACCURACY, Metric, Task, paper_task
 
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy", column="top-5")
@@ -34,7 +34,7 @@ def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
 
 def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
     """The user's own images: two folders never have runs of the same name."""
-    return {"fingerprint": class_folders.read(folder).fingerprint()}
+    return {"fingerprint": fingerprints.fingerprint(class_folders.read(folder).named_files())}
 
 
 TASKS = (

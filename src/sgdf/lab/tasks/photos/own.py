@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision import transforms
 
-from sgdf.lab.data import class_folders
+from sgdf.lab.data import class_folders, fingerprints
 from sgdf.lab.data.class_folders import ClassFolders
 from sgdf.lab.models import vision
 from sgdf.lab.tasks import classify
@@ -45,11 +45,7 @@ def check(config: "Config", data_dir: Path | None) -> None:
 def find_images(config: "Config", data_dir: Path | None) -> ClassFolders:
     """The images in the folder, which have to be those that the run was named by."""
     dataset = class_folders.read(data_dir)
-    known = config.option("fingerprint")
-    if not known:
-        raise UserError("this run does not know its images: give data_dir where its config is made")
-    if dataset.fingerprint() != known:
-        raise UserError(f"{dataset.folder} does not hold the images of this run: they have changed")
+    fingerprints.check(config.option("fingerprint"), dataset.named_files(), dataset.folder)
     return dataset
 
 
