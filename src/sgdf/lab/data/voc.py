@@ -117,8 +117,8 @@ def load(
 ) -> Voc:
     """All images in the lists, read and checked."""
     if classes == CLASSES:
-        devkit, training_lists = find(folder), TRAINING
-        lists = lists_in(folder, official=official)
+        devkit, lists = find(folder), lists_in(folder, official=official)
+        training_lists: tuple[ImageList, ...] = TRAINING
     else:
         devkit, training_lists = find_own(folder)
         lists = {part: names_in(list_file(devkit, *part)) for part in (*training_lists, *TEST)}

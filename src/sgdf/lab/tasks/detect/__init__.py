@@ -11,11 +11,11 @@ from sgdf.lab.tasks.registry import Metric, paper_task
 def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """With class names of their own, the images are a user's: a run knows both."""
     names = options.get("names")
-    if not isinstance(names, str):
+    if isinstance(names, str):
+        names = list(voc.read_class_names(Path(names)))
+    if not isinstance(names, list):
         return {}
-    classes = voc.read_class_names(Path(names))
-    found = fingerprints.fingerprint(voc.named_files(folder))
-    return {"names": list(classes), "fingerprint": found}
+    return {"names": names, "fingerprint": fingerprints.fingerprint(voc.named_files(folder))}
 
 
 TASKS = (

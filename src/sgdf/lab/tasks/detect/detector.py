@@ -72,6 +72,12 @@ def needs_official_lists(config: "Config") -> bool:
 def class_names(config: "Config") -> tuple[str, ...]:
     """VOC's, or a user's own, as `identify` has recorded them."""
     names = config.option("names")
+    if isinstance(names, str):
+        raise UserError("this run does not know its data: give data_dir where its config is made")
+    if names is not None and not (
+        isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    ):
+        raise UserError(f"names is a file with class names, one per line, not {names!r}")
     return voc.CLASSES if names is None else tuple(names)
 
 
