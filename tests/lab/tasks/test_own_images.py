@@ -139,6 +139,12 @@ def test_a_sweep_over_ones_own_images(sgdf, tmp_path):
     assert record.config.options["fingerprint"] == other.config.options["fingerprint"] != ""
 
 
+def test_a_preset_is_for_the_datasets_of_the_lab(sgdf):
+    code, said = sgdf("sweep", "--preset", "lr-grid", "--task", "images", "--data-dir", "photos")
+    assert code == 1
+    assert "the preset lr-grid needs a dataset of the lab: write a file for yours" in said
+
+
 def test_validation_images(sgdf, tmp_path):
     code, said = train(sgdf, "--set", "validation=6")
     assert code == 0, said
