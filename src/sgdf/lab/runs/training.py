@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from sgdf.lab.runs import session
 from sgdf.lab.runs.config import Config
-from sgdf.lab.runs.session import RunContext, train
+from sgdf.lab.runs.session import RunContext
 from sgdf.lab.train.distributed import ALONE, Team
 
 
@@ -49,5 +50,5 @@ def train_in(
     side_by_side = context.device.type == "cuda" and team.size == 1
     results: list[dict[str, Any]] = []
     for group in [configs] if side_by_side else [[config] for config in configs]:
-        results += train(group, context, team=team)
+        results += session.train(group, context, team=team)
     return results
