@@ -32,6 +32,11 @@ AUGMENTATIONS = ("crop", "flip", "none")
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if the folder or an option is wrong; `build_trainer` tries the model."""
+    check_options(config)
+    find_images(config, data_dir)
+
+
+def check_options(config: "Config") -> None:
     size, augment = config.option("size"), config.option("augment")
     if type(size) is not int or size < 1:
         raise UserError(f"size is an integer of at least 1, not {size!r}")
@@ -39,7 +44,6 @@ def check(config: "Config", data_dir: Path | None) -> None:
         raise unknown("augmentation", str(augment), AUGMENTATIONS)
     if config.data == "synthetic":
         raise UserError("there is no synthetic stand-in for images of your own")
-    find_images(config, data_dir)
 
 
 def find_images(config: "Config", data_dir: Path | None) -> ClassFolders:
@@ -64,7 +68,7 @@ def build_trainer(
     compile: bool = True,
     team: Team = ALONE,
 ) -> Trainer:
-    check(config, data_dir)
+    check_options(config)
     dataset = find_images(config, data_dir)
     training, evaluation = dataset.train, dict(dataset.evaluation)
     if config.validation:
