@@ -86,7 +86,8 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         type=path,
         metavar="DIR",
-        help="where the datasets are (default $SGDF_DATA or ~/.cache/sgdf/data)",
+        help="where the datasets are (default $SGDF_DATA or ~/.cache/sgdf/data); for the task "
+        "images the folder of your own",
     )
 
 

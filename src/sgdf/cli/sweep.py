@@ -1,6 +1,7 @@
 """`sgdf sweep`: train a grid of settings and seeds, on this machine or on Ray."""
 
 import argparse
+import dataclasses
 
 from sgdf.cli.options import Commands, add_run_options, add_sweep_options, path, positive
 from sgdf.lab import models, tasks
@@ -40,7 +41,8 @@ def run(options: argparse.Namespace) -> None:
         return
     from sgdf.cli import comparison
 
-    comparison.run(sweep, options)
+    planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
+    comparison.run(dataclasses.replace(sweep, configs=planned), options)
 
 
 def sweep_from(options: argparse.Namespace) -> Sweep:

@@ -20,7 +20,8 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("train", help="train a model on a task; a killed run resumes")
     add = parser.add_argument
     add("task", nargs="?", metavar="TASK", help=f"one of {', '.join(tasks.TASKS)}")
-    add("--model", help=f"one of {model_names()}, as the task allows (default: the task's)")
+    add("--model", help=f"one of {model_names()}, as the task allows, for images any "
+        "classifier of torchvision, or package.module:function (default: the task's)")  # fmt: skip
     names = ", ".join(optimizers.OPTIMIZERS)
     add("--optimizer", help=f"one of {names}, or package.Class (default sgdf); wiener-NAME filters "
         "the gradients of any of them (settings filter_gain_scale, filter_betas, ...)")  # fmt: skip
@@ -31,7 +32,8 @@ def add_to(commands: Commands) -> None:
         help="synthetic: generated data of the same shape (default real)")  # fmt: skip
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
-        "schedule, milestones, drop, clip, accumulate, validation, norms)")  # fmt: skip
+        "schedule, milestones, drop, warmup, decay, clip, accumulate, validation, "
+        "norms)")  # fmt: skip
     add("--config", type=path, metavar="FILE", help="a TOML file with any of the options above")
     add("--shard", action="store_true",
         help="under torchrun: split the weights among the processes (FSDP2)")  # fmt: skip
@@ -46,7 +48,7 @@ def model_names() -> str:
 
 def task_options() -> str:
     names = {name for task in tasks.TASKS.values() for name in task.options}
-    return ", ".join(sorted(names))
+    return ", ".join(sorted(names - {"fingerprint"}))
 
 
 def configs_from(options: argparse.Namespace) -> list[Config]:
@@ -69,23 +71,19 @@ def configs_from(options: argparse.Namespace) -> list[Config]:
     if seeds == []:
         raise UserError("seed is an integer or a list of them, not []")
     return [
-        configs.make(**given, seed=seed, overrides=overrides)
+        configs.with_data(configs.make(**given, seed=seed, overrides=overrides), options.data_dir)
         for seed in (seeds if isinstance(seeds, list) else [seeds])
     ]
 
 
 def run(options: argparse.Namespace) -> None:
-    from sgdf.lab.runs.session import train
+    from sgdf.lab.runs.training import train_in
     from sgdf.lab.train import distributed
 
     runs = configs_from(options)
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
         context = context_from(options, device)
-        # A GPU has room for several runs at once; a CPU or a team has not.
-        side_by_side = device.type == "cuda" and team.size == 1
-        results: list[dict[str, Any]] = []
-        for group in [runs] if side_by_side else [[config] for config in runs]:
-            results += train(group, context, team=team)
+        results = train_in(context, runs, team)
     show(runs, results, context.out, quiet=team.rank > 0)
 
 

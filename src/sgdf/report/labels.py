@@ -50,6 +50,7 @@ def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:
         "epochs": f"{config.epochs} epochs",
         "batch": f"batch {config.batch}",
         "schedule": schedule_words(config),
+        "warmup": warmup_words(config),
         "clip": f"clipped to {config.clip:g}" if config.clip else "",
         "accumulate": f"in {config.accumulate} pieces" if config.accumulate > 1 else "",
         "precision": "fp32" if on_cpu else config.precision,
@@ -62,6 +63,8 @@ def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:
 
 def schedule_words(config: Config) -> str:
     """The schedule; the lab's default milestone reads the same for runs of any length."""
+    if config.schedule == "wsd":
+        return f"wsd lr, decay {config.decay:g}"
     if config.schedule != "step":
         return f"{config.schedule} lr"
     if not config.milestones:
@@ -69,3 +72,15 @@ def schedule_words(config: Config) -> str:
     by_rule = config.milestones == (three_quarters(config.epochs),)
     at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
     return f"lr × {config.drop:g} after {at}"
+
+
+def warmup_words(config: Config) -> str:
+    """
+    >>> from sgdf.lab.runs.config import make
+    >>> [warmup_words(make("digits", overrides={"warmup": length})) for length in (0, 0.05, 200)]
+    ['', 'warm-up over 0.05 of the run', 'warm-up over 200 steps']
+    """
+    if not config.warmup:
+        return ""
+    unit = "steps" if isinstance(config.warmup, int) else "of the run"
+    return f"warm-up over {config.warmup:g} {unit}"

@@ -19,7 +19,7 @@ from sgdf.lab.data.formats.idx import IDX_FILES
 
 TINY = {
     "cifar10": replace(cifar10.DATASET, train=50, test=10, digests=None),
-    "cifar100": replace(cifar100.DATASET, train=200, test=100),
+    "cifar100": replace(cifar100.DATASET, train=200, test=100, channel_means=()),
     "fashion-mnist": replace(fashion_mnist.DATASET, train=60, test=10),
 }
 

@@ -72,7 +72,7 @@ def test_the_devkit_may_be_in_the_data_folder_itself(data):
 def test_twenty_classes_in_the_order_of_their_names():
     assert len(voc.CLASSES) == 20
     assert list(voc.CLASSES) == sorted(voc.CLASSES)
-    assert voc.LABELS["aeroplane"] == 1
+    assert voc.CLASSES[0] == "aeroplane"
 
 
 def test_a_grey_jpeg_has_three_channels(data, root):

@@ -130,6 +130,7 @@ def test_the_tasks():
     photos = ("cifar10", "cifar100", "pets", "flowers102", "food101", "imagenet")
     assert list(tasks.TASKS) == [
         *("digits", "fashion-mnist", "cifar10", "cifar100", "voc", "wgan-gp", "imagenet"),
+        "images",
         *(f"finetune-{name}" for name in photos),
     ]
     kinds = {name: tasks.find(name).kind for name in ("digits", "voc", "wgan-gp", "imagenet")}

@@ -13,7 +13,6 @@ from sgdf.lab import data, optimizers
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.runs import config as configs
 from sgdf.lab.tasks.classify import Classifier, resident_classifier
-from sgdf.lab.train import schedules
 from sgdf.lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
 from sgdf.lab.train.loop import Trainer, take_turns
 from sgdf.lab.train.pipelines.resident import (
@@ -437,18 +436,3 @@ def test_seeds_for_purposes_differ():
     }
     assert len(seeds) == 48
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_schedules():
-    def of(name, epoch, **settings):
-        settings = {"milestones": (150,), "drop": 0.1, **settings}
-        return schedules.factors(name, epoch=epoch, epochs=200, steps_per_epoch=4, **settings)
-
-    assert of("step", 149) == [1.0] * 4  # the 150th epoch
-    assert of("step", 150) == [0.1] * 4  # before the 151st
-    assert of("step", 199, milestones=(100, 150)) == pytest.approx([0.01] * 4)
-    assert of("constant", 199) == [1.0] * 4
-    assert of("inverse-sqrt", 0) == [1 / math.sqrt(t) for t in (1, 2, 3, 4)]
-    assert of("cosine", 0)[0] == 1.0
-    assert of("cosine", 100)[0] == pytest.approx(0.5)
-    assert 0 < of("cosine", 199)[-1] < 1e-4

@@ -33,6 +33,8 @@ class ArrayDataset(DatasetSpec):
         fallback: fetches it where the official server cannot be reached.
         balanced: whether every class has the same number of images.
         digests: `verify.split_digest` of the training and of the test split.
+        channel_means: of pixels between 0 and 1, as they are in the published files; they tell
+            channels in another order, or changed pixels, in images of any order.
     """
 
     shape: tuple[int, int, int]
@@ -44,6 +46,7 @@ class ArrayDataset(DatasetSpec):
     fallback: Fallback | None = None
     balanced: bool = True
     digests: tuple[str, str] | None = None
+    channel_means: tuple[float, ...] = ()
 
     def load(self, folder: str | Path | None = None, *, synthetic: bool = False) -> Dataset:
         """Read the dataset and check it, or make its synthetic stand-in."""

@@ -27,6 +27,7 @@ DATASET = ArrayDataset(
     shape=(3, 32, 32),
     mean=MEAN,
     std=STD,
+    channel_means=(0.5071, 0.4865, 0.4409),
     forms=(
         Form("cifar-100-python", "the python batches in", read_python_batches),
         Form("cifar-100-binary", "the binary batches in", read_binary_batches),

@@ -38,8 +38,11 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def name(self, index: int) -> str:
+        return os.fsdecode(bytes(self.names[index]))
+
     def path(self, index: int) -> Path:
-        return self.folder / os.fsdecode(bytes(self.names[index]))
+        return self.folder / self.name(index)
 
     def only(self, index: NDArray[np.int64]) -> "ImageFiles":
         return ImageFiles(self.folder, self.names[index], self.labels[index])
@@ -107,7 +110,7 @@ class ImageFolderDataset(DatasetSpec):
         self._check_classes(home, (train, test), names, classes)
         if not classes:
             self._check_counts(home, train, test)
-        return FileDataset(self.name, _image_files(home, train), _image_files(home, test), names)
+        return FileDataset(self.name, image_files(home, train), image_files(home, test), names)
 
     def availability(self, folder: str | Path | None = None) -> tuple[str, str]:
         home = self.home(folder)
@@ -155,7 +158,7 @@ class ImageFolderDataset(DatasetSpec):
                 )
 
 
-def _image_files(home: Path, split: LabelledNames) -> ImageFiles:
+def image_files(home: Path, split: LabelledNames) -> ImageFiles:
     names = np.array([os.fsencode(name) for name, _ in split])
     return ImageFiles(home, names, np.array([label for _, label in split], dtype=np.int64))
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from sgdf.lab.data.arrays import ArrayDataset
 
 
+#: Largest difference of a channel's mean: those of the two splits differ by 0.002, those of two
+#: channels by 0.02.
+TOLERANCE = 0.005
+
+
 class DamagedData(UserError):
     """A file that exists but does not hold what it should."""
 
@@ -53,4 +58,21 @@ def _difference(spec: "ArrayDataset", split: Split, count: int) -> str:
     counts = split.labels.bincount(minlength=spec.classes)
     if spec.balanced and not (counts == count // spec.classes).all():
         return f"{counts.min()} to {counts.max()} images per class, not {count // spec.classes}"
+    if spec.channel_means:
+        means = channel_means(split)
+        if any(abs(a - b) > TOLERANCE for a, b in zip(means, spec.channel_means, strict=True)):
+            found, expected = (
+                ", ".join(f"{mean:.4f}" for mean in values)
+                for values in (means, spec.channel_means)
+            )
+            return (
+                f"other pixels than the published ones: channels with means {found}, not {expected}"
+            )
     return ""
+
+
+def channel_means(split: Split) -> list[float]:
+    """The mean of every channel, of pixels between 0 and 1."""
+    total = sum(part.sum((0, 2, 3), dtype=torch.int64) for part in split.images.split(10_000))
+    pixels = split.images[:, 0].numel()
+    return [value / 255 / pixels for value in torch.as_tensor(total).tolist()]

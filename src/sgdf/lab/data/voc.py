@@ -5,14 +5,15 @@
     VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt
     VOCdevkit/VOC2012/...                          (its test.txt was never published)
 
-Train on trainval of both years; evaluate on the 2007 test set. All annotations are read and checked
+Train on trainval of both years; evaluate on the 2007 test set. Other images in this layout have
+class names of their own, and may do without VOC2012. All annotations are read and checked
 when a run starts; of the images only the headers, until they are needed.
 """
 
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sgdf.lab.data.fingerprints import NamedFile
 from sgdf.lab.data.location import data_folder
 from sgdf.lab.data.spec import DatasetSpec
 from sgdf.support.errors import UserError, unknown
@@ -35,7 +37,6 @@ CLASSES = (
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
 )
-LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}  # 0 is the background
 ImageList = tuple[str, str]  # a year and one of its lists
 TRAINING = (("VOC2007", "trainval"), ("VOC2012", "trainval"))
 TEST = (("VOC2007", "test"),)
@@ -78,23 +79,30 @@ class Voc:
     train: tuple[Example, ...]
     test: tuple[Example, ...]
     left_out: int = 0  # training images without one
+    classes: tuple[str, ...] = CLASSES  # the names of the labels 1, 2, ...; 0 is the background
 
 
 # --- where it is ----------------------------------------------------------------------------------
 
 
-def find(folder: str | Path | None) -> Path:
+def find(folder: str | Path | None, needed: Iterable[ImageList] = (*TRAINING, *TEST)) -> Path:
     """The VOCdevkit in the data folder, with all lists of images that are needed."""
     folder = data_folder(folder)
     for devkit in (folder / "voc" / "VOCdevkit", folder / "VOCdevkit"):
         if devkit.is_dir():
-            for year, part in (*TRAINING, *TEST):
+            for year, part in needed:
                 path = list_file(devkit, year, part)
                 if not path.is_file():
                     raise UserError(f"there is no {path}: unpack {ARCHIVES} in {devkit.parent}")
             return devkit
     home = folder / "voc"
     raise UserError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
+
+
+def find_own(folder: str | Path | None) -> tuple[Path, tuple[ImageList, ...]]:
+    """The VOCdevkit with other images than VOC's, and its lists for training."""
+    devkit = find(folder, (TRAINING[0], *TEST))
+    return devkit, tuple(part for part in TRAINING if list_file(devkit, *part).is_file())
 
 
 def list_file(devkit: Path, year: str, part: str) -> Path:
@@ -104,17 +112,51 @@ def list_file(devkit: Path, year: str, part: str) -> Path:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def load(folder: str | Path | None, *, official: bool = True) -> Voc:
+def load(
+    folder: str | Path | None, *, official: bool = True, classes: tuple[str, ...] = CLASSES
+) -> Voc:
     """All images in the lists, read and checked."""
-    devkit, lists = find(folder), lists_in(folder, official=official)
-    training = read_examples(devkit, {part: lists[part] for part in TRAINING})
+    if classes == CLASSES:
+        devkit, lists = find(folder), lists_in(folder, official=official)
+        training_lists: tuple[ImageList, ...] = TRAINING
+    else:
+        devkit, training_lists = find_own(folder)
+        lists = {part: names_in(list_file(devkit, *part)) for part in (*training_lists, *TEST)}
+    training = read_examples(devkit, {part: lists[part] for part in training_lists}, classes)
     kept = tuple(example for example in training if not example.difficult.all())
     if not kept:
         raise UserError(f"no training image in {devkit} has an object to train on")
-    test = read_examples(devkit, {part: lists[part] for part in TEST})
+    test = read_examples(devkit, {part: lists[part] for part in TEST}, classes)
     if not test:
         raise UserError(f"{list_file(devkit, *TEST[0])} has no images")
-    return Voc(kept, test, len(training) - len(kept))
+    return Voc(kept, test, len(training) - len(kept), classes)
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """The names of classes in a file, one per line; # starts a comment."""
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UserError(f"the class names {path} cannot be read: {why}") from None
+    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not names:
+        raise UserError(f"{path} has no class names: write one per line")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{path} has the class {name} twice")
+    return tuple(names)
+
+
+def named_files(folder: str | Path | None) -> list[NamedFile]:
+    """The images and annotations of a user's own, for a fingerprint."""
+    devkit, training_lists = find_own(folder)
+    return [
+        (f"{year} {part} {kind} {name}", devkit / year / kind / f"{name}.{ending}")
+        for year, part in (*training_lists, *TEST)
+        for name in names_in(list_file(devkit, year, part))
+        for kind, ending in (("JPEGImages", "jpg"), ("Annotations", "xml"))
+    ]
 
 
 def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[ImageList, list[str]]:
@@ -141,13 +183,17 @@ def names_in(path: Path) -> list[str]:
     return names
 
 
-def read_examples(devkit: Path, lists: Mapping[ImageList, list[str]]) -> tuple[Example, ...]:
+def read_examples(
+    devkit: Path, lists: Mapping[ImageList, list[str]], classes: tuple[str, ...] = CLASSES
+) -> tuple[Example, ...]:
     return tuple(
-        read_example(devkit / year, name) for (year, _), names in lists.items() for name in names
+        read_example(devkit / year, name, classes)
+        for (year, _), names in lists.items()
+        for name in names
     )
 
 
-def read_example(root: Path, name: str) -> Example:
+def read_example(root: Path, name: str, classes: tuple[str, ...] = CLASSES) -> Example:
     """An annotation, checked against its image, of which only the header is read."""
     image = root / "JPEGImages" / f"{name}.jpg"
     annotation = root / "Annotations" / f"{name}.xml"
@@ -156,7 +202,8 @@ def read_example(root: Path, name: str) -> Example:
             raise UserError(f"there is no {path}, which a list in {root / 'ImageSets'} names")
     with opened(image) as header:
         size = header.size
-    objects = [read_object(element, annotation, size) for element in elements_of(annotation)]
+    found = elements_of(annotation)
+    objects = [read_object(element, annotation, size, classes) for element in found]
     return Example(
         image,
         size,
@@ -200,19 +247,20 @@ def elements_of(path: Path) -> list[ElementTree.Element]:
 
 
 def read_object(
-    element: ElementTree.Element, path: Path, size: tuple[int, int]
+    element: ElementTree.Element, path: Path, size: tuple[int, int], classes: tuple[str, ...]
 ) -> tuple[list[float], int, bool]:
     """Box, label, and whether it is marked as difficult."""
     name = element.findtext("name", "").strip()
-    if name not in LABELS:
-        raise UserError(f"{path}: {unknown('class of VOC', name, CLASSES)}")
+    if name not in classes:
+        kind = "class of VOC" if classes == CLASSES else "class"
+        raise UserError(f"{path}: {unknown(kind, name, classes)}")
     edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
     try:
         box = [float(edge) for edge in edges]
     except ValueError:
         raise UserError(f"{path}: the box of a {name} is not four numbers: {edges}") from None
     difficult = element.findtext("difficult", "0").strip() == "1"
-    return inside(box, path, name, size), LABELS[name], difficult
+    return inside(box, path, name, size), classes.index(name) + 1, difficult
 
 
 def inside(box: list[float], path: Path, name: str, size: tuple[int, int]) -> list[float]:

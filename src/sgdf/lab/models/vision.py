@@ -10,7 +10,8 @@ from torchvision import models
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from sgdf.lab.models import weights
-from sgdf.support.errors import UserError, unknown
+from sgdf.lab.models.own import build_own, check_outputs, is_own
+from sgdf.support.errors import UserError, reason_of, unknown
 
 # Mean and standard deviation of ImageNet's pixels, with which the published weights were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -49,6 +50,10 @@ def build_vision_model(
     Weights come from the file, which is for transformers only, and else from torch's global RNG.
     The head of a transformer is new, and zero.
     """
+    if is_own(name):
+        if file is not None:
+            raise UserError(f"{name} makes its own weights: use --set weights=random")
+        return build_own(name, classes=classes, shape=(3, size, size))
     if name in CONVOLUTIONAL:
         return CONVOLUTIONAL[name](num_classes=classes)
     if name not in TRANSFORMERS:
@@ -59,6 +64,36 @@ def build_vision_model(
     if file is not None:
         load_weights(model, file)
     return model
+
+
+def build_any_model(name: str, *, classes: int, size: int) -> nn.Module:
+    """As `build_vision_model`, or any classifier of torchvision by its own name."""
+    if is_own(name) or name in TRANSFORMERS:
+        return build_vision_model(name, classes=classes, size=size)
+    try:
+        if name in CONVOLUTIONAL:
+            model = CONVOLUTIONAL[name](num_classes=classes)
+        elif name in (names := models.list_models(module=models)):
+            model = models.get_model(name, num_classes=classes, **needs_of(name, size))
+        else:
+            raise unknown("model", name, [*CONVOLUTIONAL, *TRANSFORMERS, *names])
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"{name} cannot be built for images of {size}x{size} pixels: {reason_of(error)}"
+        ) from error
+    check_outputs(name, model, classes=classes, shape=(3, size, size))
+    return model
+
+
+def needs_of(name: str, size: int) -> dict[str, Any]:
+    """Arguments of torchvision's functions that depend on the images, or leave a single output."""
+    if name.startswith("vit_"):
+        return {"image_size": size}
+    if name.startswith("maxvit"):
+        return {"input_size": (size, size)}
+    if name in ("googlenet", "inception_v3"):
+        return {"aux_logits": False, "init_weights": True}
+    return {}
 
 
 def weights_file(name: str, choice: Any) -> Path | None:

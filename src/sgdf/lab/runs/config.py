@@ -2,11 +2,13 @@
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sgdf.lab import models, optimizers, paper, tasks
@@ -43,6 +45,8 @@ class Config:
     validation: int = 0  # training examples held out for validation
     norms: bool = False  # record the norms of gradients and of steps
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task only
+    warmup: float = 0  # a fraction of the run, or a number of steps, with a linear ramp of lr
+    decay: float = 0.2  # of the schedule wsd: the last part of the run
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -54,14 +58,13 @@ class Config:
 
     def _check_names(self) -> None:
         task = self.task_definition
-        models_of_task = task.models or models.NAMES
-        if self.model not in models_of_task:
-            raise unknown("model", self.model, models_of_task)
+        if not isinstance(self.model, str) or not task.takes_model(self.model, models.NAMES):
+            raise unknown("model", self.model, task.models or models.NAMES)
         for name in self.options:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
         check_number("drop", self.drop)
-        schedules.check(self.schedule, self.milestones, self.drop)
+        schedules.check(self.schedule, self.schedule_shape)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         if self.data not in DATA:
@@ -85,6 +88,10 @@ class Config:
     @cached_property
     def task_definition(self) -> Task:
         return tasks.find(self.task)
+
+    @property
+    def schedule_shape(self) -> schedules.Shape:
+        return schedules.Shape(self.milestones, self.drop, self.warmup, self.decay)
 
     @property
     def lr(self) -> float:
@@ -152,7 +159,8 @@ class Config:
 
 # Settings of the run that `make` takes among its overrides, beside those of the optimizer.
 RUN_SETTINGS = {
-    "schedule", "milestones", "drop", "clip", "accumulate", "batch", "validation", "norms"
+    "schedule", "milestones", "drop", "warmup", "decay", "clip", "accumulate", "batch",
+    "validation", "norms",
 }  # fmt: skip
 
 
@@ -166,6 +174,7 @@ def make(
     precision: str = "tf32",
     data: str = "real",
     overrides: Mapping[str, Any] | None = None,
+    data_dir: str | Path | None = None,
 ) -> Config:
     """The published settings of the task and optimizer, with `overrides` in their place.
 
@@ -174,6 +183,8 @@ def make(
         seed, precision, data: as in `Config`.
         epochs: default: the task's.
         overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
+        data_dir: the folder of the user's own data, for a task that has no other; the run is
+            named by what is in it.
     """
     names = {"task": task, "optimizer": optimizer, "precision": precision, "data": data}
     for name, value in {**names, "model": "" if model is None else model}.items():
@@ -191,7 +202,7 @@ def make(
     # The published milestone is 150 of 200 epochs: keep the fraction for any length.
     by_rule = (three_quarters(epochs),) if of_run["schedule"] == "step" else ()
     milestones = of_run.pop("milestones", by_rule)
-    return Config(
+    config = Config(
         task=task,
         model=model,
         optimizer=optimizer,
@@ -204,18 +215,38 @@ def make(
         options={name: v for name, v in options.items() if v != protocol.options[name]},
         **of_run,
     )
+    return config if data_dir is None else with_data(config, Path(data_dir))
+
+
+def with_data(config: Config, data_dir: Path | None) -> Config:
+    """The run on the user's own data in a folder; as it was, if its task has other data."""
+    identify = config.task_definition.identify
+    if identify is None or config.data != "real":
+        return config
+    options = {**config.options, **identify(config.options, data_dir)}
+    return dataclasses.replace(config, options=options)
 
 
 def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The published settings of an optimizer, or else its row's, with `overrides`; checked."""
+    """The published settings of an optimizer, or else its own, with `overrides`; checked."""
     row = optimizers.find(optimizer)
-    in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
-    defaults = paper.settings(task, row.published_as) if in_paper else row.settings
+    if not tasks.find(task).of_paper:
+        defaults = {**default_rate(row.builder), **row.settings}
+    else:
+        in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
+        defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)
     settings = {**defaults, **overrides}
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
     return row.checked(settings)
+
+
+def default_rate(builder: Callable[..., Any]) -> dict[str, Any]:
+    """The learning rate of a class or function by default, if there is one."""
+    parameter = inspect.signature(builder).parameters.get("lr")
+    has_rate = parameter is not None and is_number(parameter.default)
+    return {"lr": parameter.default} if parameter and has_rate else {}
 
 
 def three_quarters(epochs: int) -> int:

@@ -1,7 +1,8 @@
 """A run on disk: one folder, valid at whatever instant its process is killed.
 
     config.json    the settings: all that decides the numbers
-    env.json       command, commit, versions and machine, of this start and of earlier ones
+    env.json       command, commit, versions, machine and a hash of the training data, of this start
+                   and of earlier ones
     metrics.jsonl  one line per epoch: the metrics, the same however often the run was interrupted
     times.jsonl    one line per epoch: the seconds, which differ from run to run
     last.pt        the checkpoint, with a copy of the lines above; previous.pt the one before it
@@ -172,6 +173,7 @@ class RunFolder:
             "sgdf": __version__,
             "machine": machine(device.type),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "data": self.data,
             "from_epoch": len(self.metrics),
             "earlier": self.earlier,
         }

@@ -48,6 +48,7 @@ def follows_paper(config: Config) -> bool:
         "accumulate": config.task_definition.accumulate,
         "data": "real",
         "validation": 0,
+        "warmup": 0,
     }
     names = expected.keys() - {"gamma", "seeds", "note"}
     return all(getattr(config, name) == expected[name] for name in names)

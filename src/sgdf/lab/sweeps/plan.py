@@ -213,6 +213,8 @@ def sweep_from_preset(name: str, values: Table) -> Sweep:
     title, cells = PRESETS[name]
     if task.kind not in ("classify", "photos"):
         raise UserError(f"the preset {name} is for classification, which {task.name} is not")
+    if not task.of_paper:
+        raise UserError(f"the preset {name} needs a dataset of the lab: write a file for yours")
     is_synthetic = values.get("data") == "synthetic"
     images = synthetic.TRAIN if is_synthetic else data.find(task.dataset).train
     settings = {"validation": images // 10, **values.get("set", {})}

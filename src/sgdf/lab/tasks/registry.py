@@ -1,7 +1,8 @@
 """A task: what is trained, by which protocol, and the metrics that its runs are compared by."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sgdf.lab import paper
@@ -54,6 +55,10 @@ class Task:
     accumulate: int = 1
     metrics: tuple[Metric, ...] = (ACCURACY,)  # runs are compared by the first
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task alone, with defaults
+    any_model: bool = False  # its trainer finds models by names that are not listed here
+    of_paper: bool = True  # optimizers have the paper's settings; else the defaults of their class
+    # Options by which a run knows a user's own data, from the run's options and the data folder.
+    identify: Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None = None
 
     @property
     def metric(self) -> Metric:
@@ -62,6 +67,11 @@ class Task:
     @property
     def dataset(self) -> str:
         return self.data or self.name
+
+    def takes_model(self, name: str, others: Iterable[str]) -> bool:
+        """Whether a network of that name, of the `others` by default, may be trained on it."""
+        own = ":" in name and self.kind in ("classify", "photos")
+        return own or self.any_model or name in (self.models or tuple(others))
 
     @property
     def kind(self) -> str:

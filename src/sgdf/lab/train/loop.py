@@ -74,6 +74,7 @@ class Trainer:
         self.params, self.optimizer = trained["optimizer"], self.optimizers["optimizer"]
         self.extra_every = self._extra_every()
         self.sizes = batch_sizes(len(batches), config.batch)
+        self._learning_rates(0)  # an error here leaves no folder
         self.lrs = torch.zeros(len(self.sizes), device=device)
         self.sums = EpochSums(device)
         # Compiling the smaller last batch as well would take as long again, for one step an epoch.
@@ -153,8 +154,7 @@ class Trainer:
             epoch=epoch,
             epochs=config.epochs,
             steps_per_epoch=len(self.sizes),
-            milestones=config.milestones,
-            drop=config.drop,
+            shape=config.schedule_shape,
         )
         return [config.lr * factor for factor in factors]
 

@@ -1,6 +1,22 @@
 """Object detection: Faster-RCNN on PASCAL VOC."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sgdf.lab.data import fingerprints, voc
 from sgdf.lab.tasks.registry import Metric, paper_task
+
+
+def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """With class names of their own, the images are a user's: a run knows both."""
+    names = options.get("names")
+    if isinstance(names, str):
+        names = list(voc.read_class_names(Path(names)))
+    if not isinstance(names, list):
+        return {}
+    return {"names": names, "fingerprint": fingerprints.fingerprint(voc.named_files(folder))}
+
 
 TASKS = (
     paper_task(
@@ -16,6 +32,9 @@ TASKS = (
         options={
             "weights": "pretrained",  # or random, or a file
             "lists": "official",  # of images; or any
+            "names": None,  # a file with class names, for other images in the layout of VOC
+            "fingerprint": "",  # of these
         },
+        identify=identify,
     ),
 )

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sgdf.lab.data import voc, voc_synthetic
+from sgdf.lab.data import fingerprints, voc, voc_synthetic
+from sgdf.lab.data.location import data_folder
 from sgdf.lab.data.voc import Example, Voc
 from sgdf.lab.models import detectors
 from sgdf.lab.tasks.detect import average_precision, drawing
@@ -32,7 +33,9 @@ SHOWN = 6  # images in the picture
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or weights are missing."""
     official = needs_official_lists(config)
-    if config.data == "real":
+    if class_names(config) != voc.CLASSES:
+        check_own(config, data_dir)
+    elif config.data == "real":
         voc.lists_in(data_dir, official=official)
     detectors.weights_file(config.model, config.option("weights"))
 
@@ -47,10 +50,14 @@ def build_trainer(
 ) -> "Detector":
     """`compile` has no effect: no two batches have the same shape."""
     file = detectors.weights_file(config.model, config.option("weights"))
-    dataset = load_dataset(data_dir, config.data == "synthetic", needs_official_lists(config))
+    classes = class_names(config)
+    if classes != voc.CLASSES:
+        check_own(config, data_dir)
+    official = needs_official_lists(config)
+    dataset = load_dataset(data_dir, config.data == "synthetic", official, classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = detectors.build_detector(config.model, classes=len(voc.CLASSES), file=file)
+        model = detectors.build_detector(config.model, classes=len(classes), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
 
@@ -62,9 +69,36 @@ def needs_official_lists(config: "Config") -> bool:
     return bool(lists == "official")
 
 
+def class_names(config: "Config") -> tuple[str, ...]:
+    """VOC's, or a user's own, as `identify` has recorded them."""
+    names = config.option("names")
+    if isinstance(names, str):
+        raise UserError("this run does not know its data: give data_dir where its config is made")
+    if names is not None and not (
+        isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    ):
+        raise UserError(f"names is a file with class names, one per line, not {names!r}")
+    return voc.CLASSES if names is None else tuple(names)
+
+
+def check_own(config: "Config", data_dir: Path | None) -> None:
+    """Refuse other images than those by which the run was named."""
+    if config.data == "synthetic":
+        raise UserError("synthetic images have the classes of VOC: leave out names=...")
+    files = voc.named_files(data_dir)
+    fingerprints.check(config.option("fingerprint"), files, data_folder(data_dir))
+
+
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
-def load_dataset(data_dir: Path | None, synthetic: bool, official: bool) -> Voc:
-    return voc_synthetic.make_voc() if synthetic else voc.load(data_dir, official=official)
+def load_dataset(
+    data_dir: Path | None,
+    synthetic: bool,
+    official: bool,
+    classes: tuple[str, ...] = voc.CLASSES,
+) -> Voc:
+    if synthetic:
+        return voc_synthetic.make_voc()
+    return voc.load(data_dir, official=official, classes=classes)
 
 
 # --- batches of images of any size ----------------------------------------------------------------
@@ -174,6 +208,7 @@ class Detector(Trainer):
             raise UserError(f"{config.task} does not support --shard: leave it out")
         if config.precision == "bf16":
             raise UserError("boxes need more digits than bf16 has: --precision tf32 or fp32")
+        self.classes = dataset.classes
         training, self.evaluation = split(dataset, config.validation)
         batches = DetectionBatches(training, device, config=config, team=team)
         super().__init__(config, model, batches, device, compile=False, team=team)
@@ -230,7 +265,7 @@ class Detector(Trainer):
         count = min(SHOWN, len(examples))
         chosen = [i * len(examples) // count for i in range(count)]
         pairs = [(examples[i], self.detections[i]) for i in chosen]
-        return {"detections.png": drawing.draw(pairs)}
+        return {"detections.png": drawing.draw(pairs, self.classes)}
 
 
 def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str, Any]]:

@@ -16,14 +16,14 @@ COLUMNS = 3
 LEAST_SCORE = 0.5  # of detections that are shown
 
 
-def draw(pairs: Sequence[tuple[Example, Detections]]) -> bytes:
+def draw(pairs: Sequence[tuple[Example, Detections]], classes: Sequence[str] = CLASSES) -> bytes:
     """A grid of the images, with boxes, names and scores, as PNG."""
     columns = min(COLUMNS, len(pairs))
     rows = math.ceil(len(pairs) / columns)
     width, height = CELL[0] + GAP, CELL[1] + GAP
     grid = Image.new("RGB", (columns * width + GAP, rows * height + GAP), "white")
     for i, (example, found) in enumerate(pairs):
-        image = with_boxes(example, found)
+        image = with_boxes(example, found, classes)
         left = GAP + i % columns * width + (CELL[0] - image.width) // 2
         top = GAP + i // columns * height + (CELL[1] - image.height) // 2
         grid.paste(image, (left, top))
@@ -32,7 +32,7 @@ def draw(pairs: Sequence[tuple[Example, Detections]]) -> bytes:
     return file.getvalue()
 
 
-def with_boxes(example: Example, found: Detections) -> Image.Image:
+def with_boxes(example: Example, found: Detections, classes: Sequence[str]) -> Image.Image:
     """The image as large as a cell allows; names over frames, higher scores over lower ones."""
     image = Image.fromarray(example.pixels().permute(1, 2, 0).contiguous().numpy())
     scale = min(CELL[0] / image.width, CELL[1] / image.height)
@@ -44,7 +44,7 @@ def with_boxes(example: Example, found: Detections) -> Image.Image:
         draw_frame(pen, boxes[i], colour(int(found.labels[i])))
     for i in shown:
         label = int(found.labels[i])
-        words = f"{CLASSES[label - 1]} {found.scores[i]:.2f}"
+        words = f"{classes[label - 1]} {found.scores[i]:.2f}"
         draw_name(pen, boxes[i], words, colour(label), image)
     return image
 

@@ -1,7 +1,10 @@
 """Photographs sorted into classes by torchvision's networks: ImageNet, and fine-tuning of ViT."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from sgdf.lab.data import class_folders, fingerprints
 from sgdf.lab.tasks.registry import ACCURACY, Metric, Task, paper_task
 
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy", column="top-5")
@@ -29,6 +32,11 @@ def finetuning(data: str, *metrics: Metric, **options: Any) -> Task:
     )
 
 
+def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
+    """The user's own images: two folders never have runs of the same name."""
+    return {"fingerprint": fingerprints.fingerprint(class_folders.read(folder).named_files())}
+
+
 TASKS = (
     paper_task(
         "imagenet",
@@ -37,6 +45,18 @@ TASKS = (
         trainer=TRAINER,
         metrics=(ACCURACY, TOP5),
         options={"size": 224, "classes": 0},
+    ),
+    Task(
+        "images",
+        "resnet18",
+        epochs=30,
+        batch=64,
+        schedule="cosine",
+        trainer=f"{__name__}.own",
+        options={"size": 224, "augment": "crop", "fingerprint": ""},
+        any_model=True,
+        of_paper=False,
+        identify=identify,
     ),
     finetuning("cifar10"),
     finetuning("cifar100"),

@@ -140,7 +140,11 @@ def image_transforms(config: "Config") -> tuple[Transform, Transform]:
     if "weights" in config.task_definition.options:
         resize = transforms.Resize((size, size))
         return transforms.Compose([resize, flip]), resize
-    centre = transforms.Compose(
+    return transforms.Compose([transforms.RandomResizedCrop(size), flip]), centre_crop(size)
+
+
+def centre_crop(size: int) -> Transform:
+    """The usual one for evaluation: 224 of every 256 pixels."""
+    return transforms.Compose(
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size)]
     )
-    return transforms.Compose([transforms.RandomResizedCrop(size), flip]), centre
