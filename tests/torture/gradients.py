@@ -1,0 +1,2 @@
+def cases(round_):
+    return iter(())
