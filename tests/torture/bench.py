@@ -87,6 +87,7 @@ class Bench:
 
         def train() -> Left:
             out = folder / "undisturbed"
+            folder.mkdir(exist_ok=True)
             start = time.monotonic()
             ended = self.run(argv, out, **request)
             check_success(ended)

@@ -1,5 +1,6 @@
 """Kills at random instants: SIGKILL, again and again, then the run is left to end."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,11 +51,13 @@ def killed(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
         chance = random.Random(name)
         out, story = folder / "out", []
         request = {"images": task.images, "saving_share": EVERY_EPOCH}
-        for _ in range(KILLS):
+        for attempt in range(KILLS):
             delay = chance.uniform(0, 0.7) * expected.seconds
-            if not was_killed(bench.kill_after(bench.start(argv, out, **request), delay)):
-                break
-            story.append(delay)
+            if was_killed(bench.kill_after(bench.start(argv, out, **request), delay)):
+                story.append(delay)
+            else:  # it was faster: begin another one
+                check_same(folder_in(out), expected)
+                out = folder / f"out-{attempt}"
         bench.ends_the_same(argv, out, expected, **request)
         return Outcome(SAME, len(story), f"killed after {story} s")
 
@@ -90,7 +93,8 @@ def regrouped(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
             delays = [chance.uniform(0, 0.5) * max(alone.seconds, 0.5) for _ in range(2)]
             kills += one_part(bench, argv, out, size, last, epochs, task, delays, chance)
         check_same(folder_in(out), expected)
-        check_close(expected, alone)
+        if task.shards:  # the GAN has batch norm, whose statistics are those of a process's share
+            check_close(expected, alone)
         return Outcome(SAME, kills)
 
     return run
@@ -144,8 +148,6 @@ def epochs_saved(out: Path) -> int:
 
 def check_close(left: Left, alone: Left) -> None:
     """Regrouped, a run takes the steps of one process up to rounding."""
-    import json
-
     for ours, theirs in zip(left.metrics.splitlines(), alone.metrics.splitlines(), strict=True):
         a, b = json.loads(ours)["train_loss"], json.loads(theirs)["train_loss"]
         if abs(a - b) > 0.02 * abs(b) + 2e-3:

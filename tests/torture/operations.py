@@ -25,7 +25,8 @@ def short(task: SmallTask) -> tuple[str, ...]:
 
 def traced(bench: Bench, task: SmallTask, folder: Path) -> list[tuple[str, int]]:
     """The disk operations of an undisturbed run in order, each with its count so far."""
-    out = folder / "traced"
+    out = folder / task.name / "out"  # whose name is that of an operation
+    out.parent.mkdir(parents=True)
     trace = out.with_name("trace")
     request = {"fault": {"trace": str(trace)}, "saving_share": EVERY_EPOCH}
     check_success(bench.run(short(task), out, images=task.images, **request))

@@ -41,11 +41,13 @@ KINDS = ("kills", "operations", "faults", "hostile", "gradients")
 FURTHER = ("kills", "operations", "gradients")  # that have more to try in a further round
 
 
-def cases_of(kind: str, round_: int, bench: Bench, folder: Path) -> Iterator[Case]:
+def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Case]:
     if kind == "kills":
         yield from kills.cases(round_)
     elif kind == "operations":
+        bench = Bench(peace)
         yield from operations.cases(round_, bench, folder)
+        bench.close()
     elif kind == "gradients":
         yield from gradients.cases(round_)
     elif kind == "faults":
@@ -120,14 +122,16 @@ def gradient_table(rows: Iterable[dict[str, Any]]) -> str:
 # --- trying ---------------------------------------------------------------------------------------
 
 
-def planned(options: argparse.Namespace, bench: Bench, folder: Path) -> Iterator[Case]:
+def planned(options: argparse.Namespace, peace: Peace, folder: Path) -> Iterator[Case]:
     """All cases once, then further rounds for as long as the caller takes them."""
     kinds = [options.only] if options.only else list(KINDS)
     for round_ in itertools.count() if not options.case else range(100):
         for kind in kinds:
             if round_ and kind not in FURTHER:
                 continue
-            found = cases_of(kind, round_, bench, folder)
+            place = folder / f"{kind}-{round_}"
+            place.mkdir(parents=True)
+            found = cases_of(kind, round_, peace, place)
             matching = (case for case in found if case.name.startswith(options.case or ""))
             yield from itertools.islice(matching, options.count)
         if round_ == 0:
@@ -192,9 +196,8 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
 
 def feed(options: Any, peace: Peace, scratch: Path, waiting: Any, end: float) -> bool:
     """Hand out cases until the time is over; false if not all were tried once."""
-    bench, complete = Bench(peace), False
-    tracing = scratch / "tracing"
-    for i, case in enumerate(planned(options, bench, tracing)):
+    complete = False
+    for case in planned(options, peace, scratch / "planning"):
         if case is ROUND:
             complete = True
             if options.case or options.count is not None:
@@ -202,10 +205,7 @@ def feed(options: Any, peace: Peace, scratch: Path, waiting: Any, end: float) ->
             continue
         if time.monotonic() > end:
             break
-        if i == 0:
-            tracing.mkdir(exist_ok=True)
         waiting.put(case)
-    bench.close()
     return complete
 
 
