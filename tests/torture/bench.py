@@ -125,6 +125,9 @@ class Left:
 
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        for name in ("metrics.jsonl", "result.json", "last.pt"):
+            if (folder / name).is_symlink() or not (folder / name).is_file():
+                raise Bug(DIFFERENT, f"{name} of {folder} is not a file")
         self.metrics = (folder / "metrics.jsonl").read_bytes()
         result = json.loads((folder / "result.json").read_text())
         self.result = {name: value for name, value in result.items() if name != "seconds"}
