@@ -56,7 +56,9 @@ class Bench:
 
     # --- several processes ------------------------------------------------------------------------
 
-    def start_team(self, argv: Sequence[str], out: Path, size: int, **request: Any) -> list[Started]:
+    def start_team(
+        self, argv: Sequence[str], out: Path, size: int, **request: Any
+    ) -> list[Started]:
         """`size` processes of one run; a fault is the first one's."""
         if size == 1:
             return [self.start([w for w in argv if w != "--shard"], out, **request)]
@@ -95,7 +97,9 @@ class Bench:
 
         return self.peace.of((*argv, json.dumps(request, sort_keys=True)), train)
 
-    def ends_the_same(self, argv: Sequence[str], out: Path, expected: "Left", **request: Any) -> str:
+    def ends_the_same(
+        self, argv: Sequence[str], out: Path, expected: "Left", **request: Any
+    ) -> str:
         """Repeat the command: a `Bug` unless it ends with the same bytes. Returns its output."""
         ended = self.run(argv, out, **request)
         check_success(ended)

@@ -7,11 +7,8 @@ import errno
 import os
 import resource
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lab.runs import run_driver
 

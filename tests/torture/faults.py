@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.runs.commands import EVERY_EPOCH, fault, folder_in
-from lab.sweeps import test_cluster, test_sweeps
+from lab.sweeps import test_sweeps
 from torture.bench import BUSY, Bench, Left, check_same, state_of, wait_until
 from torture.kills import without
 from torture.operations import short
@@ -233,6 +233,8 @@ def killed_worker(bench: Bench, folder: Path) -> Outcome:
 
 def killed_node(bench: Bench, folder: Path) -> Outcome:
     """A node of a Ray cluster is killed: its runs resume on the other."""
+    from lab.sweeps import test_cluster  # needs Ray
+
     script = started_script(test_cluster.__file__, folder, test_cluster.LOOPBACK)
     try:
         output = ended_script(script)

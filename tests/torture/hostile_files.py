@@ -289,5 +289,3 @@ def hostile_report(file: str, damage: Damage) -> Callable[[Bench, Path], Outcome
         return Outcome(SAME if "73.75" in ended.output else SENTENCE)
 
     return run
-
-
