@@ -1,5 +1,6 @@
 """Generated gradients of all magnitudes through every path, beside the statement in float64."""
 
+import contextlib
 import random
 import threading
 import warnings
@@ -108,13 +109,7 @@ def generated(
         chance = np.random.default_rng(random.Random(name).getrandbits(63))
         interpreted = path.startswith("Triton")
         numbers: dict[str, float] = {}
-        with (
-            ONE_AT_A_TIME,
-            as_triton(interpreted),
-            warnings.catch_warnings(),
-            np.errstate(all="ignore"),
-        ):
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with ONE_AT_A_TIME, as_triton(interpreted), quiet():
             start = torch.Generator().manual_seed(int(chance.integers(2**31)))
             params = [torch.randn(s, generator=start).to(dtype).requires_grad_()
                       for s in (FEW if interpreted else SHAPES)]  # fmt: skip
@@ -146,13 +141,21 @@ def generated(
     return run
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without numpy's warnings: the interpreter computes both sides of a where."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
 def as_triton(interpreted: bool) -> Any:
     """Let Triton's interpreter update tensors of the CPU."""
     if not interpreted:
         if not cpu_library.available():
             raise Bug(DIFFERENT, "the kernels cannot be compiled here")
-        return mock.patch.object(base, "runs_on_triton", lambda p: False)
-    return mock.patch.object(base, "runs_on_triton", lambda p: True)
+        return mock.patch.object(base, "runs_on_triton", return_value=False)
+    return mock.patch.object(base, "runs_on_triton", return_value=True)
 
 
 def row_of(optimizer: Any, p: torch.Tensor) -> list[Any]:

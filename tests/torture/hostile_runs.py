@@ -1,6 +1,5 @@
 """Hostile files in the folder of a run: each is refused in one sentence, replaced, or ignored."""
 
-import json
 import os
 import pickle
 import random

@@ -92,8 +92,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     rows = list(rows)
     lines = ["| kind | what | cases | faults | " + " | ".join(GOOD) + " | bugs |"]
     lines.append("|---|---|" + "---:|" * (len(GOOD) + 3))
-    for row in rows:
-        lines.append(line_of(row["kind"], row["what"], [row]))
+    lines += [line_of(row["kind"], row["what"], [row]) for row in rows]
     lines.append(line_of("all", "", rows))
     return "\n".join(lines) + "\n"
 
@@ -186,7 +185,7 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
         for worker in workers:
             worker.start()
         complete = feed(options, peace, scratch, waiting, end)
-        for worker in workers:
+        for _ in workers:
             waiting.put(None)
         for worker in workers:
             worker.join()

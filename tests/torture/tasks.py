@@ -61,7 +61,7 @@ def command(task: SmallTask, optimizer: str, *words: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-# --- formats of state: the lab's settings are JSON, which has no dtypes, so builders hold them ------
+# --- formats of state: settings of the lab are JSON, which has no dtypes, so builders hold them ---
 
 
 def builder(kind: Any, state: torch.dtype) -> Any:

@@ -112,7 +112,7 @@ def test_a_case(name: str, lab: Bench, tmp_path: Path) -> None:
 def test_kills_at_some_disk_operations(lab: Bench, tmp_path: Path) -> None:
     """tests/lab/runs has all that leave other files; here some of all."""
     (tmp_path / "traced").mkdir()
-    found = [case for case in operations.cases(0, lab, tmp_path / "traced")]
+    found = list(operations.cases(0, lab, tmp_path / "traced"))
     assert len(found) > 500
     for i, case in enumerate(random.Random(5).sample(found, 10)):
         folder = tmp_path / str(i)

@@ -91,14 +91,12 @@ class Session:
             if not self._is_finished():
                 self.progress.started(self.config)
                 context = self.context
-                trainer = (
-                    trainers.build_trainer(  # before the folder, so that a mistake leaves none
-                        self.config,
-                        context.device,
-                        data_dir=context.data_dir,
-                        compile=context.compile,
-                        team=self.team,
-                    )
+                trainer = trainers.build_trainer(  # before the folder, so that a mistake leaves none
+                    self.config,
+                    context.device,
+                    data_dir=context.data_dir,
+                    compile=context.compile,
+                    team=self.team,
                 )
                 lock = self.run.open() if self.writes else contextlib.nullcontext()
                 with contextlib.closing(trainer), lock:
