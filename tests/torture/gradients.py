@@ -189,8 +189,8 @@ def measured(
     top = torch.finfo(p.dtype).max
     should_be_finite = reference.in_range & (np.abs(reference.p) < top / 4)
     numbers = {
-        "elements": float(stored.size),
-        "not finite": float((should_be_finite & ~np.isfinite(stored)).sum()),
+        "elements": int(stored.size),
+        "not finite": int((should_be_finite & ~np.isfinite(stored)).sum()),
         "largest distance": 0.0,
     }
     exact, terms, valid = one_step(optimizer, p, row)

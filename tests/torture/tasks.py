@@ -33,7 +33,9 @@ class SmallTask:
 TASKS = {
     task.name: task
     for task in (
-        SmallTask("digits", ("digits", "--set", "batch=128", "--epochs", "15")),
+        SmallTask(
+            "digits", ("digits", "--set", "batch=64", "--epochs", "12"), images=(512, 128)
+        ),
         SmallTask(
             "images",
             ("cifar10", "--model", "cnn", "--set", "batch=16", "--epochs", "6"),
