@@ -247,7 +247,7 @@ def cases() -> Iterator[Case]:
     for what, words in FOREIGN.items():
         yield Case(KIND, "checkpoints of other runs", f"last.pt of {what}", foreign(words))
     names = ("last.pt", "previous.pt", "config.json", "result.json", "env.json", "metrics.jsonl",
-             "times.jsonl", "lock", "last.pt.new", "metrics.jsonl.new", "pictures")  # fmt: skip
+             "times.jsonl", "lock", "last.pt.new", "metrics.jsonl.new")  # fmt: skip
     for name in names:
         for what, damage in SPECIAL.items():
             yield case("special files in a run", f"{name} is {what}", (name,), damage)
