@@ -238,7 +238,7 @@ def main() -> int:
             "commit": provenance.commit(),
             "machine": provenance.machine("cpu"),
             "seconds": round(time.monotonic() - start),
-            "complete": complete,
+            "complete": complete and not partial,
             "rows": rows,
             "bugs": tally.bugs,
         }
