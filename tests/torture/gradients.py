@@ -218,7 +218,7 @@ def one_step(optimizer: Any, p: torch.Tensor, row: list[Any]) -> tuple[Any, Any,
     one.step(g)
     representable = (np.abs(g) < 1e18) & np.isfinite(numpy(before))
     for moment in moments:
-        representable &= np.abs(numpy(moment)) < 1e36
+        representable &= np.abs(numpy(moment)) < 1e34  # also when divided by 1 - 0.999
     lr = float(one.settings["lr"])
     if isinstance(optimizer, Momentum):
         terms = np.abs(numpy(before)) + lr * (np.abs(numpy(moments[0])) + np.abs(g))

@@ -124,7 +124,7 @@ def gradient_table(rows: Iterable[dict[str, Any]]) -> str:
 def planned(options: argparse.Namespace, peace: Peace, folder: Path) -> Iterator[Case]:
     """All cases once, then further rounds for as long as the caller takes them."""
     kinds = [options.only] if options.only else list(KINDS)
-    for round_ in itertools.count() if not options.case else range(100):
+    for round_ in rounds(options.case):
         for kind in kinds:
             if round_ and kind not in FURTHER:
                 continue
@@ -137,6 +137,14 @@ def planned(options: argparse.Namespace, peace: Peace, folder: Path) -> Iterator
             yield from [ROUND]
         if not any(kind in FURTHER for kind in kinds):
             return
+
+
+def rounds(case: str | None) -> Iterable[int]:
+    """Without end; of a case, whose name may end with the number of its round, these alone."""
+    if case is None:
+        return itertools.count()
+    last = case.split()[-1]
+    return sorted({0, int(last) if last.isdecimal() else 0})
 
 
 ROUND = Case("", "", "", lambda *_: Outcome(GOOD[0]))  # marks the end of the first round
@@ -199,7 +207,7 @@ def feed(options: Any, peace: Peace, scratch: Path, waiting: Any, end: float) ->
     for case in planned(options, peace, scratch / "planning"):
         if case is ROUND:
             complete = True
-            if options.case or options.count is not None:
+            if options.count is not None:
                 break
             continue
         if time.monotonic() > end:
