@@ -1,5 +1,6 @@
 """The short form of the torture matrix, and that the matrix notices what it has to notice."""
 
+import itertools
 import random
 import signal
 import subprocess
@@ -46,7 +47,6 @@ SHORT_FORM = (
     "digits filter_adam_int8 int8 state 0",
     "digits momentum_bf16 bf16 state 0",
     "GAN adam float32 0",
-    "digits sgdf sharded 0",
     "full disk at write last.pt.new 200",
     "read-only disk at open metrics.jsonl 1",
     "no permission at replace last.pt 1",
@@ -112,7 +112,8 @@ def test_a_case(name: str, lab: Bench, tmp_path: Path) -> None:
 def test_kills_at_some_disk_operations(lab: Bench, tmp_path: Path) -> None:
     """tests/lab/runs has all that leave other files; here some of all."""
     (tmp_path / "traced").mkdir()
-    found = list(operations.cases(0, lab, tmp_path / "traced"))
+    every = operations.cases(0, lab, tmp_path / "traced")
+    found = list(itertools.takewhile(lambda case: case.name.startswith("digits"), every))
     assert len(found) > 500
     for i, case in enumerate(random.Random(5).sample(found, 10)):
         folder = tmp_path / str(i)
