@@ -10,11 +10,12 @@ from typing import Any
 from lab.runs.commands import EVERY_EPOCH, Ended, folder_in
 from sgdf.lab.runs import disk
 from torture.bench import CPU, Bench, Left, check_same
-from torture.outcome import CRASH, DIFFERENT, SAME, Bug, Case, Outcome, check_success
+from torture.outcome import CRASH, DIFFERENT, HANG, SAME, Bug, Case, Outcome, check_success
 from torture.tasks import TASKS, SmallTask, combinations, command
 
 KIND = "kills"
 KILLS = 4  # of one run
+STARTS = 8  # of one part: two are killed
 SHARDED = ("sgdf", "sgd", "adam", "filter-adam", "torture.tasks.sgdf_int8",
            "torture.tasks.filter_adam_bf16")  # fmt: skip
 
@@ -118,7 +119,7 @@ def one_part(
     chance: random.Random | None = None,
 ) -> int:
     """Train up to epoch `last` with `size` processes; returns the number of kills."""
-    kills = 0
+    kills, starts = 0, 0
     delays = list(delays or [])
     while (saved := epochs_saved(out)) < last or (last == epochs and not is_finished(out)):
         request: dict[str, Any] = {"images": task.images, "saving_share": EVERY_EPOCH}
@@ -130,10 +131,14 @@ def one_part(
             victim = team.pop(chance.randrange(len(team)))
             ended = bench.kill_after(victim, delays.pop())
             kills += ended.code == -9
-        ends = bench.end_team(team)
-        first = ends[0] if ends else None
-        if first and not kills and first.code not in (0, -9):
-            check_success(first)
+            bench.end_team(team)  # they lost a process
+        else:
+            first, *_ = bench.end_team(team)
+            if first.code not in (0, -9):
+                check_success(first)
+        starts += 1
+        if starts > STARTS:
+            raise Bug(HANG, f"after {starts} starts still {epochs_saved(out)} of {last} epochs")
     return kills
 
 

@@ -9,6 +9,7 @@ Exit code 1 if there is any bug, with the command that tries it again.
 """
 
 import argparse
+import atexit
 import itertools
 import json
 import os
@@ -154,8 +155,9 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
     """Try cases in several threads until the time is over; false if not all were tried once."""
     tally, peace = Tally(), Peace()
     scratch = Path(tempfile.mkdtemp(prefix="sgdf-torture-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     end = time.monotonic() + 60 * options.minutes
-    waiting: queue.Queue[Case | None] = queue.Queue(maxsize=2 * options.jobs)
+    waiting: queue.Queue[Case | None] = queue.Queue(maxsize=1)
     lock = threading.Lock()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[done]} cases, {task.fields[bugs]} bugs"))  # fmt: skip
@@ -189,7 +191,8 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
 
     with Progress(*columns, console=console) as display:
         bar = display.add_task("starting", total=1.0, done=0, bugs=0)
-        workers = [threading.Thread(target=work, args=(n,)) for n in range(options.jobs)]
+        numbers = range(options.jobs)
+        workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in numbers]
         for worker in workers:
             worker.start()
         complete = feed(options, peace, scratch, waiting, end)
@@ -197,7 +200,6 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
             waiting.put(None)
         for worker in workers:
             worker.join()
-    shutil.rmtree(scratch, ignore_errors=True)
     return tally, complete
 
 
