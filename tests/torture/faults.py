@@ -190,8 +190,10 @@ def killed_rank(task: SmallTask, name: str) -> Callable[[Bench, Path], Outcome]:
         chance, out, kills = random.Random(name), folder / "out", 0
         for _ in range(2):
             team = bench.start_team(argv, out, 2, **request)
+            writer = f"process {team[0].pid} "  # both have met once it is in the lock
+            wait_until(lambda w=writer: any(w in p.read_text() for p in out.glob("*/lock")), writer)  # type: ignore[misc]
             victim = team.pop(chance.randrange(2))
-            hit = bench.kill_after(victim, chance.uniform(0.05, 0.8) * expected.seconds).code == -9
+            hit = bench.kill_after(victim, chance.uniform(0, 0.6) * expected.seconds).code == -9
             kills += hit
             other = bench.wait(team[0])  # raises a Bug if it waits forever
             if other.code < 0:

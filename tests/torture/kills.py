@@ -131,7 +131,8 @@ def one_part(
             victim = team.pop(chance.randrange(len(team)))
             ended = bench.kill_after(victim, delays.pop())
             kills += ended.code == -9
-            bench.end_team(team)  # they lost a process
+            for other in team:  # as torchrun does: before they have met, they wait for half an hour
+                bench.kill_after(other, 0.0)
         else:
             first, *_ = bench.end_team(team)
             if first.code not in (0, -9):
