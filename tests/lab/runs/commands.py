@@ -37,12 +37,12 @@ class Started:
 
 
 class Server:
-    """A process that runs run_driver.py."""
+    """A process that runs run_driver.py, or a driver made from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: str = run_driver.__file__) -> None:
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         self.process = subprocess.Popen(
-            [sys.executable, run_driver.__file__],
+            [sys.executable, driver],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
