@@ -36,7 +36,9 @@ from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_layout, layout
 from sgdf.lab.train.portable import unloadable
 from sgdf.support.errors import Held, UserError
 from sgdf.support.files import (
+    create,
     explained,
+    open_lock,
     open_regular,
     read_text,
     removed_on_failure,
@@ -80,7 +82,7 @@ class RunFolder:
         """Lock the folder; the lock ends with the process, however it ends."""
         with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            lock = open_lock(self.folder / "lock")
         LOCKS.add(lock)
         try:
             with explained(self.folder):
@@ -230,7 +232,7 @@ class RunFolder:
     def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
         lists = {"metrics": self.metrics, "times": self.times}
         whole = {**checkpoint, "run": owner(self.config, self.data), **lists}
-        with open(path, "wb") as file:
+        with create(path) as file:
             try:
                 torch.save(whole, file)
             except (pickle.PicklingError, AttributeError, TypeError):
