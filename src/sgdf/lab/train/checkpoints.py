@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sgdf.lab import optimizers
-from sgdf.lab.train.distributed import scattered
+from sgdf.lab.train.moments import restored_moments
 from sgdf.lab.train.portable import from_portable
 from sgdf.support.errors import UserError
 
@@ -155,7 +155,7 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         for i, moments in saved["state"].items()
     }
     state = {
-        i: {k: scattered(v, params[i]) for k, v in moments.items() if k not in arrays[i]}
+        i: restored_moments({k: v for k, v in moments.items() if k not in arrays[i]}, params[i])
         for i, moments in saved["state"].items()
     }
     groups = [
