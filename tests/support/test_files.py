@@ -105,7 +105,7 @@ def test_a_lock_is_a_regular_file(tmp_path, kind):
     (tmp_path / "victim").write_text("precious")
     left_over(tmp_path, kind, "lock")
     before = names(tmp_path), os.listdir("/proc/self/fd")
-    refused = pytest.raises(UserError, match="cannot be written: lock is not a regular file$")
+    refused = pytest.raises(UserError, match=r"cannot be written: lock is not a regular file$")
     with refused, files.explained(tmp_path):
         files.open_lock(tmp_path / "lock")
     assert (names(tmp_path), os.listdir("/proc/self/fd")) == before

@@ -32,6 +32,7 @@ import torch
 from sgdf import __version__
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.ownership import LISTS, ForeignCheckpoint, check_contents, check_owner, owner
+from sgdf.lab.runs.results import check_result
 from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_layout, layout
 from sgdf.lab.train.portable import unloadable
 from sgdf.support.errors import Held, UserError
@@ -111,7 +112,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The result, if the run has ended."""
-        return read_result(self.folder)
+        return read_result(self.folder, self.config)
 
     def load(
         self, device: torch.device, check: Callable[[dict[str, Any]], None] = lambda _: None
@@ -345,12 +346,15 @@ def read_config(folder: Path) -> Config:
     return Config.from_json(values, str(path))
 
 
-def read_result(folder: Path) -> dict[str, Any] | None:
+def read_result(folder: Path, config: Config | None = None) -> dict[str, Any] | None:
+    """The result of a run that has ended; with `config`, it has to be complete."""
     path = folder / "result.json"
     try:
         result = json.loads(read_text(path))
         if not isinstance(result, dict) or "status" not in result:
             raise ValueError("it is not the result of a run")
+        if config is not None:
+            check_result(config, result)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError, OSError) as error:
@@ -360,9 +364,9 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def read_end(folder: Path) -> dict[str, Any] | None:
+def read_end(folder: Path, config: Config | None = None) -> dict[str, Any] | None:
     """The result of a run, or its recorded failure, if any. A result overrides a failure."""
-    result = read_result(folder)
+    result = read_result(folder, config)
     if result is not None:
         return result
     try:
