@@ -18,7 +18,7 @@ def restored_moments(saved: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
     """
     moments = dict(saved)
     for key, codes in saved.items():
-        scale = saved.get(f"{key}_scale")
+        scale: Any = saved.get(f"{key}_scale")
         if not is_8_bit(codes, scale, p):
             continue
         if order(codes) != order(p):
