@@ -258,8 +258,12 @@ class RunFolder:
 
 def check_loadable(path: Path, checkpoint: dict[str, Any]) -> None:
     """Read back what was written; a `UserError` says what cannot be restored."""
+    # torch maps a file by its path alone, which has to be valid UTF-8; else all of it is read.
+    mmap = str(path).encode(errors="ignore") == os.fsencode(path)
     try:
-        read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with open_regular(path) as file:
+            source = path if mmap else file
+            read = torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError:
         explain_unloadable(checkpoint)
         raise
