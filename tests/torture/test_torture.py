@@ -122,6 +122,13 @@ def test_kills_at_some_disk_operations(lab: Bench, tmp_path: Path) -> None:
         assert (outcome.word, outcome.faults) == (SAME, 1), (case.name, outcome)
 
 
+def test_a_process_that_is_killed_at_once(lab: Bench, tmp_path: Path) -> None:
+    """Possibly before it has a log."""
+    for i in range(5):
+        ended = lab.kill_after(lab.start(hostile_runs.SHORT, tmp_path / str(i)), 0.0)
+        assert ended.code == -9
+
+
 # --- what the matrix notices ----------------------------------------------------------------------
 
 

@@ -29,7 +29,9 @@ class Started:
         self.server, self.pid, self.log = server, pid, log
 
     def wait(self) -> Ended:
-        return Ended(self.server.ask(wait=self.pid), self.log.read_text())
+        code = self.server.ask(wait=self.pid)
+        # A process that is killed at once has no log yet.
+        return Ended(code, self.log.read_text() if self.log.exists() else "")
 
     def send(self, *signals: signal.Signals) -> None:
         for s in signals:
