@@ -43,6 +43,7 @@ SLOW = (
     "optim/test_low_precision.py",
     "test_contributing.py",
     "theory/test_statements.py",
+    "torture/test_torture.py",
 )
 
 

@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -147,13 +149,23 @@ def test_an_optimizer_with_a_long_name_has_a_folder(sgdf, tmp_path):
     assert len(folder_in(tmp_path / "runs").name) == 255
 
 
-@pytest.mark.parametrize("result", [{"status": "finished"}, {"status": "failed"}, {"status": 3}])
-def test_a_result_with_missing_keys(sgdf, tmp_path, capsys, result):
+def test_a_result_with_wrong_or_missing_keys(sgdf, tmp_path):
     words = ("train", "digits", *QUICK)
     sgdf(*words)
-    (folder_in(tmp_path / "runs") / "result.json").write_text(json.dumps(result))
-    main(words)
-    assert "its result.json is damaged: remove it and run it again" in capsys.readouterr().out
+    path = folder_in(tmp_path / "runs") / "result.json"
+    whole = path.read_text()
+    changes: list[dict[str, Any]] = [
+        {"status": "failed"}, {"status": 3}, {"status": []}, {"status": float("nan")},
+        {"epochs": {}}, {"epochs": None}, {"best_test_accuracy": "x"}, {"seconds": "long"},
+        {"final_test_accuracy": float("nan")},
+    ]  # fmt: skip
+    for result in ({"status": "finished"}, *({**json.loads(whole), **c} for c in changes)):
+        path.write_text(json.dumps(result))
+        code, said = sgdf(*words)
+        assert code == 1, result
+        assert re.search(r"result\.json cannot be read: .*; remove it and run the same", said), said
+    path.write_text(whole)
+    assert sgdf(*words) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "env.json"])

@@ -64,6 +64,60 @@ def test_a_lock_makes_the_temporary_name_fixed(tmp_path):
     assert names(tmp_path) == ["last.pt"]
 
 
+def left_over(folder: Path, kind: str, name: str) -> None:
+    """Something hostile or left by another program."""
+    path = folder / name
+    if kind == "link":
+        path.symlink_to("victim")
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    elif kind == "dangling":
+        path.symlink_to("none")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["link", "endless", "dangling", "pipe"])
+def test_what_has_the_temporary_name_is_removed_and_never_opened(tmp_path, kind):
+    (tmp_path / "victim").write_text("precious")
+    left_over(tmp_path, kind, "a.new")
+    files.write_atomically(tmp_path / "a", b"whole", locked=True)
+    assert names(tmp_path) == ["a", "victim"]
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "a").is_symlink()
+    assert (tmp_path / "a").read_bytes() == b"whole"
+
+
+def test_a_folder_with_the_temporary_name_is_named(tmp_path):
+    left_over(tmp_path, "folder", "a.new")
+    refused = pytest.raises(UserError, match=r"cannot be written: a\.new is a folder$")
+    with refused, files.explained(tmp_path):
+        files.write_atomically(tmp_path / "a", b"whole", locked=True)
+    assert names(tmp_path) == ["a.new"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["link", "endless", "dangling", "pipe", "folder"])
+def test_a_lock_is_a_regular_file(tmp_path, kind):
+    (tmp_path / "victim").write_text("precious")
+    left_over(tmp_path, kind, "lock")
+    before = names(tmp_path), os.listdir("/proc/self/fd")
+    refused = pytest.raises(UserError, match=r"cannot be written: lock is not a regular file$")
+    with refused, files.explained(tmp_path):
+        files.open_lock(tmp_path / "lock")
+    assert (names(tmp_path), os.listdir("/proc/self/fd")) == before
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_lock_is_created_and_opened_again(tmp_path):
+    for _ in range(2):
+        os.close(files.open_lock(tmp_path / "lock"))
+    assert names(tmp_path) == ["lock"]
+
+
 def test_it_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     order: list[str] = []
     for name in ("fsync", "replace"):

@@ -5,6 +5,7 @@ UnicodeEncodeError in the middle of a command.
 """
 
 import codecs
+import contextlib
 import io
 from typing import TextIO
 
@@ -42,4 +43,6 @@ def make_printable(*streams: TextIO) -> None:
     """Let these streams replace what they cannot encode, rather than raise."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):  # a test or a notebook may have another
-            stream.reconfigure(errors=HANDLER)
+            # A file that became a pipe cannot tell its position; the handler is set even then.
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors=HANDLER)

@@ -31,12 +31,40 @@ def replacing(path: Path, *, locked: bool = False) -> Iterator[BinaryIO]:
     unique = "" if locked else f".{os.getpid()}-{secrets.token_hex(4)}"
     new = path.with_name(f"{path.name}{unique}.new")
     with removed_on_failure(new):
-        with open(new, "wb") as file:
+        with create(new) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
         sync_folder(path.parent)
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a new file for writing, in place of one that a killed process left.
+
+    Whatever has the name is removed, never opened: a link would lead to a file elsewhere, and a
+    named pipe would block.
+    """
+    if path.is_dir() and not path.is_symlink():
+        raise OSError(errno.EISDIR, f"{path.name} is a folder", str(path))
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of the lock file; an OSError if it is a link, or not a regular file."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, folder or socket
+            reason = f"{path.name} is not a regular file"
+            raise OSError(error.errno, reason, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file", str(path))
+    return descriptor
 
 
 def write_atomically(path: Path, content: str | bytes, *, locked: bool = False) -> None:

@@ -29,7 +29,9 @@ class Started:
         self.server, self.pid, self.log = server, pid, log
 
     def wait(self) -> Ended:
-        return Ended(self.server.ask(wait=self.pid), self.log.read_text())
+        code = self.server.ask(wait=self.pid)
+        # A process that is killed at once has no log yet.
+        return Ended(code, self.log.read_text() if self.log.exists() else "")
 
     def send(self, *signals: signal.Signals) -> None:
         for s in signals:
@@ -37,12 +39,12 @@ class Started:
 
 
 class Server:
-    """A process that runs run_driver.py."""
+    """A process that runs run_driver.py, or a driver made from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: str = run_driver.__file__) -> None:
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         self.process = subprocess.Popen(
-            [sys.executable, run_driver.__file__],
+            [sys.executable, driver],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

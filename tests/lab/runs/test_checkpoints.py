@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -223,6 +224,16 @@ WRONG = {
         lambda s: s["optimizer"]["state"].update({99: s["optimizer"]["state"].pop(0)})),
     "a state by words": with_change(
         lambda s: s["optimizer"]["state"].update(a=s["optimizer"]["state"].pop(0))),
+    "other settings": with_change(
+        lambda s: s["optimizer"]["param_groups"][0].update(betas=(0.0, 0.0))),
+    "a setting that is a tensor": with_change(
+        lambda s: s["optimizer"]["param_groups"][0].update(eps=torch.tensor(1e-8))),
+    "a step that is NaN": with_change(lambda s: set_moment(s, "step", torch.tensor(math.nan))),
+    "a step that is infinite": with_change(
+        lambda s: set_moment(s, "step", torch.tensor(math.inf))),
+    "a step below 0": with_change(lambda s: set_moment(s, "step", torch.tensor(-1.0))),
+    "half a step": with_change(lambda s: set_moment(s, "step", torch.tensor(1.5))),
+    "steps of two numbers": with_change(lambda s: set_moment(s, "step", torch.ones(2))),
     "a moment of another shape": with_change(lambda s: set_moment(s, "exp_avg", torch.zeros(3))),
 }  # fmt: skip
 

@@ -172,6 +172,27 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
     assert [each["from_epoch"] for each in starts] == [0, 1, 2]
 
 
+def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(tmp_path):
+    """Codes and scales are scattered by rows, and encoded again for the other memory order."""
+    words = ["train", "digits", "--model", "cnn", "--device", "cpu", "--epochs", "3",
+             "--set", "state_dtype=int8", "--set", "batch=256"]  # fmt: skip
+    (tmp_path / "epoch.py").write_text(ONE_EPOCH)
+    overrides = {"batch": 256, "state_dtype": "int8"}
+    config = configs.make("digits", model="cnn", epochs=3, overrides=overrides)
+    contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
+    with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
+        train([config], contexts[0], team=Asked())
+    finish(start([*TORCHRUN, "epoch.py", *words, "--shard", "--out", "mixed"], tmp_path))
+    path = tmp_path / "mixed" / config.name / "last.pt"
+    state = torch.load(path, weights_only=True)["optimizer"]["state"]
+    assert any(moments["exp_avg"].dtype == torch.int8 for moments in state.values())
+    for context in contexts:
+        train([config], context)
+    for mixed, alone in zip(metrics(tmp_path / "mixed"), metrics(tmp_path / "one"), strict=True):
+        for name in ("train_loss", "test_loss"):
+            assert mixed[name] == pytest.approx(alone[name], rel=0.02), name
+
+
 def wait_for_epochs(out: Path, count: int) -> None:
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:

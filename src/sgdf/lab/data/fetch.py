@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 from sgdf.lab.data.unpack import SCRATCH, unpack
 from sgdf.lab.data.verify import file_checksum
 from sgdf.support.errors import UserError
+from sgdf.support.files import open_lock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,7 @@ def fetch_files(
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Hold the lock of the folder: two downloads into one file would corrupt it."""
-    with (home / ".lock").open("w") as lock:
+    with open(open_lock(home / ".lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -33,11 +33,14 @@ import torch
 from sgdf import __version__
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.ownership import LISTS, ForeignCheckpoint, check_contents, check_owner, owner
+from sgdf.lab.runs.results import check_result
 from sgdf.lab.train.checkpoints import DamagedCheckpoint, check_layout, layout
 from sgdf.lab.train.portable import unloadable
 from sgdf.support.errors import Held, UserError
 from sgdf.support.files import (
+    create,
     explained,
+    open_lock,
     open_regular,
     read_text,
     removed_on_failure,
@@ -81,7 +84,7 @@ class RunFolder:
         """Lock the folder; the lock ends with the process, however it ends."""
         with explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            lock = open_lock(self.folder / "lock")
         LOCKS.add(lock)
         try:
             with explained(self.folder):
@@ -110,7 +113,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The result, if the run has ended."""
-        return read_result(self.folder)
+        return read_result(self.folder, self.config)
 
     def load(
         self, device: torch.device, check: Callable[[dict[str, Any]], None] = lambda _: None
@@ -232,7 +235,7 @@ class RunFolder:
     def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
         lists = {"metrics": self.metrics, "times": self.times}
         whole = {**checkpoint, "run": owner(self.config, self.data), **lists}
-        with open(path, "wb") as file:
+        with create(path) as file:
             try:
                 torch.save(whole, file)
             except (pickle.PicklingError, AttributeError, TypeError):
@@ -257,8 +260,12 @@ class RunFolder:
 
 def check_loadable(path: Path, checkpoint: dict[str, Any]) -> None:
     """Read back what was written; a `UserError` says what cannot be restored."""
+    # torch maps a file by its path alone, which has to be valid UTF-8; else all of it is read.
+    mmap = str(path).encode(errors="ignore") == os.fsencode(path)
     try:
-        read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with open_regular(path) as file:
+            source = path if mmap else file
+            read = torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError:
         explain_unloadable(checkpoint)
         raise
@@ -345,12 +352,15 @@ def read_config(folder: Path) -> Config:
     return Config.from_json(values, str(path))
 
 
-def read_result(folder: Path) -> dict[str, Any] | None:
+def read_result(folder: Path, config: Config | None = None) -> dict[str, Any] | None:
+    """The result of a run that has ended; with `config`, it has to be complete."""
     path = folder / "result.json"
     try:
         result = json.loads(read_text(path))
         if not isinstance(result, dict) or "status" not in result:
             raise ValueError("it is not the result of a run")
+        if config is not None:
+            check_result(config, result)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError, OSError) as error:
@@ -360,9 +370,9 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def read_end(folder: Path) -> dict[str, Any] | None:
+def read_end(folder: Path, config: Config | None = None) -> dict[str, Any] | None:
     """The result of a run, or its recorded failure, if any. A result overrides a failure."""
-    result = read_result(folder)
+    result = read_result(folder, config)
     if result is not None:
         return result
     try:

@@ -5,6 +5,7 @@ from typing import Any
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.published import published_value
 from sgdf.support.errors import Held, describe
+from sgdf.support.numerics import is_number
 
 
 def summary_of(
@@ -25,6 +26,19 @@ def summary_of(
     }
 
 
+def check_result(config: Config, result: dict[str, Any]) -> None:
+    """Raise a ValueError unless it has what `summary_of` writes."""
+    if result["status"] not in ("finished", "diverged"):
+        raise ValueError("its status is neither finished nor diverged")
+    key = config.task_definition.metric.key
+    for name in ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}"):
+        if name not in result:
+            raise ValueError(f"it has no {name}")
+        is_none = result[name] is None and name not in ("epochs", "seconds")  # no finite metric
+        if not is_none and not is_number(result[name]):
+            raise ValueError(f"{name} is not a number")
+
+
 def failure(error: str) -> dict[str, Any]:
     return {"status": "failed", "error": error}
 
@@ -37,21 +51,16 @@ def failure_from(error: BaseException) -> dict[str, Any]:
 
 def outcome(config: Config, result: dict[str, Any]) -> str:
     """A run and its result in one sentence, with the published number if there is one."""
-    try:
-        return _outcome(config, result)
-    except (KeyError, TypeError, ValueError):  # result.json has any content
-        return f"{config.title}: its result.json is damaged: remove it and run it again"
-
-
-def _outcome(config: Config, result: dict[str, Any]) -> str:
     if result["status"] == "failed":
         return f"{config.title}: failed: {result['error']}"
     if result["status"] == "diverged":
         return f"{config.title}: diverged in epoch {result['epochs']}"
     value, metric = published_value(config), config.task_definition.metric
     beside = f" (published {value.mean:.2f})" if value else ""
+    best, final = (result[f"{which}_{metric.key}"] for which in ("best", "final"))
+    if best is None or final is None:
+        return f"{config.title}: finished, but its {metric.words} is not finite"
     return (
-        f"{config.title}: best {metric.words} {result[f'best_{metric.key}']:.2f}{beside} in "
-        f"epoch {result['best_epoch']}, final {result[f'final_{metric.key}']:.2f}, "
-        f"{result['seconds']:.0f} s"
+        f"{config.title}: best {metric.words} {best:.2f}{beside} in epoch {result['best_epoch']}, "
+        f"final {final:.2f}, {result['seconds']:.0f} s"
     )

@@ -83,7 +83,7 @@ def earlier_results(
     """The results of runs that ended in an earlier sweep; not the failures, with `retry`."""
     results = {}
     for config in configs:
-        result = read_end(context.out / config.name)
+        result = read_end(context.out / config.name, config)
         if result is None:
             continue
         if result["status"] != "failed":

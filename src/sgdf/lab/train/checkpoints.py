@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sgdf.lab import optimizers
-from sgdf.lab.train.distributed import scattered
+from sgdf.lab.train.moments import restored_moments
 from sgdf.lab.train.portable import from_portable
 from sgdf.support.errors import UserError
+from sgdf.support.numerics import is_number
 
 if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
@@ -71,6 +72,9 @@ def check_state(
     check_model(state.get("model"), model)
     for name, optimizer in live.items():
         check_optimizer(state.get(name), optimizer, name)
+        if config.optimizer in optimizers.OPTIMIZERS:  # none of these changes its own settings
+            check_settings(state[name], optimizer)
+            check_steps(state[name])
 
 
 def check_model(saved: Any, model: nn.Module) -> None:
@@ -97,6 +101,27 @@ def check_optimizer(saved: Any, optimizer: Optimizer, name: str) -> None:
         is_index = type(index) is int and 0 <= index < sum(sizes)
         if not is_index or not isinstance(moments, Mapping):
             raise DamagedCheckpoint(f"{name} has state of something that is not a parameter")
+
+
+def check_settings(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+    """Raise `DamagedCheckpoint` unless settings that both have are equal, but the live ones."""
+    for old, live in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        for name in sorted(old.keys() & live.keys() - {"params", *LIVE_SETTINGS}):
+            ours, theirs = live[name], old[name]
+            if isinstance(theirs, list):
+                theirs = tuple(theirs)
+            if isinstance(theirs, Tensor) or ours != theirs:
+                raise DamagedCheckpoint(f"{name} of its optimizer is not {ours}")
+
+
+def check_steps(saved: Mapping[str, Any]) -> None:
+    """Raise `DamagedCheckpoint` unless the steps of parameters and groups can be counts."""
+    for entry in (*saved["state"].values(), *saved["param_groups"]):
+        step = entry.get("step", 0)
+        if isinstance(step, Tensor) and step.numel() == 1:
+            step = step.item()
+        if not is_number(step) or step < 0 or step != int(step):
+            raise DamagedCheckpoint("a step of its optimizer is not a count")
 
 
 def check_without_layout(
@@ -155,7 +180,7 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         for i, moments in saved["state"].items()
     }
     state = {
-        i: {k: scattered(v, params[i]) for k, v in moments.items() if k not in arrays[i]}
+        i: restored_moments({k: v for k, v in moments.items() if k not in arrays[i]}, params[i])
         for i, moments in saved["state"].items()
     }
     groups = [

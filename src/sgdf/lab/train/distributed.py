@@ -121,9 +121,14 @@ def gathered(value: Any) -> Any:
     return value.full_tensor().cpu() if is_sharded(value) else value
 
 
-def scattered(value: Any, like: Any) -> Any:
-    """This process's shard of a tensor, if `like` is a shard of one of that shape."""
-    if not is_sharded(like) or not isinstance(value, Tensor) or value.shape != like.shape:
+def scattered(value: Any, like: Any, *, rows: bool = False) -> Any:
+    """This process's shard of a tensor, if `like` is a shard of one of that shape.
+
+    With `rows` it is enough that the tensor has as many rows.
+    """
+    if not is_sharded(like) or not isinstance(value, Tensor) or is_sharded(value):
+        return value
+    if value.shape != like.shape and not (rows and value.shape[:1] == like.shape[:1]):
         return value
     from torch.distributed.tensor import distribute_tensor
 
