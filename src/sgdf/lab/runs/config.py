@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab.runs import lengths
 from sgdf.lab.tasks import Task
 from sgdf.lab.train import schedules
 from sgdf.support.errors import UserError, unknown
@@ -95,6 +96,25 @@ class Config:
         return self.options.get(name, self.task_definition.options[name])
 
     @property
+    def unit(self) -> str:
+        """What the length of the run is counted in: "epoch" or "step"."""
+        return "step" if self.task_definition.counts_steps else "epoch"
+
+    @property
+    def interval(self) -> int:
+        """The number of units between two evaluations: 1 epoch, or `eval_every` steps."""
+        return int(self.option("eval_every")) if self.task_definition.counts_steps else 1
+
+    @property
+    def length(self) -> str:
+        """The length of the run in words.
+
+        >>> make("digits").length, make("text", overrides={"steps": 500}).length
+        ('20 epochs', '500 steps')
+        """
+        return f"{self.epochs * self.interval} {self.unit}s"
+
+    @property
     def title(self) -> str:
         """The run in words, for a line of progress or a result."""
         return f"{self.task} {self.model} {self.optimizer} lr {self.lr:g} seed {self.seed}"
@@ -173,7 +193,8 @@ def make(
         task, model, optimizer: names; the model defaults to the task's.
         seed, precision, data: as in `Config`.
         epochs: default: the task's.
-        overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
+        overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`; for a
+            task that counts steps also `steps` or `tokens`, in the place of epochs.
     """
     names = {"task": task, "optimizer": optimizer, "precision": precision, "data": data}
     for name, value in {**names, "model": "" if model is None else model}.items():
@@ -187,6 +208,12 @@ def make(
     of_run |= {name: given.pop(name) for name in RUN_SETTINGS & given.keys()}
     options = {name: given.pop(name) for name in protocol.options if name in given}
     model = protocol.model if model is None else model
+    if protocol.counts_steps:
+        epochs = lengths.evaluations(protocol, model, epochs, given, of_run, options)
+        if "milestones" in of_run:
+            of_run["milestones"] = lengths.milestones_in_evaluations(
+                protocol, of_run["milestones"], options
+            )
     epochs = protocol.epochs_of.get(model, protocol.epochs) if epochs is None else epochs
     # The published milestone is 150 of 200 epochs: keep the fraction for any length.
     by_rule = (three_quarters(epochs),) if of_run["schedule"] == "step" else ()

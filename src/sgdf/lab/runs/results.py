@@ -47,11 +47,11 @@ def _outcome(config: Config, result: dict[str, Any]) -> str:
     if result["status"] == "failed":
         return f"{config.title}: failed: {result['error']}"
     if result["status"] == "diverged":
-        return f"{config.title}: diverged in epoch {result['epochs']}"
+        return f"{config.title}: diverged in {config.unit} {result['epochs'] * config.interval}"
     value, metric = published_value(config), config.task_definition.metric
     beside = f" (published {value.mean:.2f})" if value else ""
+    best, final = (metric.shown(result[f"{which}_{metric.key}"]) for which in ("best", "final"))
     return (
-        f"{config.title}: best {metric.words} {result[f'best_{metric.key}']:.2f}{beside} in "
-        f"epoch {result['best_epoch']}, final {result[f'final_{metric.key}']:.2f}, "
-        f"{result['seconds']:.0f} s"
+        f"{config.title}: best {metric.words} {best}{beside} in {config.unit} "
+        f"{result['best_epoch'] * config.interval}, final {final}, {result['seconds']:.0f} s"
     )

@@ -16,6 +16,8 @@ class Metric:
     unit: str = "%"
     lower_is_better: bool = False
     column: str = ""  # how the names of its columns end in the paper's tables, if not by the model
+    digits: int = 2  # after the point, where it is shown
+    grain: float = 0.5  # a target that all runs reach is rounded to a multiple of it
 
     @property
     def title(self) -> str:
@@ -28,6 +30,9 @@ class Metric:
 
     def best(self, values: Iterable[float]) -> float:
         return float((min if self.lower_is_better else max)(values))
+
+    def shown(self, value: float) -> str:
+        return f"{value:.{self.digits}f}"
 
     def reaches(self, value: float, target: float) -> bool:
         return value <= target if self.lower_is_better else value >= target
@@ -54,6 +59,7 @@ class Task:
     accumulate: int = 1
     metrics: tuple[Metric, ...] = (ACCURACY,)  # runs are compared by the first
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task alone, with defaults
+    tokens_of: Mapping[str, int] = field(default_factory=dict)  # in an example, by model
 
     @property
     def metric(self) -> Metric:
@@ -62,6 +68,14 @@ class Task:
     @property
     def dataset(self) -> str:
         return self.data or self.name
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its runs are as long as a number of steps, not of epochs.
+
+        Where settings and files say epoch, they mean the `eval_every` steps before an evaluation.
+        """
+        return "eval_every" in self.options
 
     @property
     def kind(self) -> str:
