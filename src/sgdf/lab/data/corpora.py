@@ -1,6 +1,7 @@
 """Text corpora: a file or a folder of the user, and published ones that are fetched."""
 
 import os
+import shutil
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -147,10 +148,12 @@ def own_text(root: Path) -> Path | None:
 def extract(archive: Path, member: str, target: Path) -> None:
     """Write one file of a zip archive; the target is complete or does not exist."""
     try:
-        with zipfile.ZipFile(archive) as files, files.open(member) as source:
-            with replacing(target) as file:
-                while block := source.read(BLOCK):
-                    file.write(block)
+        with (
+            zipfile.ZipFile(archive) as files,
+            files.open(member) as source,
+            replacing(target) as file,
+        ):
+            shutil.copyfileobj(source, file, BLOCK)
     except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, NotImplementedError) as error:
         raise UserError(
             f"{archive} is damaged ({message_of(error)}): delete it and run the same command again"

@@ -21,7 +21,7 @@ def make_text(length: int = LENGTH) -> NDArray[np.uint8]:
     on the subject and the place on the object, so that a longer memory predicts better.
 
     >>> bytes(make_text(40)).decode()
-    'three'
+    'nobody waits for three stones behind the'
     """
     stream = np.random.PCG64(SEED)
     parts: list[str] = []

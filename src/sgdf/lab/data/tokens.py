@@ -179,9 +179,7 @@ def encoded(text: NDArray[np.uint8], tokenizer: Tokenizer, digest: str, source: 
     return Tokens(train, validation, tokenizer.vocabulary, len(text) - cut, digest, source)
 
 
-def shifted(
-    tokenizer: Tokenizer, part: NDArray[np.uint8], begin: int
-) -> Iterable[NDArray[Any]]:
+def shifted(tokenizer: Tokenizer, part: NDArray[np.uint8], begin: int) -> Iterable[NDArray[Any]]:
     """Encode a part that begins at a position of the corpus, which errors have to name."""
     try:
         yield from tokenizer.encode(part)

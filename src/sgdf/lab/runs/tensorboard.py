@@ -19,5 +19,7 @@ class EventWriter:
     def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
         for name, value in {**metrics, "seconds": times["seconds"]}.items():
             if isinstance(value, float):
-                self.writer.add_scalar(name.replace("_", "/", 1), value, metrics.get("step", metrics["epoch"]))
+                self.writer.add_scalar(
+                    name.replace("_", "/", 1), value, metrics.get("step", metrics["epoch"])
+                )
         self.writer.flush()
