@@ -74,6 +74,8 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+        if self.task_definition.counts_steps:
+            lengths.counted("eval_every", self.option("eval_every"))
         if self.accumulate > self.batch:
             raise UserError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} micro-batches"
