@@ -78,7 +78,8 @@ def epochs_figure(comparison: Comparison) -> Figure:
         last = last_epoch(cells)
         first = first_epoch(cells)
         set_limits(complete, cells, comparison, first, last)
-        set_limits(end, cells, comparison, 3 * last // 4 + first, last)
+        after = 1 if comparison.unit == "epoch" else 0  # of steps few may be measured
+        set_limits(end, cells, comparison, 3 * last // 4 + after, last)
         complete.set_ylabel(metric_label(comparison))
         figure.suptitle(plain(wording.title(comparison)), fontweight="bold")
         handles, labels = complete.get_legend_handles_labels()

@@ -31,6 +31,8 @@ from sgdf.lab.runs import disk
 from sgdf.lab.tasks import trainers
 from sgdf.lab.tasks.language.trainer import LanguageModel
 from sgdf.lab.train.pipelines.tokens import EvaluationWindows
+from sgdf.report.records import read_runs
+from sgdf.report.statistics import compare_runs
 from sgdf.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -290,8 +292,13 @@ def test_a_sweep_is_compared_by_steps_and_by_time(tmp_path, capsys):
 
 
 def test_a_figure_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    train(tmp_path / "runs", "--set", "steps=8", "--set", "eval_every=4", "--optimizer", "adamw")
+    figures = pytest.importorskip("sgdf.report.figures")
+    train(tmp_path / "runs", "--set", "steps=8", "--set", "eval_every=2", "--optimizer", "adamw")
+    (comparison,) = compare_runs(read_runs([tmp_path / "runs"])[0])
+    complete, end = figures.epochs_figure(comparison).axes
+    assert (complete.get_xlim(), complete.get_xlabel()) == ((2, 8), "step")
+    assert end.get_xlim() == (6, 8)
+    assert list(complete.lines[0].get_xdata()) == [2, 4, 6, 8]
     words = [str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")]
     assert main(["report", *words, "--figure", str(tmp_path / "curves")]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 1000
