@@ -33,6 +33,7 @@ SLOW = (
     "lab/sweeps/test_sweeps.py",
     "lab/tasks/test_detect.py",
     "lab/tasks/test_gan.py",
+    "lab/tasks/test_language.py",
     "lab/tasks/test_photos.py",
     "lab/tasks/test_registry.py",
     "lab/train/test_decoded.py",

@@ -127,3 +127,21 @@ def test_survivors_are_not_chosen(tmp_path: Path) -> None:
         if lost:
             made.run(tmp_path, both[1], [1], status="diverged")
     assert [row.is_chosen for row in made.compare(tmp_path).rows] == [True, False]
+
+
+def test_of_a_loss_the_lowest_is_chosen_and_the_target_is_finer(tmp_path: Path) -> None:
+    """And lengths are in steps: two evaluations of 50."""
+    for lr, losses in {0.1: [2.0, 1.52], 0.2: [1.9, 1.23]}.items():
+        config = made.config(task="text", steps=100, eval_every=50, lr=lr)
+        values = {"val_loss": losses, "validation_val_loss": losses, "bits_per_byte": losses}
+        made.run(tmp_path, config, losses, extra=values)
+    comparison = made.compare(tmp_path)
+    low, high = comparison.rows
+    assert [row.is_chosen for row in (low, high)] == [False, True]
+    assert comparison.target == 1.25
+    assert (high.time_to_target.epochs, high.time_to_target.reached) == (100, 1)
+    assert low.time_to_target.reached == 0
+    assert high.seconds_per_epoch == 2.0 / 50
+    assert wording.time_to_target(high) == "100 steps, 4 s"
+    assert wording.status(high.cell.records[0]) == "finished, 1.230 nats/token"
+    assert wording.measured(comparison.metric, high.final) == "1.230 nats/token validation loss"

@@ -46,3 +46,14 @@ def test_names_are_text_in_both_renderings(tmp_path: Path) -> None:
     assert evil in in_terminal(comparison, 120)
     assert "<script" not in page.table(comparison)
     assert "&lt;script&gt;alert(1)" in page.table(comparison)
+
+
+def test_titles_that_are_broken_do_not_cost_a_number(tmp_path: Path) -> None:
+    """In 80 columns, with a second metric and no interval."""
+    for optimizer in ("sgdf", "adamw"):
+        config = made.config(optimizer, task="text", steps=100, eval_every=50)
+        values = {"val_loss": [2.0, 1.5], "bits_per_byte": [3.0, 2.2]}
+        made.run(tmp_path, config, [2.0, 1.5], extra=values)
+    shown = in_terminal(made.compare(tmp_path), 80)
+    assert shown.count("n = 1: no interval   0.04 s\n") == 1
+    assert shown.count("reference   0.04 s\n") == 1

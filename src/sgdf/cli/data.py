@@ -51,6 +51,6 @@ def show_datasets(folder: str | Path | None, console: "Console") -> None:
     table.add_column("from, or fetched by", overflow="fold")
     for spec in data.all_datasets():
         here, where = spec.availability(folder)
-        counts = f"{spec.train} / {spec.test}"
-        table.add_row(escape(spec.name), counts, str(spec.classes), here, escape(where))
+        counts = f"{spec.train} / {spec.test}" if spec.train else "your own"
+        table.add_row(escape(spec.name), counts, str(spec.classes or "–"), here, escape(where))
     console.print(table)

@@ -22,8 +22,8 @@ def add_to(commands: Commands) -> None:
     add("--title", default="Comparison of optimizers", help='default "%(default)s"')
     add("--figure", type=path, metavar="STEM", help="also draw the curves as STEM.png and "
         "STEM.svg, and by learning rate as STEM-lr")  # fmt: skip
-    add("--target", type=number, metavar="ACC", help="test accuracy in percent for the time-to-"
-        "target column (default: one that all reach)")  # fmt: skip
+    add("--target", type=number, metavar="VALUE", help="of the metric, such as test accuracy in "
+        "percent, for the time-to-target column (default: one that all reach)")  # fmt: skip
     parser.set_defaults(run=run)
 
 

@@ -61,5 +61,5 @@ def line_of(config: Config) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in config.settings.items())
     return (
         f"{config.task} {config.model} {config.optimizer} seed {config.seed}, "
-        f"{config.epochs} epochs, {settings}"
+        f"{config.length}, {settings}"
     )

@@ -32,8 +32,8 @@ def add_to(commands: Commands) -> None:
         help="synthetic: generated data of the same shape (default real)")  # fmt: skip
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help=f"a setting of the optimizer, of the task ({task_options()}), or of the run (batch, "
-        "schedule, milestones, drop, warmup, decay, clip, accumulate, validation, "
-        "norms)")  # fmt: skip
+        "schedule, milestones, drop, warmup, decay, clip, accumulate, validation, norms; of text, "
+        "in the place of epochs, steps or tokens)")  # fmt: skip
     add("--config", type=path, metavar="FILE", help="a TOML file with any of the options above")
     add("--shard", action="store_true",
         help="under torchrun: split the weights among the processes (FSDP2)")  # fmt: skip

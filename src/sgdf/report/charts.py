@@ -15,6 +15,7 @@ from sgdf.report.cells import RunCell
 from sgdf.report.curves import (
     CurveView,
     drawn_runs,
+    first_epoch,
     last_epoch,
     learning_rate_sweeps,
     looks,
@@ -46,6 +47,7 @@ TRAINING = CurveView("training", "train_accuracy", " %")
 LOSSES = (
     CurveView("training", "train_loss", logarithmic=True),
     CurveView("test", "test_loss", logarithmic=True),
+    CurveView("validation", "val_loss", logarithmic=True, title="validation loss"),
 )
 NORMS = (
     CurveView("gradient", "gradient_norm", logarithmic=True),
@@ -66,7 +68,7 @@ def all_charts(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> list
     possible: list[tuple[str, str, Sequence[CurveView]]] = [
         ("metric", title, [*map(metric_view, metrics), validation_view(metrics[0]), TRAINING]),
         ("loss", "Loss", LOSSES),
-        ("norms", "Norm, mean over the steps of an epoch", NORMS),
+        ("norms", norms_title(cells[0]), NORMS),
     ]
     charts = []
     for name, title, views in possible:
@@ -76,6 +78,11 @@ def all_charts(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> list
         if shown:
             charts.append(epochs_chart(name, title, shown, drawn, set_aside))
     return charts + learning_rate_charts(cells)
+
+
+def norms_title(cell: RunCell) -> str:
+    which = "of an epoch" if cell.config.unit == "epoch" else "between evaluations"
+    return f"Norm, mean over the steps {which}"
 
 
 def all_values(cells: Sequence[RunCell], view: CurveView) -> list[float]:
@@ -113,9 +120,9 @@ def epochs_chart(
     ]
     for trace, visibility in zip(data, choices[0][1]["visible"], strict=True):
         trace["visible"] = visibility
-    layout = base_layout(axes[0], "epoch")
-    last = last_epoch(cells)
-    layout["xaxis"]["range"] = [1, last] if last > 1 else [0, 2]
+    layout = base_layout(axes[0], cells[0].config.unit)
+    first, last = first_epoch(cells), last_epoch(cells)
+    layout["xaxis"]["range"] = [first, last] if last > first else [0, 2 * last]
     layout["shapes"], layout["annotations"] = learning_rate_drops(cells)
     layout["updatemenus"] = buttons(choices) if len(choices) > 1 else []
     cropped = any(axis["range"] for axis in axes)
@@ -130,7 +137,8 @@ def epochs_caption(
     if has_drops:
         sentences.append("Dotted: the learning rate drops.")
     if cropped:
-        sentences.append("The first epochs may lie outside: drag to zoom, double-click to see all.")
+        first = f"The first {cells[0].config.unit}s"
+        sentences.append(f"{first} may lie outside: drag to zoom, double-click to see all.")
     if any(cell.label in set_aside for cell in cells):
         sentences.append("Settings that were not chosen are hidden: click one in the legend.")
     if any(not cell.finished for cell in cells):
@@ -155,7 +163,7 @@ def band_and_line(cell: RunCell, view: CurveView, style: Look) -> list[Json]:
         "y": [short(statistics.fmean(values)) for values in columns],
         "name": plain(cell.label),
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
-        "hovertemplate": f"epoch %{{x}}: %{{y}}{view.unit}",
+        "hovertemplate": f"{cell.config.unit} %{{x}}: %{{y}}{view.unit}",
     }
     if len(columns[0]) < 2:
         return [line]
@@ -174,23 +182,24 @@ def band_and_line(cell: RunCell, view: CurveView, style: Look) -> list[Json]:
 
 def learning_rate_drops(cells: Sequence[RunCell]) -> tuple[list[Json], list[Json]]:
     """A dotted line and a label where the learning rate of a step schedule drops."""
-    drops: dict[int, float] = {}
+    drops: dict[float, float] = {}
     for config in (cell.config for cell in cells):
         if config.schedule == "step" and config.drop != 1:
-            drops |= {m: config.drop for m in config.milestones if m < config.epochs}
+            reached = [m for m in config.milestones if m < config.epochs]
+            drops |= {m * config.interval + 0.5: config.drop for m in reached}
     lines = [
         {
-            "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": m + 0.5, "x1": m + 0.5,
+            "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x,
             "line": {"dash": "dot", "width": 1, "color": GREY},
         }
-        for m in drops
+        for x in drops
     ]  # fmt: skip
     words = [
         {
-            "text": f"lr × {drop:g}", "x": m + 0.5, "y": 1, "yref": "paper", "xanchor": "center",
+            "text": f"lr × {drop:g}", "x": x, "y": 1, "yref": "paper", "xanchor": "center",
             "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": GREY},
         }
-        for m, drop in drops.items()
+        for x, drop in drops.items()
     ]  # fmt: skip
     return lines, words
 

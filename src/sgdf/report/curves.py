@@ -55,18 +55,25 @@ def drawn_runs(cell: RunCell) -> list[RunRecord]:
 
 
 def seed_values(cell: RunCell, key: str) -> tuple[list[int], list[list[float]]]:
-    """The epochs in which all drawn runs were measured, and for each the values of the seeds."""
+    """The epochs or steps after which all drawn runs were measured, and the values of the seeds."""
     epochs, columns = [], []
     for lines in zip(*(run.valid_epochs for run in drawn_runs(cell)), strict=False):
         values = [value for line in lines if (value := line.get(key)) is not None]
         if len(values) == len(lines):
-            epochs.append(lines[0]["epoch"])
+            epochs.append(lines[0]["epoch"] * cell.config.interval)
             columns.append(values)
     return epochs, columns
 
 
 def last_epoch(cells: Sequence[RunCell]) -> int:
-    return max(len(run.valid_epochs) for cell in cells for run in drawn_runs(cell))
+    """The last epoch or step that was measured."""
+    return max(
+        len(run.valid_epochs) * cell.config.interval for cell in cells for run in drawn_runs(cell)
+    )
+
+
+def first_epoch(cells: Sequence[RunCell]) -> int:
+    return min(cell.config.interval for cell in cells)
 
 
 def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:

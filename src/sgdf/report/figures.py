@@ -14,6 +14,7 @@ from sgdf.report import wording
 from sgdf.report.cells import RunCell
 from sgdf.report.curves import (
     drawn_runs,
+    first_epoch,
     last_epoch,
     learning_rate_sweeps,
     looks,
@@ -75,8 +76,10 @@ def epochs_figure(comparison: Comparison) -> Figure:
             for axes in (complete, end):
                 draw_curve(axes, cell, comparison.metric.key, cell_looks[cell.label])
         last = last_epoch(cells)
-        set_limits(complete, cells, comparison, 1, last)
-        set_limits(end, cells, comparison, 3 * last // 4 + 1, last)
+        first = first_epoch(cells)
+        set_limits(complete, cells, comparison, first, last)
+        after = 1 if comparison.unit == "epoch" else 0  # of steps few may be measured
+        set_limits(end, cells, comparison, 3 * last // 4 + after, last)
         complete.set_ylabel(metric_label(comparison))
         figure.suptitle(plain(wording.title(comparison)), fontweight="bold")
         handles, labels = complete.get_legend_handles_labels()
@@ -101,20 +104,21 @@ def draw_curve(axes: Axes, cell: RunCell, key: str, style: Look) -> None:
 def set_limits(
     axes: Axes, cells: Sequence[RunCell], comparison: Comparison, first: int, last: int
 ) -> None:
-    """Show everything from the first epoch given; over a complete run, not its beginning."""
+    """Show everything from the `first` epoch or step; over a complete run, not its beginning."""
     key = comparison.metric.key
-    lines = (
-        line
+    values = [
+        line[key]
         for cell in with_finished_runs(cells)
         for run in drawn_runs(cell)
         for line in run.valid_epochs
-    )
-    values = [line[key] for line in lines if line["epoch"] >= first and line.get(key) is not None]
-    bounds = y_range(cells, metric_view(comparison.metric)) if first == 1 else None
+        if line["epoch"] * cell.config.interval >= first and line.get(key) is not None
+    ]
+    is_complete = first == first_epoch(cells)
+    bounds = y_range(cells, metric_view(comparison.metric)) if is_complete else None
     axes.set_xlim(first, max(last, first + 1))
     if bounds or values:
         axes.set_ylim(*(bounds or with_margin(values)))
-    axes.set_xlabel("epoch")
+    axes.set_xlabel(cells[0].config.unit)
     add_grid(axes)
 
 
@@ -157,7 +161,7 @@ def learning_rate_figure(
         axes.set(xlabel="learning rate (×: no run finished)", ylabel=metric_label(comparison))
         add_grid(axes)
         axes.legend(frameon=False)
-        title = f"{wording.title(comparison)}: after the last epoch"
+        title = f"{wording.title(comparison)}: after the last {comparison.unit}"
         figure.suptitle(plain(title), fontweight="bold")
     return figure
 

@@ -47,7 +47,7 @@ def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:
         for name in sorted(config.options)
     }
     return {
-        "epochs": f"{config.epochs} epochs",
+        "epochs": config.length,
         "batch": f"batch {config.batch}",
         "schedule": schedule_words(config),
         "warmup": warmup_words(config),
@@ -70,7 +70,9 @@ def schedule_words(config: Config) -> str:
     if not config.milestones:
         return "constant lr"
     by_rule = config.milestones == (three_quarters(config.epochs),)
-    at = "3/4 of the epochs" if by_rule else " and ".join(map(str, config.milestones))
+    at = f"3/4 of the {config.unit}s"
+    if not by_rule:
+        at = " and ".join(str(m * config.interval) for m in config.milestones)
     return f"lr × {config.drop:g} after {at}"
 
 

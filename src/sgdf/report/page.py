@@ -24,6 +24,7 @@ from sgdf.report.labels import setting_words, visible
 from sgdf.report.pictures import last_pictures
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import Comparison, ComparisonRow
+from sgdf.report.time_charts import time_charts
 from sgdf.report.wording import TableColumn
 from sgdf.support.files import explained, write_atomically
 
@@ -115,7 +116,8 @@ def contents(comparisons: Sequence[Comparison]) -> str:
 
 def section(number: int, comparison: Comparison) -> str:
     notes = "".join(f"<li>{text(note)}</li>" for note in wording.notes(comparison))
-    charts = "".join(map(chart_figure, all_charts(comparison.cells, comparison.set_aside)))
+    shown = comparison.cells, comparison.set_aside
+    charts = "".join(map(chart_figure, [*all_charts(*shown), *time_charts(*shown)]))
     return f"""<section id="c{number}">
 <h2>{text(wording.title(comparison))}</h2>
 <p class="protocol">{text(wording.common_protocol(comparison.cells))}</p>

@@ -49,7 +49,7 @@ class TimeToTarget:
 
     reached: int
     n: int
-    epochs: float | None = None
+    epochs: float | None = None  # or steps
     seconds: float | None = None
 
 
@@ -101,6 +101,11 @@ class Comparison:
         return self.metrics[0]
 
     @property
+    def unit(self) -> str:
+        """What the length of its runs is counted in: "epoch" or "step"."""
+        return self.cells[0].config.unit
+
+    @property
     def set_aside(self) -> set[str]:
         """The labels of cells that lost, by validation, to another of the same optimizer."""
         decided = {row.optimizer for row in self.rows if row.is_chosen}
@@ -148,7 +153,7 @@ def compare_cell(
         difference=best.mean - value.mean if best and value else None,
         paired=paired_difference(cell, rival) if rival else None,
         # The lower median: of two epochs the first includes the compilation.
-        seconds_per_epoch=statistics.median_low(times) if times else None,
+        seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
         is_reference=cell is reference,
         is_chosen=is_chosen,
@@ -193,20 +198,23 @@ def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
     return TimeToTarget(
         reached=len(arrived),
         n=len(finished),
-        epochs=statistics.median(epoch for _, epoch in arrived),
+        epochs=statistics.median(epoch * run.config.interval for run, epoch in arrived),
         seconds=statistics.median(times) if len(times) == len(arrived) else None,
     )
 
 
 def common_target(cells: Sequence[RunCell]) -> float | None:
-    """The worst mean of the final values, eased to the next half: all cells reach it on average."""
+    """The worst mean of the final values, eased to the next half, or the metric's grain: all cells
+    reach it on average."""
     finals = [spread([record.final for record in cell.finished.values()]) for cell in cells]
     means = [final.mean for final in finals if final]
     if not means:
         return None
-    if cells[0].task.metric.lower_is_better:
-        return math.ceil(2 * max(means)) / 2
-    return math.floor(2 * min(means)) / 2
+    metric = cells[0].task.metric
+    parts = round(1 / metric.grain)
+    if metric.lower_is_better:
+        return math.ceil(parts * max(means)) / parts
+    return math.floor(parts * min(means)) / parts
 
 
 # --- what is compared with what -----------------------------------------------------------------
@@ -229,7 +237,9 @@ def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
 def merit(cell: RunCell) -> tuple[int, float]:
     lost = sum(record.status in ("diverged", "failed") for record in cell.records)
     score = validation_spread(cell)
-    return -lost, score.mean if score else -math.inf
+    if score is None:
+        return -lost, -math.inf
+    return -lost, -score.mean if cell.task.metric.lower_is_better else score.mean
 
 
 def validation_spread(cell: RunCell) -> Spread | None:

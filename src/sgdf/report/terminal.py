@@ -22,7 +22,8 @@ def show(console: Console, comparisons: Iterable[Comparison]) -> None:
 def as_rich(comparison: Comparison, width: int) -> Group:
     """Title, table, summary and notes; columns that do not fit go into a second table."""
     rows = comparison.rows
-    tables = [table(rows, part) for part in fitting(rows, wording.columns(comparison), width)]
+    parts = fitting(rows, wording.columns(comparison), width)
+    tables = [table(rows, part, width) for part in parts]
     unfinished = ((row.label, wording.unfinished_runs(row.cell)) for row in rows)
     return Group(
         Text(wording.title(comparison), "bold"),
@@ -39,7 +40,7 @@ def fitting(
     rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: int
 ) -> Iterator[list[TableColumn]]:
     """The columns in as many parts as it takes to break no number; a title may be broken."""
-    room = width - max(cell_len(wording.row_label(row)) for row in rows)
+    room = width - label_width(rows)
     part: list[TableColumn] = []
     used = 0
     for column in columns:
@@ -57,11 +58,21 @@ def column_width(rows: Sequence[ComparisonRow], column: TableColumn) -> int:
     return max(map(cell_len, [*column.title.split(), *(column.text(row) for row in rows)]))
 
 
-def table(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn]) -> Table:
+def table(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: int) -> Table:
     built = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     built.add_column("", style="bold")
+    least = {column.title: column_width(rows, column) for column in columns}
+    full = sum(max(least[c.title], cell_len(c.title)) + 3 for c in columns)
+    # rich would shrink columns below their numbers, if it had to break the titles itself.
+    is_tight = label_width(rows) + full > width
     for column in columns:
-        built.add_column(Text(column.title), justify="right", min_width=column_width(rows, column))
+        needed = least[column.title]
+        exact = needed if is_tight else None
+        built.add_column(Text(column.title), justify="right", min_width=needed, width=exact)
     for row in rows:
         built.add_row(Text(wording.row_label(row)), *(Text(column.text(row)) for column in columns))
     return built
+
+
+def label_width(rows: Sequence[ComparisonRow]) -> int:
+    return max(cell_len(wording.row_label(row)) for row in rows)

@@ -35,16 +35,17 @@ def common_protocol(cells: Sequence[RunCell]) -> str:
 def unfinished_runs(cell: RunCell) -> str:
     """The runs that did not finish, and why: "2 diverged in epoch 3, 7"."""
     words = []
-    diverged = [str(len(r.metrics)) for r in cell.records if r.status == "diverged"]
+    unit, interval = cell.config.unit, cell.config.interval
+    diverged = [str(len(r.metrics) * interval) for r in cell.records if r.status == "diverged"]
     if diverged:
-        words.append(f"{len(diverged)} diverged in epoch {', '.join(diverged)}")
+        words.append(f"{len(diverged)} diverged in {unit} {', '.join(diverged)}")
     failed = sum(record.status == "failed" for record in cell.records)
     if failed:
         words.append(f"{failed} failed")
-    unfinished = [str(len(r.metrics)) for r in cell.records if r.status == "unfinished"]
+    unfinished = [str(len(r.metrics) * interval) for r in cell.records if r.status == "unfinished"]
     if unfinished:
-        epochs = f"{', '.join(unfinished)} of {cell.config.epochs}"
-        words.append(f"{len(unfinished)} unfinished at epoch {epochs}")
+        where = f"{unit} {', '.join(unfinished)} of {cell.config.epochs * interval}"
+        words.append(f"{len(unfinished)} unfinished at {where}")
     if cell.missing:
         seeds = f"seed{'s' * (len(cell.missing) > 1)} {', '.join(map(str, cell.missing))}"
         words.append(f"{len(cell.missing)} missing ({seeds})" if cell.records else "missing")
@@ -53,10 +54,12 @@ def unfinished_runs(cell: RunCell) -> str:
 
 def status(record: RunRecord) -> str:
     if record.finished:
-        return f"finished, {record.final:.2f} {record.metric.unit}".rstrip()
+        return f"finished, {record.metric.shown(record.final)} {record.metric.unit}".rstrip()
+    unit, interval = record.config.unit, record.config.interval
+    where = f"{unit} {len(record.metrics) * interval}"
     if record.status == "diverged":
-        return f"diverged in epoch {len(record.metrics)}"
-    return f"{record.status} at epoch {len(record.metrics)} of {record.config.epochs}"
+        return f"diverged in {where}"
+    return f"{record.status} at {where} of {record.config.epochs * interval}"
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -72,14 +75,15 @@ class TableColumn:
 
 def columns(comparison: Comparison) -> list[TableColumn]:
     """The columns beside the labels, without those that would be empty."""
+    digits = comparison.metric.digits
     possible = [
-        TableColumn("best", lambda row: counted(row.best)),
-        TableColumn("final", lambda row: counted(row.final)),
+        TableColumn("best", lambda row: counted(row.best, digits)),
+        TableColumn("final", lambda row: counted(row.final, digits)),
         *(
             TableColumn(f"final {metric.words}", partial(other_metric, i))
             for i, metric in enumerate(comparison.metrics[1:])
         ),
-        TableColumn("validation", lambda row: counted(row.validation)),
+        TableColumn("validation", lambda row: counted(row.validation, digits)),
         TableColumn("published best", lambda row: spread(row.published)),
         TableColumn("best − published", difference_to_published),
         *(
@@ -87,7 +91,7 @@ def columns(comparison: Comparison) -> list[TableColumn]:
             for i, metric in enumerate(comparison.metrics[1:])
         ),
         TableColumn(f"final, against {comparison.reference}: 95 % interval", against_reference),
-        TableColumn("per epoch", seconds_per_epoch),
+        TableColumn(f"per {comparison.unit}", seconds_per_epoch),
         TableColumn(target(comparison), time_to_target),
     ]
     empty = {NOTHING, "reference"}
@@ -99,22 +103,22 @@ def row_label(row: ComparisonRow) -> str:
 
 
 def other_metric(index: int, row: ComparisonRow) -> str:
-    return counted(row.other_metrics[index])
+    return counted(row.other_metrics[index], row.cell.task.metrics[1 + index].digits)
 
 
 def other_published(index: int, row: ComparisonRow) -> str:
     return spread(row.other_published[index])
 
 
-def counted(value: Spread | None) -> str:
-    return NOTHING if value is None else f"{spread(value)} ({value.n})"
+def counted(value: Spread | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{spread(value, digits)} ({value.n})"
 
 
-def spread(value: Spread | PublishedValue | None) -> str:
+def spread(value: Spread | PublishedValue | None, digits: int = 2) -> str:
     if value is None:
         return NOTHING
-    deviation = "" if value.std is None else f"{NO_BREAK}±{NO_BREAK}{value.std:.2f}"
-    return f"{value.mean:.2f}{deviation}"
+    deviation = "" if value.std is None else f"{NO_BREAK}±{NO_BREAK}{value.std:.{digits}f}"
+    return f"{value.mean:.{digits}f}{deviation}"
 
 
 def difference_to_published(row: ComparisonRow) -> str:
@@ -124,20 +128,21 @@ def difference_to_published(row: ComparisonRow) -> str:
 def against_reference(row: ComparisonRow) -> str:
     if row.is_reference:
         return "reference"
-    return NOTHING if row.paired is None else paired(row.paired)
+    return NOTHING if row.paired is None else paired(row.paired, row.cell.task.metric.digits)
 
 
-def paired(difference: PairedDifference) -> str:
+def paired(difference: PairedDifference, digits: int = 2) -> str:
     if difference.n == 0:
         return "no common seed"
     if difference.half_width is None:
         return f"n = {difference.n}{', all alike' if difference.n > 1 else ''}: no interval"
-    mean, low, high = map(signed, (difference.mean, difference.low, difference.high))
+    ends = (difference.mean, difference.low, difference.high)
+    mean, low, high = (signed(value, digits) for value in ends)
     return f"{mean} [{low},{NO_BREAK}{high}]"
 
 
-def signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+def signed(value: float, digits: int = 2) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def seconds_per_epoch(row: ComparisonRow) -> str:
@@ -158,7 +163,7 @@ def time_to_target(row: ComparisonRow) -> str:
         return "not reached"
     seconds = "" if time.seconds is None else f", {duration(time.seconds)}"
     part = "" if time.reached == time.n else f" ({time.reached} of {time.n})"
-    return f"{time.epochs:g} epoch{'s' * (time.epochs != 1)}{seconds}{part}"
+    return f"{time.epochs:g} {row.cell.config.unit}{'s' * (time.epochs != 1)}{seconds}{part}"
 
 
 def duration(seconds: float) -> str:
@@ -184,7 +189,7 @@ def summary(comparison: Comparison) -> str:
 
 def measured(metric: Metric, value: Spread) -> str:
     """A mean with the name of its metric: "91.0 ± 0.1 % test accuracy", "FID 80.0 ± 1.0"."""
-    number = spread(value)
+    number = spread(value, metric.digits)
     return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
 
 
@@ -201,7 +206,7 @@ def differences(comparison: Comparison) -> str:
     metric = comparison.metric
     label, best = (min if metric.lower_is_better else max)(rivals, key=lambda rival: rival[1].mean)
     points = " points" * (metric.unit == "%")
-    detail = f"by {paired(best)}{points} (95 % interval): {verdict(metric, best)}."
+    detail = f"by {paired(best, metric.digits)}{points} (95 % interval): {verdict(metric, best)}."
     if len(rivals) == 1:
         return f"{label} differs from it {detail}"
     verdicts = [verdict(metric, difference) for _, difference in rivals]
@@ -228,9 +233,10 @@ def verdict(metric: Metric, difference: PairedDifference) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """What a reader has to know to understand the numbers."""
     rows, metric = comparison.rows, comparison.metric
-    kind = " in percent" * (metric.unit == "%") + ", lower is better" * metric.lower_is_better
+    in_unit = f" in {'percent' if metric.unit == '%' else metric.unit}" if metric.unit else ""
+    kind = in_unit + ", lower is better" * metric.lower_is_better
     sentences = [
-        f"{metric.title}{kind}, best over the epochs and after the last: mean ± sample "
+        f"{metric.title}{kind}, best over the {comparison.unit}s and after the last: mean ± sample "
         "standard deviation (number of finished runs)."
     ]
     if any(row.published for row in rows):

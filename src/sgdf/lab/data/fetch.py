@@ -30,7 +30,10 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file, its published md5, and the folder in it, if it is an archive."""
+    """A published file, its published md5, and the folder in it, if it is an archive.
+
+    Without an md5 the caller checks what is in the file.
+    """
 
     url: str
     md5: str
@@ -103,7 +106,7 @@ def _existing(remote: Remote, folder: Path) -> Path | None:
     path = folder / remote.file
     if not path.is_file():
         return None
-    if file_checksum(path, "md5") != remote.md5:
+    if remote.md5 and file_checksum(path, "md5") != remote.md5:
         raise UserError(
             f"{path} is not the published file (its md5 differs): "
             "delete it and run the same command again"
@@ -120,7 +123,7 @@ def _download(remote: Remote, home: Path, console: "Console") -> Path:
     finally:
         if part.stat().st_size == 0:
             part.unlink()
-    if file_checksum(part, "md5") != remote.md5:
+    if remote.md5 and file_checksum(part, "md5") != remote.md5:
         part.unlink()
         raise UserError(
             f"what {remote.url} sent is not the published file (its md5 differs); "

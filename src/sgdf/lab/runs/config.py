@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab import models, optimizers, paper, tasks
+from sgdf.lab.runs import lengths
 from sgdf.lab.tasks import Task
 from sgdf.lab.train import schedules
 from sgdf.support.errors import UserError, unknown
@@ -76,6 +77,8 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+        if self.task_definition.counts_steps:
+            lengths.counted("eval_every", self.option("eval_every"))
         if self.accumulate > self.batch:
             raise UserError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} micro-batches"
@@ -100,6 +103,25 @@ class Config:
     def option(self, name: str) -> Any:
         """An option of the task, or its default."""
         return self.options.get(name, self.task_definition.options[name])
+
+    @property
+    def unit(self) -> str:
+        """What the length of the run is counted in: "epoch" or "step"."""
+        return "step" if self.task_definition.counts_steps else "epoch"
+
+    @property
+    def interval(self) -> int:
+        """The number of units between two evaluations: 1 epoch, or `eval_every` steps."""
+        return int(self.option("eval_every")) if self.task_definition.counts_steps else 1
+
+    @property
+    def length(self) -> str:
+        """The length of the run in words.
+
+        >>> make("digits").length, make("text", overrides={"steps": 500}).length
+        ('20 epochs', '500 steps')
+        """
+        return f"{self.epochs * self.interval} {self.unit}s"
 
     @property
     def title(self) -> str:
@@ -182,7 +204,8 @@ def make(
         task, model, optimizer: names; the model defaults to the task's.
         seed, precision, data: as in `Config`.
         epochs: default: the task's.
-        overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`.
+        overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`; for a
+            task that counts steps also `steps` or `tokens`, in the place of epochs.
         data_dir: the folder of the user's own data, for a task that has no other; the run is
             named by what is in it.
     """
@@ -198,6 +221,12 @@ def make(
     of_run |= {name: given.pop(name) for name in RUN_SETTINGS & given.keys()}
     options = {name: given.pop(name) for name in protocol.options if name in given}
     model = protocol.model if model is None else model
+    if protocol.counts_steps:
+        epochs = lengths.evaluations(protocol, model, epochs, given, of_run, options)
+        if "milestones" in of_run:
+            of_run["milestones"] = lengths.milestones_in_evaluations(
+                protocol, of_run["milestones"], options
+            )
     epochs = protocol.epochs_of.get(model, protocol.epochs) if epochs is None else epochs
     # The published milestone is 150 of 200 epochs: keep the fraction for any length.
     by_rule = (three_quarters(epochs),) if of_run["schedule"] == "step" else ()

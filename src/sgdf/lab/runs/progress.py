@@ -87,12 +87,13 @@ class ProgressLines:
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""
         metric = config.task_definition.metric
-        text = f"epoch {metrics['epoch']}/{config.epochs}  loss {metrics['train_loss']:.3f}"
+        done, total = (count * config.interval for count in (metrics["epoch"], config.epochs))
+        text = f"{config.unit} {done}/{total}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
         if value is None:  # an expensive metric is not measured after every epoch
             return text
         best = self.best[config.name] = metric.best((value, self.best.get(config.name, value)))
-        return f"{text}  {metric.words} {value:.2f}  best {best:.2f}"
+        return f"{text}  {metric.words} {metric.shown(value)}  best {metric.shown(best)}"
 
     def is_due(self, config: Config, interval: float) -> bool:
         now = time.monotonic()

@@ -54,13 +54,14 @@ def outcome(config: Config, result: dict[str, Any]) -> str:
     if result["status"] == "failed":
         return f"{config.title}: failed: {result['error']}"
     if result["status"] == "diverged":
-        return f"{config.title}: diverged in epoch {result['epochs']}"
+        return f"{config.title}: diverged in {config.unit} {result['epochs'] * config.interval}"
     value, metric = published_value(config), config.task_definition.metric
     beside = f" (published {value.mean:.2f})" if value else ""
     best, final = (result[f"{which}_{metric.key}"] for which in ("best", "final"))
     if best is None or final is None:
         return f"{config.title}: finished, but its {metric.words} is not finite"
     return (
-        f"{config.title}: best {metric.words} {best:.2f}{beside} in epoch {result['best_epoch']}, "
-        f"final {final:.2f}, {result['seconds']:.0f} s"
+        f"{config.title}: best {metric.words} {metric.shown(best)}{beside} in {config.unit} "
+        f"{result['best_epoch'] * config.interval}, final {metric.shown(final)}, "
+        f"{result['seconds']:.0f} s"
     )

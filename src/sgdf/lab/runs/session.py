@@ -62,7 +62,7 @@ def train(
         sessions = [Session(c, context, progress, stop, team, alone=alone) for c in configs]
         take_turns([session.work() for session in sessions])
     if stop.requested:  # also if all of these ended: the caller must not start others
-        saved = ", ".join(f"{s.saved_epochs} epochs in {s.run.folder}" for s in sessions)
+        saved = ", ".join(f"{s.saved} in {s.run.folder}" for s in sessions)
         raise KeyboardInterrupt(f"stopped; saved: {saved}. The same command resumes from there")
     return [session.result for session in sessions]
 
@@ -86,6 +86,10 @@ class Session:
         self.writes = team.rank == 0
         self.saved_epochs = 0
         self.result: dict[str, Any] = {}
+
+    @property
+    def saved(self) -> str:
+        return f"{self.saved_epochs * self.config.interval} {self.config.unit}s"
 
     def work(self) -> Iterator[None]:
         """Train, yielding after every step so that other runs take turns."""
@@ -131,7 +135,8 @@ class Session:
             times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
             if trainer.on_gpu:  # of all runs in this process, usually one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
-            if not all(math.isfinite(metrics.get(name, 0)) for name in ("train_loss", "test_loss")):
+            losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
+            if not all(map(math.isfinite, losses)):
                 self._add({**json_safe(metrics), "diverged": True}, times)
                 self._finish("diverged")
                 return
@@ -151,7 +156,7 @@ class Session:
         if self.writes:
             self.run.note_environment(self.context.command, self.context.device)
             if self.context.tensorboard:
-                events = EventWriter(self.run.folder, trainer.done)
+                events = EventWriter(self.run.folder, trainer.done * self.config.interval)
         if trainer.done == 0:
             self._keep(trainer)
         return events

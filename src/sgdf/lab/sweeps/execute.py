@@ -167,18 +167,24 @@ def board(
     if not console.is_terminal:
         yield notify
         return
+    # Steps, if all runs count them; an epoch of the others has many.
+    in_steps = all(config.unit == "step" for config in configs)
+    unit = "step" if in_steps else "epoch"
     columns = (
         rich.progress.TextColumn("{task.fields[ended]} of " + f"{len(configs)} runs"),
         rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.completed:.0f} of {task.total:.0f} epochs"),
+        rich.progress.TextColumn("{task.completed:.0f} of {task.total:.0f} " + f"{unit}s"),
         rich.progress.TimeRemainingColumn(),
     )
     stop = threading.Event()
 
     def follow(display: rich.progress.Progress) -> None:
-        bar = display.add_task("", total=sum(c.epochs for c in configs), ended=0)
+        def sizes(config: Config) -> int:
+            return config.interval if in_steps else 1
+
+        bar = display.add_task("", total=sum(c.epochs * sizes(c) for c in configs), ended=0)
         while True:
-            done = sum(epochs_done(config, config.name in results, context) for config in configs)
+            done = sum(epochs_done(c, c.name in results, context) * sizes(c) for c in configs)
             display.update(bar, completed=done, ended=len(results))
             if stop.wait(0.5):
                 return

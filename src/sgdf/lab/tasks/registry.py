@@ -17,6 +17,8 @@ class Metric:
     unit: str = "%"
     lower_is_better: bool = False
     column: str = ""  # how the names of its columns end in the paper's tables, if not by the model
+    digits: int = 2  # after the point, where it is shown
+    grain: float = 0.5  # a target that all runs reach is rounded to a multiple of it
 
     @property
     def title(self) -> str:
@@ -29,6 +31,9 @@ class Metric:
 
     def best(self, values: Iterable[float]) -> float:
         return float((min if self.lower_is_better else max)(values))
+
+    def shown(self, value: float) -> str:
+        return f"{value:.{self.digits}f}"
 
     def reaches(self, value: float, target: float) -> bool:
         return value <= target if self.lower_is_better else value >= target
@@ -59,6 +64,7 @@ class Task:
     of_paper: bool = True  # optimizers have the paper's settings; else the defaults of their class
     # Options by which a run knows a user's own data, from the run's options and the data folder.
     identify: Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None = None
+    tokens_of: Mapping[str, int] = field(default_factory=dict)  # in an example, by model
 
     @property
     def metric(self) -> Metric:
@@ -72,6 +78,14 @@ class Task:
         """Whether a network of that name, of the `others` by default, may be trained on it."""
         own = ":" in name and self.kind in ("classify", "photos")
         return own or self.any_model or name in (self.models or tuple(others))
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its runs are as long as a number of steps, not of epochs.
+
+        Where settings and files say epoch, they mean the `eval_every` steps before an evaluation.
+        """
+        return "eval_every" in self.options
 
     @property
     def kind(self) -> str:

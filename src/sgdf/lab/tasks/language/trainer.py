@@ -1,0 +1,212 @@
+"""The trainer of language models: the loss of the next token, in nats."""
+
+import functools
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sgdf.lab import data
+from sgdf.lab.data.corpora import TextDataset, files_at
+from sgdf.lab.data.text_synthetic import make_text
+from sgdf.lab.data.tokenizer import BYTES, Tokenizer, check_file, load_tokenizer
+from sgdf.lab.data.tokens import VALIDATION, Tokens, tokens_of_files, tokens_of_text
+from sgdf.lab.models.gpt import GPT, SIZES, build_gpt
+from sgdf.lab.train.batches import micro_batch_sizes, seed_for
+from sgdf.lab.train.distributed import ALONE, Team, unsharded
+from sgdf.lab.train.loop import Trainer
+from sgdf.lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
+from sgdf.support.errors import UserError
+
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
+
+LONGEST_CONTEXT = 1 << 20
+
+
+def check(config: "Config", data_dir: Path | None) -> None:
+    """Raise a `UserError` if an option is wrong or the text is missing."""
+    for name, least in (("eval_every", 1), ("eval_tokens", 1), ("context", 0)):
+        value = config.option(name)
+        if type(value) is not int or value < least:
+            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+    if config.option("context") > LONGEST_CONTEXT:
+        raise UserError(f"context is at most {LONGEST_CONTEXT:,}, not {config.option('context'):,}")
+    if config.validation:
+        raise UserError(
+            f"{config.task} always holds out the last {VALIDATION:.0%} of the text: leave "
+            "validation out"
+        )
+    name = path_option(config, "tokenizer")
+    if name != BYTES:
+        check_file(Path(name).expanduser())
+    if config.data != "synthetic":
+        find_files(config, data_dir)
+
+
+def path_option(config: "Config", name: str) -> str:
+    value = config.option(name)
+    if not isinstance(value, str) or "\0" in value:
+        raise UserError(f"{name} is the path of a file, not {value!r}")
+    return value
+
+
+def find_files(config: "Config", data_dir: Path | None) -> tuple[Path, ...]:
+    """The files of the corpus: those that the user named, or those in the data folder."""
+    if "corpus" in config.task_definition.options and (named := path_option(config, "corpus")):
+        return files_at(Path(named).expanduser())
+    spec = data.find(config.task_definition.dataset)
+    assert isinstance(spec, TextDataset)
+    return spec.find(data_dir)
+
+
+def load_tokens(config: "Config", data_dir: Path | None, tokenizer: Tokenizer) -> Tokens:
+    if config.data == "synthetic":
+        return tokens_of_text(make_text(), tokenizer, "synthetic text")
+    files = find_files(config, data_dir)
+    source = str(files[0]) if len(files) == 1 else f"{len(files)} files like {files[0]}"
+    return tokens_of_files(files, tokenizer, source)
+
+
+def check_length(tokens: Tokens, context: int) -> None:
+    """Both parts have to hold a window and the token after it."""
+    for words, part in (("training", tokens.train), ("validation", tokens.validation)):
+        if len(part) <= context:
+            raise UserError(
+                f"the {words} part of {tokens.source} has {len(part):,} tokens, too few for a "
+                f"context of {context:,}: give more text, or a shorter context"
+            )
+
+
+def build_trainer(
+    config: "Config",
+    device: torch.device,
+    *,
+    data_dir: Path | None = None,
+    compile: bool = True,
+    team: Team = ALONE,
+) -> Trainer:
+    check(config, data_dir)
+    tokens = load_tokens(config, data_dir, load_tokenizer(config.option("tokenizer")))
+    context = config.option("context") or SIZES[config.model].context
+    check_length(tokens, context)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for("weights", config.seed))
+        model = build_gpt(config.model, vocabulary=tokens.vocabulary, context=context)
+    batches = TokenBatches(
+        tokens,
+        device,
+        seed=config.seed,
+        steps=config.option("eval_every"),
+        batch=config.batch,
+        context=context,
+    )
+    evaluation = EvaluationWindows(
+        tokens.validation, device, context=context, most=config.option("eval_tokens")
+    )
+    trainer = LanguageModel(
+        config, model.to(device), batches, evaluation, device, compile=compile, team=team
+    )
+    trainer.bytes_per_token = tokens.bytes_per_token
+    trainer.notes = (note(config, tokens, evaluation),)
+    return trainer
+
+
+def note(config: "Config", tokens: Tokens, evaluation: EvaluationWindows) -> str:
+    """What is trained and evaluated on, in a sentence."""
+    return (
+        f"{config.task}: {len(tokens.train):,} training tokens of {tokens.source}; its last "
+        f"{VALIDATION:.0%}, {len(tokens.validation):,} tokens, are for validation, evaluated on "
+        f"{len(evaluation):,} windows of {evaluation.context}"
+    )
+
+
+class LanguageModel(Trainer):
+    """Learns to predict the next token by cross entropy. An epoch of the loop is the steps
+    between two evaluations."""
+
+    model: GPT
+    batches: TokenBatches
+    bytes_per_token = 1.0
+
+    def __init__(
+        self,
+        config: "Config",
+        model: GPT,
+        batches: TokenBatches,
+        evaluation: EvaluationWindows,
+        device: torch.device,
+        *,
+        compile: bool = True,
+        team: Team = ALONE,
+    ) -> None:
+        super().__init__(config, model, batches, device, compile=compile, team=team)
+        self.evaluation = evaluation
+
+    def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Sum over the windows of the mean loss of their tokens."""
+        tokens, following = self.batches.take(position, size)
+        loss = self._token_losses(tokens, following) / self.batches.context
+        return loss, torch.zeros_like(self.sums.correct)
+
+    def _token_losses(self, tokens: Tensor, following: Tensor) -> Tensor:
+        with self._autocast():
+            logits = self.model(tokens)
+        return F.cross_entropy(logits.float().flatten(0, 1), following.flatten(), reduction="sum")
+
+    # --- a Hessian estimate, for Sophia ---------------------------------------------------------
+
+    def _extra_every(self) -> int:
+        optimizer = self._hessian_optimizer()
+        return optimizer.hessian_every if optimizer else 0
+
+    def _extra_step(self, size: int) -> None:
+        """Give the optimizer the gradient for tokens drawn from the model's own output."""
+        if self.team.shards:
+            raise UserError(f"{self.config.optimizer} does not support --shard")
+        self.optimizer.zero_grad(set_to_none=True)
+        start, share = self.team.share(size)
+        position = self.batches.position - size + start
+        count_of_tokens = size * self.batches.context
+        for count in micro_batch_sizes(share, self.config.accumulate):
+            tokens, _ = self.batches.take(position, count)
+            with self._autocast():
+                logits = self.model(tokens)
+            logits = logits.float().flatten(0, 1)
+            # The largest of logits plus Gumbel noise is a sample of their softmax.
+            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
+            drawn = (logits.detach() + noise).argmax(1)
+            loss = F.cross_entropy(logits, drawn, reduction="sum")
+            (loss / count_of_tokens).backward()
+            position = position + count
+        self.team.sum_(self._grads())
+        optimizer = self._hessian_optimizer()
+        assert optimizer
+        optimizer.update_hessian(count_of_tokens)
+
+    # --- evaluation -----------------------------------------------------------------------------
+
+    def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
+        self.model.eval()
+        with unsharded(self.model):
+            work = functools.partial(self._evaluate_on, self.evaluation)
+            loss = self.graphs.run("validation", work) if self.graphs else work()
+        self.model.train()
+        return {"val_loss": (loss, float(len(self.evaluation) * self.evaluation.context))}
+
+    @torch.no_grad()
+    def _evaluate_on(self, evaluation: EvaluationWindows) -> Tensor:
+        loss = torch.zeros((), device=self.device, dtype=torch.float64)
+        for tokens, following in evaluation.batches(*self.team.share(len(evaluation))):
+            loss += self._token_losses(tokens, following)
+        return loss
+
+    def metrics(self) -> dict[str, Any]:
+        result = super().metrics()
+        result["bits_per_byte"] = result["val_loss"] / self.bytes_per_token / math.log(2)
+        result["step"] = self.done * len(self.sizes)
+        result["tokens"] = self.done * len(self.batches) * self.batches.context
+        return result
