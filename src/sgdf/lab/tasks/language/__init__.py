@@ -17,6 +17,7 @@ def text_task(name: str, **options: str) -> Task:
         batch=64,  # windows
         trainer=f"{__name__}.trainer",
         models=tuple(SIZES),
+        of_paper=False,
         tokens_of={name: size.context for name, size in SIZES.items()},
         schedule="cosine",
         clip=1.0,
