@@ -42,6 +42,11 @@ TASKS = {
             images=(64, 32),
         ),
         SmallTask(
+            "language",
+            ("text", "--model", "gpt-tiny", "--set", "batch=4", "--set", "context=16", "--set",
+             "eval_tokens=256", "--set", "eval_every=2", "--set", "steps=12"),
+        ),
+        SmallTask(
             "GAN",
             ("wgan-gp", "--model", "dcgan-tiny", "--set", "batch=8", "--set", "critic_norm=layer",
              "--set", "fid_samples=40", "--set", "fid_every=2", "--set",
