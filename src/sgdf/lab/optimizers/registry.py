@@ -70,7 +70,7 @@ class OptimizerRow:
         for setting in settings:
             if setting not in self.setting_names and not self.any_setting:
                 raise unknown(f"setting of {self.name}", setting, self.setting_names)
-        if self.name not in OPTIMIZERS:  # the annotations of other classes may be wrong
+        if self.any_setting or self.name not in OPTIMIZERS:  # annotations of others may be wrong
             return dict(settings)
         kinds = annotations.of(self.builder)
         return {name: annotations.checked(name, v, kinds[name]) for name, v in settings.items()}
