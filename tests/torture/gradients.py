@@ -1,6 +1,7 @@
 """Generated gradients of all magnitudes through every path, beside the statement in float64."""
 
 import contextlib
+import functools
 import random
 import threading
 import warnings
@@ -28,7 +29,16 @@ FEW = ((5,), (3, 16))  # for Triton's interpreter
 LARGEST = 16.0  # distance that no path may exceed, in eps of the terms of a result
 ONE_AT_A_TIME = threading.Lock()  # a path is chosen for the whole process
 TOP = torch.finfo(torch.float32).max
-KINDS = (SGDF, FilterAdam, FilterAdamW, Momentum)
+KINDS: dict[str, Any] = {
+    "SGDF": SGDF,
+    "FilterAdam": FilterAdam,
+    "FilterAdamW": FilterAdamW,
+    "Momentum": Momentum,
+    "SGDF constant": functools.partial(SGDF, gain_scale=0.1, gain_power=0),
+    "FilterAdamW derived": functools.partial(FilterAdamW, second_moment="derived"),
+    "FilterAdamW constant": functools.partial(FilterAdamW, gain_scale=0.05, gain_power=0),
+}
+MOMENTS = {"exp_avg": "m", "exp_var": "s", "exp_avg_sq": "v", "momentum_buffer": "m"}
 PATHS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
@@ -91,12 +101,12 @@ PATTERNS = {f.__name__.replace("_", " "): f for f in (
 
 def cases(round_: int, paths: tuple[str, ...] = tuple(PATHS)) -> Iterator[Case]:
     for path in paths:
-        for kind in KINDS:
+        for kind, make in KINDS.items():
             for dtype in (torch.float32, torch.bfloat16):
                 for pattern in PATTERNS:
                     short = str(dtype).removeprefix("torch.")
-                    name = f"{path} {kind.__name__} {short} {pattern} {round_}"
-                    yield Case(KIND, path, name, generated(path, kind, dtype, pattern, name))
+                    name = f"{path} {kind} {short} {pattern} {round_}"
+                    yield Case(KIND, path, name, generated(path, make, dtype, pattern, name))
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -162,7 +172,8 @@ def row_of(optimizer: Any, p: torch.Tensor) -> list[Any]:
     """The parameter, its step and its moments before a step."""
     state = optimizer.state.get(p, {})
     zero = torch.zeros(p.shape, dtype=torch.float32)
-    moments = [moment_in(state, k).clone() if k in state else zero for k in optimizer.state_keys]
+    keys = optimizer.moments_of(optimizer.param_groups[0])
+    moments = [moment_in(state, key).clone() if key in state else zero for key in keys]
     step = float(state["step"]) if "step" in state else 0.0
     return [p.detach().clone(), step, moments]
 
@@ -211,9 +222,9 @@ def one_step(optimizer: Any, p: torch.Tensor, row: list[Any]) -> tuple[Any, Any,
     before, step, moments = row
     one = Reference(optimizer, numpy(before))
     one.t = step
-    names = ("m", "s", "v")
-    for name, moment in zip(names, moments, strict=False):
-        setattr(one, name, numpy(moment))
+    keys = optimizer.moments_of(optimizer.param_groups[0])
+    for key, moment in zip(keys, moments, strict=True):
+        setattr(one, MOMENTS[key], numpy(moment))
     g = numpy(p.grad)
     one.step(g)
     representable = (np.abs(g) < 1e18) & np.isfinite(numpy(before))
