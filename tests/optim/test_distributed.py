@@ -145,7 +145,8 @@ def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
     """Blocks do not cross rows, so no shard cuts one; each rank draws its own random bits."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
     for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
-        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)
+        # Steps in directions that each have the noise of 8-bit state.
+        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.03)
         codes = rank["state"]["0.weight"]
         assert codes["exp_avg"].dtype == torch.int8
         assert all(
@@ -188,7 +189,8 @@ def test_fsdp_wiener_filter(outcomes: Outcomes, kind: str) -> None:
 def test_fsdp_wiener_filter_8_bit_state(outcomes: Outcomes) -> None:
     alone = worker.single_process_filter(**worker.EIGHT_BIT_FILTER)
     for rank in outcomes("fsdp-8-bit-WienerFilter"):
-        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.01)
+        # Steps in directions that each have the noise of 8-bit state.
+        assert_close(rank["params"], alone["params"], rtol=0.02, atol=0.03)
         codes = rank["state"]["0.weight"]
         assert (codes["exp_avg"].dtype, codes["exp_var"].dtype) == (torch.int8, torch.uint8)
         assert codes["exp_avg_scale"].shape == codes["exp_var_scale"].shape == (33, 2)

@@ -5,7 +5,7 @@ or another number of processes.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def check_state(
     for name, optimizer in live.items():
         check_optimizer(state.get(name), optimizer, name)
         if config.optimizer in optimizers.OPTIMIZERS:  # none of these changes its own settings
-            check_settings(state[name], optimizer)
+            check_settings(state[name], optimizer, optimizers.find(config.optimizer).setting_names)
             check_steps(state[name])
 
 
@@ -103,10 +103,14 @@ def check_optimizer(saved: Any, optimizer: Optimizer, name: str) -> None:
             raise DamagedCheckpoint(f"{name} has state of something that is not a parameter")
 
 
-def check_settings(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
-    """Raise `DamagedCheckpoint` unless settings that both have are equal, but the live ones."""
+def check_settings(saved: Mapping[str, Any], optimizer: Optimizer, names: Collection[str]) -> None:
+    """Raise `DamagedCheckpoint` unless settings of these names are equal, but the live ones.
+
+    Other entries of a group may change during training, as Prodigy's estimate of the rate.
+    """
+    checked = {*names} - {*LIVE_SETTINGS}
     for old, live in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-        for name in sorted(old.keys() & live.keys() - {"params", *LIVE_SETTINGS}):
+        for name in sorted(old.keys() & live.keys() & checked):
             ours, theirs = live[name], old[name]
             if isinstance(theirs, list):
                 theirs = tuple(theirs)
