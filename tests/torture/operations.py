@@ -19,7 +19,7 @@ PAIRS = 40  # of operations, in a further round
 @cache
 def short(task: SmallTask) -> tuple[str, ...]:
     """The task in three epochs."""
-    words = command(task, "sgdf", "--epochs", "3")
+    words = command(task, "sgdf", *task.three_epochs)
     return (*words, "--set", "batch=512") if task.name == "digits" else words
 
 

@@ -20,6 +20,7 @@ class SmallTask:
         images: training and test images that are generated.
         classes: whether it has classes, which Sophia-G needs.
         shards: whether several processes can share its weights.
+        three_epochs: words that make it shorter.
     """
 
     name: str
@@ -27,6 +28,7 @@ class SmallTask:
     images: tuple[int, int] = (2048, 512)
     classes: bool = True
     shards: bool = True
+    three_epochs: tuple[str, ...] = ("--epochs", "3")
 
 
 #: To try another task, add a row.
@@ -45,6 +47,7 @@ TASKS = {
             "language",
             ("text", "--model", "gpt-tiny", "--set", "batch=4", "--set", "context=16", "--set",
              "eval_tokens=256", "--set", "eval_every=2", "--set", "steps=12"),
+            three_epochs=("--set", "steps=6"),
         ),
         SmallTask(
             "GAN",
@@ -61,7 +64,8 @@ TASKS = {
 
 def command(task: SmallTask, optimizer: str, *words: str) -> tuple[str, ...]:
     """The command line; learning rates are small enough for every pair to stay finite."""
-    rate = ("--set", "lr=0.01") if optimizer.startswith("torture.") else ()
+    lowered = optimizer.startswith("torture.") or optimizer == "schedule-free-sgd"
+    rate = ("--set", "lr=0.01") if lowered else ()
     return (
         "train", *task.words, "--data", "synthetic", "--device", "cpu",
         "--optimizer", optimizer, *rate, *words,

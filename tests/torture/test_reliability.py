@@ -6,8 +6,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-RECORD = json.loads((ROOT / "results" / "torture.json").read_text(encoding="utf-8"))
+FILE = ROOT / "results" / "torture.json"
+RECORD = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else None
 GOOD = ("same bytes", "within rounding", "one sentence")
+
+
+def test_without_a_record_the_page_says_so():
+    assert ("No record is published yet." in PAGE) == (RECORD is None)
 
 
 def cells_below(header: str) -> list[list[str]]:
@@ -33,6 +38,8 @@ def as_numbers(cells: list[str]) -> list[int]:
 
 
 def test_the_table_is_that_of_the_record():
+    if RECORD is None:
+        return
     header = "| kind | what | cases | faults | same bytes | within rounding | one sentence | bugs |"
     *shown, total = cells_below(header)
     assert len(shown) == len(RECORD["rows"])
@@ -44,6 +51,8 @@ def test_the_table_is_that_of_the_record():
 
 
 def test_the_gradients_are_those_of_the_record():
+    if RECORD is None:
+        return
     header = "| path | steps | elements | largest distance (eps) | not finite, float64 is |"
     rows = [row for row in RECORD["rows"] if row["kind"] == "gradients"]
     shown = cells_below(header)
@@ -57,6 +66,8 @@ def test_the_gradients_are_those_of_the_record():
 
 
 def test_the_record_says_how_it_was_made_and_is_complete():
+    if RECORD is None:
+        return
     assert RECORD["command"].startswith("python tests/torture")
     assert re.fullmatch("[0-9a-f]{40}", RECORD["commit"])
     assert RECORD["machine"]["device"]
@@ -64,5 +75,7 @@ def test_the_record_says_how_it_was_made_and_is_complete():
 
 
 def test_no_bug_is_published():
+    if RECORD is None:
+        return
     assert RECORD["bugs"] == []
     assert counts(RECORD["rows"])[-1] == 0
