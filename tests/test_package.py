@@ -67,7 +67,7 @@ def test_the_readmes_settings_are_the_defaults():
     text = (ROOT / "README.md").read_text().partition("| setting | default |")[2]
     defaults = inspect.signature(sgdf.SGDF).parameters
     lines = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?) \|", text.split("\n\n")[0], re.MULTILINE)
-    assert len(lines) == 8
+    assert len(lines) == 10
     for line in lines:
         names = re.findall(r"`(\w+)`", line[0])
         wanted = tuple(defaults[name].default for name in names)
