@@ -1,17 +1,15 @@
 """Cautious AdamW: AdamW without the coordinates that would move against the gradient."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
-from sgdf.lab.optimizers.eadam import bias_correction
-from sgdf.optim.settings import require
+from sgdf.lab.optimizers.adam_variant import AdamVariant, bias_correction
 
 
-class CautiousAdamW(Optimizer):
+class CautiousAdamW(AdamVariant):
     r"""AdamW with a mask on its update (Liang et al., 2024, arXiv:2411.16085).
 
     .. math::
@@ -46,24 +44,7 @@ class CautiousAdamW(Optimizer):
         *,
         capturable: bool = False,
     ) -> None:
-        require(lr >= 0.0, "learning rate", lr)
-        require(len(betas) == 2, "betas value", betas)
-        for index, beta in enumerate(betas):
-            require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
-        require(eps >= 0.0, "epsilon value", eps)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "capturable": capturable})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with torch.enable_grad():
-            loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self.update(group, params)
-        return loss
+        super().__init__(params, lr, betas, eps, weight_decay, capturable)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
@@ -89,11 +70,3 @@ class CautiousAdamW(Optimizer):
         torch._foreach_mul_(moves, sizes)
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_sub_(params, moves)
-
-    def state_of(self, p: Tensor, capturable: bool) -> dict[str, Tensor]:
-        state = self.state[p]
-        if "exp_avg" not in state:
-            state["step"] = torch.zeros((), device=p.device if capturable else "cpu")
-            state["exp_avg"] = torch.zeros_like(p)
-            state["exp_avg_sq"] = torch.zeros_like(p)
-        return state

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from sgdf.lab import data, models, tasks
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.tasks.registry import Task, paper_task
-from sgdf.lab.train.batches import Batches, micro_batch_sizes, seed_for
+from sgdf.lab.train.batches import Batches, seed_for
 from sgdf.lab.train.distributed import ALONE, Team, unsharded
+from sgdf.lab.train.hessian import HessianTrainer
 from sgdf.lab.train.loop import Trainer
 from sgdf.lab.train.pipelines.resident import ResidentBatches, ResidentImages, hold_out
 from sgdf.support.errors import UserError
@@ -102,7 +103,7 @@ class EvaluationImages(Protocol):
         """The `count` images from `first` on, normalised, and their labels, in batches."""
 
 
-class Classifier(Trainer):
+class Classifier(HessianTrainer):
     """Learns classes by cross entropy; evaluated by the number of right answers."""
 
     counts_correct = True
@@ -129,34 +130,6 @@ class Classifier(Trainer):
             logits = self.model(images)
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         return loss, (logits.argmax(1) == labels).sum()
-
-    # --- a Hessian estimate, for Sophia ---------------------------------------------------------
-
-    def _extra_every(self) -> int:
-        optimizer = self._hessian_optimizer()
-        return optimizer.hessian_every if optimizer else 0
-
-    def _extra_step(self, size: int) -> None:
-        """Give the optimizer the gradient for labels drawn from the model's own output."""
-        if self.team.shards:
-            raise UserError(f"{self.config.optimizer} does not support --shard")
-        self.optimizer.zero_grad(set_to_none=True)
-        start, share = self.team.share(size)
-        position = self.batches.position - size + start
-        for count in micro_batch_sizes(share, self.config.accumulate):
-            images, _ = self.batches.take(position, count)
-            with self._autocast():
-                logits = self.model(images)
-            logits = logits.float()
-            # The largest of logits plus Gumbel noise is a sample of their softmax.
-            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
-            labels = (logits.detach() + noise).argmax(1)
-            (F.cross_entropy(logits, labels, reduction="sum") / size).backward()
-            position = position + count
-        self.team.sum_(self._grads())
-        optimizer = self._hessian_optimizer()
-        assert optimizer
-        optimizer.update_hessian(size)
 
     # --- evaluation -----------------------------------------------------------------------------
 

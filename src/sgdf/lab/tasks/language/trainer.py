@@ -15,8 +15,9 @@ from sgdf.lab.data.text_synthetic import make_text
 from sgdf.lab.data.tokenizer import BYTES, Tokenizer, check_file, load_tokenizer
 from sgdf.lab.data.tokens import VALIDATION, Tokens, tokens_of_files, tokens_of_text
 from sgdf.lab.models.gpt import GPT, SIZES, build_gpt
-from sgdf.lab.train.batches import micro_batch_sizes, seed_for
+from sgdf.lab.train.batches import seed_for
 from sgdf.lab.train.distributed import ALONE, Team, unsharded
+from sgdf.lab.train.hessian import HessianTrainer
 from sgdf.lab.train.loop import Trainer
 from sgdf.lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
 from sgdf.support.errors import UserError
@@ -124,7 +125,7 @@ def note(config: "Config", tokens: Tokens, evaluation: EvaluationWindows) -> str
     )
 
 
-class LanguageModel(Trainer):
+class LanguageModel(HessianTrainer):
     """Learns to predict the next token by cross entropy. An epoch of the loop is the steps
     between two evaluations."""
 
@@ -157,35 +158,8 @@ class LanguageModel(Trainer):
             logits = self.model(tokens)
         return F.cross_entropy(logits.float().flatten(0, 1), following.flatten(), reduction="sum")
 
-    # --- a Hessian estimate, for Sophia ---------------------------------------------------------
-
-    def _extra_every(self) -> int:
-        optimizer = self._hessian_optimizer()
-        return optimizer.hessian_every if optimizer else 0
-
-    def _extra_step(self, size: int) -> None:
-        """Give the optimizer the gradient for tokens drawn from the model's own output."""
-        if self.team.shards:
-            raise UserError(f"{self.config.optimizer} does not support --shard")
-        self.optimizer.zero_grad(set_to_none=True)
-        start, share = self.team.share(size)
-        position = self.batches.position - size + start
-        count_of_tokens = size * self.batches.context
-        for count in micro_batch_sizes(share, self.config.accumulate):
-            tokens, _ = self.batches.take(position, count)
-            with self._autocast():
-                logits = self.model(tokens)
-            logits = logits.float().flatten(0, 1)
-            # The largest of logits plus Gumbel noise is a sample of their softmax.
-            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
-            drawn = (logits.detach() + noise).argmax(1)
-            loss = F.cross_entropy(logits, drawn, reduction="sum")
-            (loss / count_of_tokens).backward()
-            position = position + count
-        self.team.sum_(self._grads())
-        optimizer = self._hessian_optimizer()
-        assert optimizer
-        optimizer.update_hessian(count_of_tokens)
+    def _labels_in(self, size: int) -> int:
+        return size * self.batches.context
 
     # --- evaluation -----------------------------------------------------------------------------
 
