@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -230,25 +229,23 @@ def test_an_interrupted_surface_resumes(tmp_path):
 
 
 KILLED = """
-import sys, time
+import sys
 sys.path.insert(0, sys.argv[2])
 from test_landscape import *
 torch.set_num_threads(1)
-def slow(outputs, targets):
-    time.sleep(0.01)
+def killing(outputs, targets):
+    if os.path.exists(sys.argv[1]):  # the first row is saved
+        os.kill(os.getpid(), signal.SIGKILL)
     return F.cross_entropy(outputs, targets)
-look(convnet(), slow, save=sys.argv[1], size=9)
+look(convnet(), killing, save=sys.argv[1], size=9)
 """
 
 
 def test_a_killed_surface_resumes(tmp_path):
     file = tmp_path / "surface.npz"
     command = [sys.executable, "-c", KILLED, str(file), str(Path(__file__).parent)]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while not file.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert ended.returncode == -signal.SIGKILL
     done = int(np.load(file)["done"].sum())
     assert 0 < done < 9
     counted = Breaking(0)

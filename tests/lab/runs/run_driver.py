@@ -84,9 +84,10 @@ def inject(out: Path, fault: Fault) -> None:
 
     def name_of(what: Any) -> str | None:
         place = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
-        if not Path(place).is_relative_to(out):
+        path = Path(place).absolute()
+        if not path.is_relative_to(out):
             return None
-        return "folder" if Path(place).parent == out else Path(place).name
+        return "folder" if path.parent == out else path.name
 
     def wrapped(word: str) -> Callable[..., Any]:
         operation = getattr(os, word)

@@ -135,9 +135,10 @@ def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
     expected = undisturbed(LONG)
     chance = random.Random(2411)
     story: list[tuple[float | str, int, int]] = []
-    while len(story) < 10:
+    while len(story) < 10 or sum(after > before for _, before, after in story) < 3:
         before = lines_in(out)
-        delay: float | str = chance.uniform(0, 0.6 * expected.seconds)
+        longest = (0.6 + 0.1 * len(story)) * expected.seconds  # more on a machine that is busy now
+        delay: float | str = chance.uniform(0, longest)
         if len(story) in (3, 7):
             delay = "in the middle of a checkpoint"
             stuck = fault("write last.pt.new", "sleep", nth=chance.randrange(100))
@@ -153,7 +154,6 @@ def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
             continue
         story.append((delay, before, lines_in(out)))
         print("waited, epochs in metrics.jsonl before and after:", story[-1])
-    assert sum(after > before for _, before, after in story) >= 3, "too few while it trained"
     ends_the_same(LONG)
 
 

@@ -38,13 +38,13 @@ DOCS = Path(__file__).parents[3] / "docs" / "sweeps.md"
 
 
 def cells():
-    """Six runs, each long enough to be killed in the middle."""
+    """Six runs, each much longer than the epochs in which one of them is killed."""
     return [
         configs.make(
             "digits",
             optimizer=optimizer,
             seed=seed,
-            epochs=30,
+            epochs=60,
             data="synthetic",
             overrides={"lr": 0.05, "batch": 128},
         )

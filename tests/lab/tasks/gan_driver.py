@@ -1,6 +1,6 @@
 """`sgdf` with a CIFAR-10 of a few images, and what the tests of WGAN-GP need beside it.
 
-python gan_driver.py [without-batch-norm] train wgan-gp ...
+python gan_driver.py [without-batch-norm | killed] train wgan-gp ...
 """
 
 import sys
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lab.data import published
+from lab.runs.interrupted import interrupt
 from sgdf.lab.data import DATASETS
 from sgdf.lab.models import dcgan
 
@@ -70,5 +71,7 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     if words[0] == "without-batch-norm":
         without_batch_norm()
-        words = words[1:]
-    leave(main(words))
+    elif words[0] == "killed":
+        out = words[words.index("--out") + 1]
+        interrupt("SIGKILL", "self", "replace last.pt", "4", out)  # of the fifth epoch
+    leave(main(words[words.index("train") :]))
