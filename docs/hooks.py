@@ -1,0 +1,19 @@
+"""What MkDocs does to a page of this site before it reads it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Name files outside docs/ instead of linking to them: the site does not have them."""
+    return re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./)+([^)#]+))\)", _named, markdown)
+
+
+def _named(link: re.Match[str]) -> str:
+    label, path = link[1], link[3]
+    if (ROOT / "docs" / path).exists() or not (ROOT / path).exists():
+        return link[0]  # a page of this site, or a mistake for MkDocs to report
+    return f"`{path}`" if label.strip("`") == path else f"{label} (`{path}`)"
