@@ -1,0 +1,86 @@
+"""The documentation site: it builds without a warning, is complete, and loads nothing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.links import Page, broken, is_elsewhere
+from docs.public_names import figure_names, public_names
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    assert not re.search("WARNING|ERROR", built.stdout + built.stderr), built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path.resolve(): Page(path.resolve()) for path in site.rglob("*.html")}
+
+
+def test_every_link_and_anchor_of_the_site_exists(pages):
+    assert len(pages) > 25
+    # 404.html may be shown at any address, so its links are absolute.
+    checked = {path: page for path, page in pages.items() if path.name != "404.html"}
+    assert not broken(checked)
+
+
+def test_the_checker_notices_missing_files_and_anchors(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#one">x</a><a href="#here">y</a><p id="here">')
+    (tmp_path / "b.html").write_text('<h1 id="two"></h1><img src="missing.png"><a href="c.html">')
+    pages = {path: Page(path) for path in tmp_path.glob("*.html")}
+    wrong = ["a.html: b.html#one", "b.html: c.html", "b.html: missing.png"]
+    assert sorted(broken(pages)) == wrong
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    found = [f"{page.path.name}: {link}" for page in pages.values() for link in page.loads
+             if is_elsewhere(link)]  # fmt: skip
+    for sheet in site.rglob("*.css"):
+        found += re.findall(r"(?:url\(|@import )['\"]?https?:[^)\s]*", sheet.read_text())
+    assert not found
+
+
+def test_the_reference_has_every_public_name(pages):
+    shown = {anchor for path, page in pages.items() if path.parent.name == "reference"
+             for anchor in page.anchors}  # fmt: skip
+    names = {name for name, _ in (*public_names(), *figure_names())}
+    missing = names - shown
+    assert not missing, f"add ::: {' and ::: '.join(sorted(missing))} to a page of docs/reference"
+
+
+def test_every_page_of_the_navigation_is_there(site):
+    names = re.findall(r"([\w/-]+)\.(?:md|html)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert len(names) > 20
+    for name in names:
+        assert (site / f"{name}.html").is_file(), name
+
+
+def test_the_search_works_from_a_file(site):
+    """In a browser, without a server: the words of a page are found."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no browser")
+    page = f"{(site / 'index.html').as_uri()}?q=OneCycleLR"
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+               f"--user-data-dir={site}/profile", "--virtual-time-budget=8000", page]  # fmt: skip
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    results = shown.partition('class="md-search-result__list"')[2]
+    assert "settings.html" in results
