@@ -7,16 +7,18 @@ if (location.protocol === "file:") {
       frame.hidden = true;
       document.body.append(frame);
       const inside = frame.contentWindow;
+      const base = new URL(url, document.baseURI);
       inside.postMessage = (data) => this.tell(data);
-      inside.importScripts = (...urls) => urls.reduce((before, one) => before.then(() => load(one)), Promise.resolve());
+      inside.importScripts = (...urls) =>
+        urls.reduce((before, one) => before.then(() => load(one)), Promise.resolve());
       const load = (one) => new Promise((done) => {
         const script = inside.document.createElement("script");
-        script.src = new URL(one, url).href;
+        script.src = new URL(one, base).href;
         script.onload = done;
         inside.document.body.append(script);
       });
       this.frame = frame;
-      this.ready = load(url);
+      this.ready = load(base);
     }
     tell(data) {
       const message = new MessageEvent("message", { data });

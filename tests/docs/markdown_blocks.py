@@ -1,4 +1,4 @@
-"""The python blocks of the README and of the pages, and what is said about those that do not run."""
+"""The python blocks of the README and the pages, and why some of them do not run."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The measured numbers in the docs are those of `results/`.
+"""The measured numbers in the README and the docs are those of `results/`.
 
 Each test finds the table row, bullet or sentence that a number belongs to, and looks there.
 """
@@ -20,6 +20,10 @@ from sgdf.report.statistics import compare_runs
 ROOT = Path(__file__).parents[2]
 EVIDENCE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+README_TABLE = table(
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    "| | SGDF | SGD, momentum 0.9 | FilterAdam(W) | AdamW |",
+)
 INSTRUMENTS = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
 
 
@@ -97,6 +101,35 @@ def test_the_repeated_runs(vgg11):
     assert f"reached {in_bf16}." in text
 
 
+def test_the_accuracies_of_the_readme_are_those_of_the_runs(vgg11):
+    cells = README_TABLE["VGG11 on CIFAR-10, best test accuracy"]
+    words = [wording.spread(vgg11[name].best) for name in ("sgdf", "sgd, lr 0.05", "adamw")]
+    sgdf, sgd, adamw = (word.replace("\xa0", " ") for word in words)
+    assert cells == [sgdf, sgd, "not measured", adamw]
+
+
+@pytest.mark.parametrize(
+    ("row", "file", "model"),
+    [
+        ("step of 1.3 billion parameters, H200", "cuda", "gpt"),
+        ("step of ResNet-50, 2 cores of a CPU", "cpu", "resnet50"),
+    ],
+)
+def test_the_times_of_the_readme_are_those_of_the_benchmark(row, file, model):
+    measured = {
+        (one["optimizer"], one["path"]): one
+        for one in read_json(f"bench-step-{file}.json")["lists"][model]["rows"]
+        if one["params_dtype"] == "fp32"
+    }
+    names = ("SGDF", "SGD", "FilterAdam", "AdamW")
+    assert README_TABLE[row] == [f"{measured[name, 'fused']['ms']:.3g} ms" for name in names]
+    state = [f"{measured[name, 'fused']['state_bytes']:.0f} bytes" for name in names]
+    assert README_TABLE["state per parameter, float32"] == state
+    small = [measured.get((name, "fused, int8 state")) for name in names]
+    words = [f"{one['state_bytes']:.0f} bytes" if one else "none" for one in small]
+    assert README_TABLE["state per parameter, 8 bits"] == words
+
+
 # --- other runs -----------------------------------------------------------------------------------
 
 
@@ -132,6 +165,23 @@ def test_the_learning_rates_of_the_docs_are_those_of_the_runs():
         assert final == max(run.final for run in rivals if run.finished)
     seeds = [f"{runs['adam', 0.001, seed].final:.2f}" for seed in (0, 1, 2)]
     assert decimals(bullet(text, "Adam, with the L2 decay")) == seeds
+
+
+def test_the_rates_side_by_side_are_those_of_the_runs():
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    runs = {
+        (run.config.optimizer, run.config.lr): f"{run.final:.2f}"
+        for run in runs_in("lr-grid-cifar10-vgg11")
+        if run.config.seed == 0 and run.finished
+    }
+    rows = table(text, "| SGD with momentum 0.9, lr | SGD | SGDF, lr | SGDF |")
+    assert len(rows) == 5
+    for rate, (sgd, ten_times, sgdf) in rows.items():
+        assert float(ten_times) == pytest.approx(10 * float(rate))
+        assert sgd == runs["sgd", float(rate)]
+        assert sgdf == runs["sgdf", float(ten_times)]
+    wrong = sentence(text, "Without the conversion SGDF trains too slowly")
+    assert decimals(wrong)[1:] == [runs["sgdf", 0.05], runs["sgdf", 0.5]]
 
 
 def test_the_wgans_of_the_docs_are_those_of_the_runs():
