@@ -75,15 +75,39 @@ def test_every_page_of_the_navigation_is_there(site):
         assert (site / f"{name}.html").is_file(), name
 
 
-def test_the_search_works_from_a_file_and_asks_nobody(site):
-    """In a browser, without a server: the words of a page are found."""
+@pytest.fixture(scope="module")
+def browser():
     with Browser() as browser:
-        page = f"{(site / 'index.html').as_uri()}?q=OneCycleLR"
-        browser.send("Page.navigate", url=page)
-        deadline = time.monotonic() + PATIENCE
-        while not (found := browser.evaluate(FOUND)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-    assert "settings.html" in found
+        yield browser
+
+
+def wait_for(browser, script):
+    """The value of the script, once it has one."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := browser.evaluate(script)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+def test_the_search_works_from_a_file_and_asks_nobody(site, browser):
+    """In a browser, without a server: the words of a page are found."""
+    browser.send("Page.navigate", url=f"{(site / 'index.html').as_uri()}?q=OneCycleLR")
+    assert "settings.html" in wait_for(browser, FOUND)
     schemes = {request.partition(":")[0] for request in browser.requests}
     assert schemes <= {"file", "data", "blob", "about"}
     assert not browser.problems
+
+
+@pytest.mark.parametrize("name", ["index", "settings", "evidence", "reference/index"])
+def test_a_page_fits_a_phone(site, browser, name):
+    browser.send(
+        "Emulation.setDeviceMetricsOverride",
+        width=390,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    url = (site / f"{name}.html").as_uri()
+    browser.send("Page.navigate", url=url)
+    assert wait_for(browser, f"location.href == '{url}' && document.readyState == 'complete'")
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
