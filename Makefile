@@ -28,7 +28,7 @@ test-capabilities: $(VENV)/.installed-dev
 	$(BIN)/python tests/kernels/capabilities.py
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 MINUTES ?= 15
 torture: $(VENV)/.installed-dev
