@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Name files outside docs/ instead of linking to them: the site does not have them."""
-    return re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./)+([^)#]+))\)", _named, markdown)
+    markdown = re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./)+([^)#]+))\)", _named, markdown)
+    return re.sub(r"`(?:\.\./)+(\w+/[^`\s]+)`", r"`\1`", markdown)
 
 
 def _named(link: re.Match[str]) -> str:

@@ -15,5 +15,5 @@ class Block(NamedTuple):
 
 def python_blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = re.findall(r"(?:<!-- (.+?) -->\n+)?```python\n(.*?)```", text, re.DOTALL)
+    found = re.findall(r"(?:<!-- ([^\n]+) -->\n+)?```python\n(.*?)```", text, re.DOTALL)
     return [Block(code, excuse) for excuse, code in found]

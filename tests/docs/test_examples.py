@@ -38,12 +38,9 @@ def test_the_examples_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
-def test_an_excuse_names_a_reason_or_a_test_that_reads_the_page(page):
+def test_an_excuse_has_a_reason_or_names_a_test(page):
     for block in python_blocks(page):
-        kind, _, rest = block.excuse.partition("run by ")
-        if rest and not kind:
-            test = ROOT / rest
-            assert test.is_file(), rest
-            assert page.name in test.read_text(encoding="utf-8"), rest
+        if block.excuse.startswith("run by "):
+            assert (ROOT / block.excuse.removeprefix("run by ")).is_file(), block.excuse
         elif block.excuse.startswith("not run"):
             assert len(block.excuse.removeprefix("not run: ").split()) >= 3, block.excuse
