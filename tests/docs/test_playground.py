@@ -16,6 +16,7 @@ from reference import Reference
 from report.browser import CHROMIUM, Browser
 from sgdf import SGDF, FilterAdam
 from sgdf.filter import bias_corrections, wiener_filter
+from sgdf.lab import optimizers
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -58,7 +59,10 @@ def call(browser: Browser, function: str, *arguments: Any) -> dict[str, np.ndarr
         f"Object.fromEntries(Object.entries(playground.{function}({given}))"
         ".map(([name, values]) => [name, Array.from(values)]))"
     )
-    return {name: np.array(values) for name, values in browser.evaluate(script).items()}
+    return {
+        name: np.array(values, dtype=np.float64)
+        for name, values in browser.evaluate(script).items()
+    }
 
 
 def close(measured: np.ndarray, expected: np.ndarray) -> None:
@@ -98,7 +102,7 @@ def test_the_filter_is_the_packages(page, gain, betas):
 
 def test_gradients_of_zero_give_zero_without_eps(page):
     settings = {"betas": (0.9, 0.999), "eps": 0, "gain_scale": 2, "gain_power": 1}
-    assert not call(page, "filter", [0.0] * 5, settings)["gHat"].any()
+    assert call(page, "filter", [0.0] * 5, settings)["gHat"].tolist() == [0.0] * 5
 
 
 # --- the optimizers ------------------------------------------------------------------------------
@@ -197,6 +201,53 @@ def show(browser: Browser, view: str, **settings: Any) -> None:
         f"playground.change({chosen}); new Promise(done => "
         "requestAnimationFrame(() => requestAnimationFrame(done)))"
     )
+
+
+def cells(browser: Browser, table: str) -> list[list[str]]:
+    rows = f"[...document.querySelectorAll('#{table} tr')]"
+    return browser.evaluate(f"{rows}.map(row => [...row.cells].map(cell => cell.innerText))")
+
+
+def test_the_errors_shown_are_those_of_the_series_shown(browser):
+    browser.open(PAGE)
+    chosen = {"noise": 1.5, "drift": 0.2, "tails": 0.1, "steps": 200, "seed": 4, "shape": "walk"}
+    show(browser, "filter", **chosen, scale=1, power=0.5, b1=0.8, b2=0.99)
+    series = call(browser, "makeSeries", chosen)
+    settings = {"betas": (0.8, 0.99), "eps": 1e-8, "gain_scale": 1, "gain_power": 0.5}
+    found = call(browser, "filter", series["gradient"].tolist(), settings)
+    estimates = (series["gradient"], found["mHat"], found["gHat"])
+    expected = [np.mean((estimate - series["signal"]) ** 2) for estimate in estimates]
+    shown = [float(row[2]) for row in cells(browser, "errors")]
+    assert shown == pytest.approx(expected, rel=5e-3)
+    np.testing.assert_allclose(np.diff(series["signal"]).std(), 0.2, rtol=0.2)
+    np.testing.assert_allclose(expected[0], 1.5**2, rtol=0.4)
+
+
+def test_momentum_gets_the_rate_that_moves_as_far_as_sgds(browser):
+    browser.open(PAGE)
+    show(browser, "valley", lr=0.2, b1=0.95, adam=0.05)
+    rates = {row[0].strip(): float(row[1]) for row in cells(browser, "paths")}
+    assert rates == {"SGD": 0.2, "Momentum": 0.01, "Nesterov": 0.01, "Adam": 0.05, "SGDF": 0.2,
+                     "FilterAdam": 0.05}  # fmt: skip
+
+
+def test_an_optimizer_can_be_hidden_and_a_diverged_one_is_named(browser):
+    browser.open(PAGE)
+    show(browser, "valley", lr=2.1, shake=0, travel=1000)
+    assert cells(browser, "paths")[0][2] == "diverged"
+    before = browser.evaluate("document.getElementById('valley-map').toDataURL()")
+    browser.evaluate("document.querySelector('[data-optimizer=adam]').click()")
+    show(browser, "valley")
+    assert browser.evaluate("playground.link()").startswith("view=valley&hide=adam")
+    assert browser.evaluate("document.getElementById('valley-map').toDataURL()") != before
+
+
+def test_colours_are_the_projects(browser):
+    browser.open(PAGE)
+    for name, row in {"sgdf": "sgdf", "momentum": "sgd", "adam": "adam"}.items():
+        style = "getComputedStyle(document.documentElement)"
+        colour = browser.evaluate(f"{style}.getPropertyValue('--{name}').trim()")
+        assert colour == optimizers.style(row).colour.lower()
 
 
 class Addresses(HTMLParser):
