@@ -242,6 +242,24 @@ def test_an_optimizer_can_be_hidden_and_a_diverged_one_is_named(browser):
     assert browser.evaluate("document.getElementById('valley-map').toDataURL()") != before
 
 
+def test_the_pointer_reads_numbers_and_lets_go_of_a_step_that_is_gone(browser):
+    browser.open(PAGE)
+    point = (
+        "(() => {{ const chart = document.getElementById('{chart}');"
+        " const box = chart.getBoundingClientRect(); chart.dispatchEvent(new PointerEvent("
+        "'pointermove', {{clientX: box.right - 8, clientY: box.top + 9}})) }})()"
+    )
+    for view, chart, steps in (("filter", "series", "steps"), ("valley", "losses", "travel")):
+        show(browser, view, **{steps: 1000})
+        browser.evaluate(point.format(chart=chart))
+        readout = f"document.getElementById('{chart}-readout').innerText"
+        browser.evaluate("new Promise(done => requestAnimationFrame(() => done()))")
+        assert browser.evaluate(readout).startswith("step 1000: ")
+        show(browser, view, **{steps: 50})
+        assert browser.evaluate(readout).startswith("Point at the chart")
+    assert browser.problems == []
+
+
 def test_colours_are_the_projects(browser):
     browser.open(PAGE)
     for name, row in {"sgdf": "sgdf", "momentum": "sgd", "adam": "adam"}.items():
