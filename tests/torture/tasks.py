@@ -83,6 +83,19 @@ def builder(kind: Any, state: torch.dtype) -> Any:
     return build
 
 
+def compiled(kind: Any) -> Any:
+    """On a CPU the lab compiles nothing, so the optimizer brings a compiled step."""
+
+    def build(params: Any, lr: float = 0.01) -> Optimizer:
+        made: Optimizer = kind(params, lr, foreach=True)
+        made.step = torch.compile(made.step)  # type: ignore[method-assign]
+        return made
+
+    return build
+
+
+sgdf_compiled = compiled(SGDF)
+filter_adam_compiled = compiled(FilterAdam)
 sgdf_bf16 = builder(SGDF, torch.bfloat16)
 sgdf_int8 = builder(SGDF, torch.int8)
 filter_adam_bf16 = builder(FilterAdam, torch.bfloat16)
@@ -95,6 +108,10 @@ momentum_bf16 = builder(Momentum, torch.bfloat16)  # Momentum has no 8-bit state
 #: Format of the state: the optimizers that keep it so.
 FORMATS: dict[str, tuple[str, ...]] = {
     "float32": (*OPTIMIZERS, "torture.tasks.momentum_float32"),
+    "float32, compiled step": (
+        "torture.tasks.sgdf_compiled",
+        "torture.tasks.filter_adam_compiled",
+    ),
     "bf16 state": tuple(
         f"torture.tasks.{name}_bf16" for name in ("sgdf", "filter_adam", "filter_adamw", "momentum")
     ),

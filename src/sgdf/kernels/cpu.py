@@ -254,9 +254,10 @@ class _Rows:
         strides = p.stride()
         if g.stride() != strides and not _laid_out_like(p, g):
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
-        addresses, scales, length = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0
+        addresses, scales, length, missing = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0, 0
         for k, moment in enumerate(state):
             if moment is None:
+                missing += 1
                 addresses.append(0)
                 dtypes.append(0)
                 continue
@@ -284,7 +285,7 @@ class _Rows:
                 return None
             packed |= dtype << 4 * k
         # Fake tensors have no memory. A moment that is not kept has address 0, too.
-        if p.numel() and addresses.count(0) != state.count(None):
+        if p.numel() and addresses.count(0) != missing:
             return None
         self.alive += [p, g]
         return [*addresses, *scales, p.numel(), length, packed, 0]

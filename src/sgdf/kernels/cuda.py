@@ -133,7 +133,7 @@ def _launch_filter(launch: Launch, **arguments: Any) -> None:
         arguments |= {
             "WHOLE_ROWS": launch.whole_rows,
             "BLOCKS": BLOCKS,
-            "STAGES": 1,
+            "STAGES": STAGES,
             "num_warps": 1,
         }
         device.filter_kernel_8bit[(launch.blocks,)](**arguments)

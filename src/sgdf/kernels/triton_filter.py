@@ -125,6 +125,19 @@ def read(pointer, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
+def read_block(base, start, offset, mask, PAIRED: tl.constexpr, MASKED: tl.constexpr):
+    """A block of numbers; PAIRED: bfloat16, two in a word, to convert them with less work."""
+    if PAIRED:
+        words = (base + start).to(tl.pointer_type(tl.uint32)) + tl.arange(0, QUANTUM // 2)
+        pairs = tl.load(words)
+        even, odd = pairs << 16, pairs & 0xFFFF0000
+        value = tl.interleave(even.to(tl.float32, bitcast=True), odd.to(tl.float32, bitcast=True))
+    else:
+        value = read(base + start + offset, mask, MASKED)
+    return value
+
+
+@triton.jit
 def read_codes(pointer, mask, MASKED: tl.constexpr):
     if MASKED:
         codes = tl.load(pointer, mask=mask, other=0)
@@ -144,9 +157,9 @@ def write(pointer, value, mask, MASKED: tl.constexpr):
 @triton.jit
 def store_param(pointer, value, drawn, mask, STOCHASTIC: tl.constexpr, MASKED: tl.constexpr):
     if STOCHASTIC:
-        finite = tl.abs(value) < float("inf")
-        added = tl.where(finite, carry(drawn, FOR_PARAMETER, 16), 0)
-        raised = (value.to(tl.uint32, bitcast=True) + added) >> 16
+        # NaN is 0x7FFFFFFF here, and with more added it would become a number.
+        kept = tl.minimum(value.to(tl.int32, bitcast=True), 0x7FFF0000).to(tl.uint32, bitcast=True)
+        raised = (kept + carry(drawn, FOR_PARAMETER, 16)) >> 16
         value = raised.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     write(pointer, value, mask, MASKED)
 
@@ -259,7 +272,7 @@ def updated(
     m_hat = m * inverse_trend
     residual = g - m_hat
     if GAIN == CONSTANT:
-        update = m_hat + scale * residual
+        gain = scale
     else:
         denominator = s * fluctuation + gain_eps + residual * residual
         # 22 bits are enough for 8-bit state, which has 4, and take half the instructions.
@@ -271,11 +284,18 @@ def updated(
                 gain = scale * tl.sqrt(gain)
             else:
                 gain = scale * tl.exp2(power * tl.log2(gain))
+    if EXACT:
         update = m_hat + gain * residual
+    else:  # the same with one instruction less, since m_hat itself is not needed
+        update = g + (gain - 1.0) * residual
     if SECOND == SEPARATE:
         v = v + rest2 * g * g
         v = tl.minimum(v, largest, propagate_nan=tl.PropagateNan.ALL)
         update = divided(update, root(v * inverse_second, EXACT) + adam_eps, EXACT)
+    elif (
+        SECOND == DERIVED and not EXACT
+    ):  # of_m is a root, and of_s relative: see filter_kernel_8bit
+        update = divided(update, of_m * root(m * m + of_s * s, EXACT) + adam_eps, EXACT)
     elif SECOND > SEPARATE:
         update = divided(update, root(of_m * m * m + of_s * s, EXACT) + adam_eps, EXACT)
     return update, m, s, v
@@ -453,17 +473,33 @@ def largest_of(x):
 def quantized(x, block_scale, drawn, PURPOSE: tl.constexpr, SIGNED: tl.constexpr):
     """The 8-bit codes of a block, rounded at random by 20 bits, as in quantized.py.
 
-    The code of 0 is left out of the subtraction: its low bits, which are all that is kept, are 0.
+    The code of 0 is not subtracted: only low bits are kept, and an unsigned code's are 0.
     """
     floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
     inverse = divided(1.0, tl.maximum(block_scale, 2.0**-126), False)
     t = tl.abs(x) * inverse + floor
     code = (t.to(tl.uint32, bitcast=True) + carry(drawn, PURPOSE, 20)) >> 20
     if SIGNED:
-        code = code & 127
-        sign = x.to(tl.int32, bitcast=True) >> 31  # 0 or -1: x ^ sign - sign is x or -x
-        code = (code.to(tl.int32, bitcast=True) ^ sign) - sign
+        # sign is 0 or -1, and x ^ sign - sign is x or -x. The code of 0 is 896, whose low bits are
+        # 128 or -128: another 128 removes them.
+        sign = x.to(tl.int32, bitcast=True) >> 31
+        code = (code.to(tl.int32, bitcast=True) ^ sign) - sign + 128
     return code.to(tl.uint8)
+
+
+@triton.jit
+def raised(code, ZERO: tl.constexpr):
+    """(code + ZERO) << 20 in one instruction; LLVM would make two of it."""
+    if INTERPRETED:
+        return (code + ZERO) << 20
+    return tl.inline_asm_elementwise(
+        "mad.lo.s32 $0, $1, 0x100000, $2;",
+        "=r,r,r",
+        [code, ZERO << 20],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -472,7 +508,7 @@ def dequantized(code, scale, SIGNED: tl.constexpr):
     zero: tl.constexpr = 896 if SIGNED else 768
     code = code.to(tl.int32)
     magnitude = tl.abs(code) if SIGNED else code
-    x = ((magnitude + zero) << 20).to(tl.float32, bitcast=True) * scale - floor * scale
+    x = raised(magnitude, zero).to(tl.float32, bitcast=True) * scale - floor * scale
     if SIGNED:
         x = (x.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
     return x
@@ -559,6 +595,10 @@ def filter_kernel_8bit(
         of_m, of_s = second_moment_weights(
             t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap, SECOND
         )
+    if SECOND == DERIVED:  # sqrt(of_m) sqrt(m^2 + of_s s): an instruction less for every element
+        of_m = tl.maximum(of_m, 2.0**-40)
+        of_s = of_s / of_m
+        of_m = tl.sqrt(of_m)
     key = step_key(table, n, tensor, t)
 
     first = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCKS
@@ -573,12 +613,13 @@ def filter_kernel_8bit(
             start = (block // per_row) * row_length + column
             mask = offset < row_length - column
         MASKED: tl.constexpr = not WHOLE_ROWS
-        g = read(g_at + start + offset, mask, MASKED)
+        WORDS: tl.constexpr = WHOLE_ROWS and ALIGNED
+        g = read_block(g_at, start, offset, mask, WORDS and G == tl.bfloat16, MASKED)
         m_codes = read_codes(m_at + start + offset, mask, MASKED)
         m = dequantized(m_codes, tl.load(m_scale_at + block), True)
         p, s, v = g, g, g
         if not ESTIMATE:
-            p = read(p_at + start + offset, mask, MASKED)
+            p = read_block(p_at, start, offset, mask, WORDS and P == tl.bfloat16, MASKED)
             p, g = decayed(
                 p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED
             )
