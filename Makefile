@@ -1,6 +1,7 @@
 # make demo      install what the demo needs and run it
 # make check     the quick half: lint, types, import contracts, tests that take no more than seconds
 # make test      everything: the quick half, all tests, and the kernels' arithmetic on other CPUs
+# make docs      the documentation site, in build/site (open build/site/index.html)
 # make torture   faults, kills and hostile files for 15 minutes; writes results/torture.json
 # make test-gpu  the tests that need a GPU, with $(PYTHON) as it is: installs nothing
 PYTHON ?= python3
@@ -10,7 +11,7 @@ DEPENDENCIES := pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo check test test-capabilities torture test-gpu lint types imports clean
+.PHONY: demo check test docs test-capabilities torture test-gpu lint types imports clean
 
 demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
@@ -25,6 +26,9 @@ test: lint types imports
 # torch rounds differently with other instruction sets: one machine stands for several.
 test-capabilities: $(VENV)/.installed-dev
 	$(BIN)/python tests/kernels/capabilities.py
+
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 MINUTES ?= 15
 torture: $(VENV)/.installed-dev

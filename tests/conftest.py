@@ -32,6 +32,8 @@ SLOW = (
     "cli/test_sentences.py",
     "cli/test_theory.py",
     "cli/test_train.py",
+    "docs/test_examples.py",
+    "docs/test_site.py",
     "kernels/test_changes.py",
     "kernels/test_cpu_library.py",
     "kernels/test_cuda.py",

@@ -1,4 +1,4 @@
-"""The package as a user meets it: imports, the command line, the README."""
+"""The package as a user meets it: imports, the command line, the docs."""
 
 import inspect
 import json
@@ -54,17 +54,8 @@ def test_import_adds_little_to_importing_torch():
     assert int(python("-c", code).stdout) < 60_000  # importing torch: about twenty million
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_the_examples_of_the_readme_run(number):
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(examples) == 3
-    if "optax" in examples[number]:
-        pytest.importorskip("optax")
-    exec(compile(examples[number], f"README example {number}", "exec"), {})
-
-
-def test_the_readmes_settings_are_the_defaults():
-    text = (ROOT / "README.md").read_text().partition("| setting | default |")[2]
+def test_the_settings_of_the_docs_are_the_defaults():
+    text = (ROOT / "docs" / "settings.md").read_text().partition("| setting | default |")[2]
     defaults = inspect.signature(sgdf.SGDF).parameters
     lines = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?) \|", text.split("\n\n")[0], re.MULTILINE)
     assert len(lines) == 10
@@ -84,9 +75,9 @@ def test_the_tables_of_the_docs_are_the_measured_ones():
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_speed_table_of_the_readme_is_the_measured_one(device):
+def test_the_speed_tables_of_the_docs_are_the_measured_ones(device):
     lists = json.loads((ROOT / "results" / f"bench-step-{device}.json").read_text())["lists"]
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "speed.md").read_text()
     table = text.partition(f"`sgdf bench step --device {device}`")[2].split("\n\n")[1]
     columns = [one["rows"] for one in lists.values()]
     shown = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]

@@ -112,8 +112,20 @@ def bias_corrections(
 
     With `correction`, s^ is multiplied by (1-b1)(1-b1^2t)/(1+b1), the paper's ratio of the
     variance of a moving average to the variance of the gradient. Without `bias_correction` m is
-    left as it is, as SGD with momentum does. `xp` is the namespace of `step`: math, torch or
-    jax.numpy.
+    left as it is, as SGD with momentum does.
+
+    Args:
+        step: the number of updates.
+        beta1: decay of m.
+        beta2: decay of s.
+        correction: whether s^ is the variance of the average, or of the gradient.
+        xp: the namespace of `step`: math, torch or jax.numpy.
+        bias_correction: whether m^ is m / (1 - b1^t).
+
+    Examples:
+        >>> trend, fluctuation = bias_corrections(1, 0.9, 0.999)
+        >>> round(trend, 6), round(fluctuation, 6)
+        (0.1, 10.0)
     """
     trend = one_minus_power(beta1, step, xp) if bias_correction else 1.0
     fluctuation = 1 / one_minus_power(beta2, step, xp)
@@ -202,10 +214,22 @@ def wiener_filter(
     The paper's gain is 2K (`gain_scale=2, gain_power=1`), the plain Wiener filter's is K (1, 1),
     that of the authors' 2026 release is K^0.5 (1, 0.5). A constant gain is (c, 0).
 
-    >>> first = bias_corrections(1, 0.9, 0.999)
-    >>> g_hat, m, s = wiener_filter(4.0, 0.0, 0.0, first, beta1=0.9, beta2=0.999, eps=1e-8)
-    >>> round(g_hat, 12)  # nothing to filter yet: the first estimate is the gradient
-    4.0
+    Args:
+        g: gradient; a number or an array of any library.
+        m: trend, 0 at the start.
+        s: fluctuation, 0 at the start; None for a constant gain.
+        corrections: of this step, from `bias_corrections`.
+        beta1: decay of m.
+        beta2: decay of s.
+        eps: term in the denominator of K.
+        gain_scale: factor on K.
+        gain_power: exponent of K.
+
+    Examples:
+        >>> first = bias_corrections(1, 0.9, 0.999)
+        >>> g_hat, m, s = wiener_filter(4.0, 0.0, 0.0, first, beta1=0.9, beta2=0.999, eps=1e-8)
+        >>> round(g_hat, 12)  # nothing to filter yet: the first estimate is the gradient
+        4.0
     """
     m, s = update_moments(g, m, s, beta1, beta2)
     options = {"eps": eps, "gain_scale": gain_scale, "gain_power": gain_power}

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -435,16 +434,3 @@ def test_the_figures(tmp_path):
             assert file.stat().st_size > 5_000
     with pytest.raises(ValueError, match="two dimensions"):
         figures.contours({"sgdf": look(model, dimensions=1)})
-
-
-def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
-    pytest.importorskip("curvlinops")
-    pytest.importorskip("matplotlib")
-    text = (ROOT / "docs" / "instruments.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(examples) >= 3
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for number, example in enumerate(examples):  # each continues the one before
-        exec(compile(example, f"docs example {number}", "exec"), names)
-    assert list(tmp_path.glob("*.png"))

@@ -18,7 +18,12 @@ from sgdf.report.records import read_runs, run_folders
 from sgdf.report.statistics import compare_runs
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+EVIDENCE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+README_TABLE = table(
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    "| | SGDF | SGD, momentum 0.9 | FilterAdam(W) | AdamW |",
+)
 INSTRUMENTS = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
 
 
@@ -50,8 +55,8 @@ def vgg11():
     return {row.label: row for row in comparison.rows}
 
 
-def test_the_readmes_table_is_that_of_the_runs(vgg11):
-    rows = table(README, "| | seeds | best | final | published best |")
+def test_the_table_of_the_evidence_is_that_of_the_runs(vgg11):
+    rows = table(EVIDENCE, "| | seeds | best | final | published best |")
     assert rows.keys() == LABELS.keys()
     assert len(vgg11) == len(LABELS)
     for name, cells in rows.items():
@@ -62,9 +67,9 @@ def test_the_readmes_table_is_that_of_the_runs(vgg11):
         assert cells == [word.replace("\xa0", " ") for word in expected], name
 
 
-def test_the_readmes_interval_at_the_published_rate(vgg11):
+def test_the_interval_at_the_published_rate(vgg11):
     difference = vgg11["sgd, lr 0.1"].paired
-    text = sentence(README, "With its published learning rate SGD ends")
+    text = sentence(EVIDENCE, "With its published learning rate SGD ends")
     behind = [-difference.mean, -difference.high, -difference.low]
     assert decimals(text) == [f"{x:.2f}" for x in behind]
     assert difference.high < 0  # all of the interval is behind
@@ -72,35 +77,64 @@ def test_the_readmes_interval_at_the_published_rate(vgg11):
     assert difference.n == 3
 
 
-def test_the_readmes_interval_at_the_matching_rate(vgg11):
+def test_the_interval_at_the_matching_rate(vgg11):
     difference = vgg11["sgd, lr 0.05"].paired
-    text = sentence(README, "SGD is level with SGDF")
+    text = sentence(EVIDENCE, "SGD is level with SGDF")
     behind, furthest_behind, ahead = -difference.mean, -difference.low, difference.high
     assert decimals(text) == [f"{x:.2f}" for x in (behind, furthest_behind, ahead)]
     assert difference.low < 0 < difference.high
 
 
-def test_the_readmes_distance_to_the_published_numbers(vgg11):
-    text = sentence(README, "The published numbers can be")
+def test_the_distance_to_the_published_numbers(vgg11):
+    text = sentence(EVIDENCE, "The published numbers can be")
     ours = abs(vgg11["sgdf"].difference)
     rows = [row for label, row in vgg11.items() if label != "sgdf"]
     others = max(abs(row.difference) for row in rows if row.difference is not None)
     assert decimals(text) == [f"{ours:.1f}", f"{others:.1f}"]
 
 
-def test_the_readmes_repeated_runs(vgg11):
-    text = bullet(README, "On a GPU two runs of one seed differ")
+def test_the_repeated_runs(vgg11):
+    text = bullet(EVIDENCE, "On a GPU two runs of one seed differ")
     kept = vgg11["sgdf"].cell.finished[0].best
     assert f"seed 0 came out as {kept:.2f}" in text
     in_bf16 = " and ".join(f"{run.best:.2f}" for run in runs_in("cifar10-vgg11-bf16"))
     assert f"reached {in_bf16}." in text
 
 
+def test_the_accuracies_of_the_readme_are_those_of_the_runs(vgg11):
+    cells = README_TABLE["VGG11 on CIFAR-10, best test accuracy"]
+    words = [wording.spread(vgg11[name].best) for name in ("sgdf", "sgd, lr 0.05", "adamw")]
+    sgdf, sgd, adamw = (word.replace("\xa0", " ") for word in words)
+    assert cells == [sgdf, sgd, "not measured", adamw]
+
+
+@pytest.mark.parametrize(
+    ("row", "file", "model"),
+    [
+        ("step of 1.3 billion parameters, H200", "cuda", "gpt"),
+        ("step of ResNet-50, 2 cores of a CPU", "cpu", "resnet50"),
+    ],
+)
+def test_the_times_of_the_readme_are_those_of_the_benchmark(row, file, model):
+    measured = {
+        (one["optimizer"], one["path"]): one
+        for one in read_json(f"bench-step-{file}.json")["lists"][model]["rows"]
+        if one["params_dtype"] == "fp32"
+    }
+    names = ("SGDF", "SGD", "FilterAdam", "AdamW")
+    assert README_TABLE[row] == [f"{measured[name, 'fused']['ms']:.3g} ms" for name in names]
+    state = [f"{measured[name, 'fused']['state_bytes']:.0f} bytes" for name in names]
+    assert README_TABLE["state per parameter, float32"] == state
+    small = [measured.get((name, "fused, int8 state")) for name in names]
+    words = [f"{one['state_bytes']:.0f} bytes" if one else "none" for one in small]
+    assert README_TABLE["state per parameter, 8 bits"] == words
+
+
 # --- other runs -----------------------------------------------------------------------------------
 
 
-def test_the_readmes_epochs_are_those_of_the_benchmark():
-    rows = table(README, "| | TF32 | over the bare step | bf16 | over the bare step |")
+def test_the_epochs_of_the_docs_are_those_of_the_benchmark():
+    rows = table(SPEED, "| | TF32 | over the bare step | bf16 | over the bare step |")
     measured = read_json("bench-trainer-cuda.json")["rows"]
     names = {"VGG11": "vgg11", "ResNet18": "resnet18"}
     assert rows.keys() == names.keys()
@@ -116,13 +150,13 @@ def test_the_readmes_epochs_are_those_of_the_benchmark():
         assert cells == expected, name
 
 
-def test_the_learning_rates_of_the_readme_are_those_of_the_runs():
+def test_the_learning_rates_of_the_docs_are_those_of_the_runs():
     runs = {
         (run.config.optimizer, run.config.lr, run.config.seed): run
         for run in runs_in("lr-grid-cifar10-vgg11")
     }
     assert len(runs) == 3 * 9 + 2
-    text = README.partition("How sensitive each is to its learning rate")[2].partition("\n## ")[0]
+    text = EVIDENCE.partition("How sensitive each is to its learning rate")[2].partition("\n## ")[0]
     best = sentence(text, "The best are")
     for name, lr in (("SGDF", 0.5), ("SGD", 0.05)):
         final = runs[name.lower(), lr, 0].final
@@ -131,6 +165,23 @@ def test_the_learning_rates_of_the_readme_are_those_of_the_runs():
         assert final == max(run.final for run in rivals if run.finished)
     seeds = [f"{runs['adam', 0.001, seed].final:.2f}" for seed in (0, 1, 2)]
     assert decimals(bullet(text, "Adam, with the L2 decay")) == seeds
+
+
+def test_the_rates_side_by_side_are_those_of_the_runs():
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    runs = {
+        (run.config.optimizer, run.config.lr): f"{run.final:.2f}"
+        for run in runs_in("lr-grid-cifar10-vgg11")
+        if run.config.seed == 0 and run.finished
+    }
+    rows = table(text, "| SGD with momentum 0.9, lr | SGD | SGDF, lr | SGDF |")
+    assert len(rows) == 5
+    for rate, (sgd, ten_times, sgdf) in rows.items():
+        assert float(ten_times) == pytest.approx(10 * float(rate))
+        assert sgd == runs["sgd", float(rate)]
+        assert sgdf == runs["sgdf", float(ten_times)]
+    wrong = sentence(text, "Without the conversion SGDF trains too slowly")
+    assert decimals(wrong)[1:] == [runs["sgdf", 0.05], runs["sgdf", 0.5]]
 
 
 def test_the_wgans_of_the_docs_are_those_of_the_runs():
@@ -228,7 +279,7 @@ def test_the_errors_of_the_docs_are_those_of_the_record():
     )
     assert (plain_still, plain) == (stated("sgdf-k", 30, 2), stated("sgdf-k", 0, 2))
     assert (root_still, root) == (stated("sgdf-root", 30, 1), stated("sgdf-root", 0, 2))
-    assert decimals(bullet(README, "Is the filter nearer"))[4:] == [still, root_still]
+    assert decimals(bullet(EVIDENCE, "Is the filter nearer"))[4:] == [still, root_still]
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +321,7 @@ def test_what_the_docs_conclude_from_the_errors(later_steps):
     filtered, roots = (ratios(name, 0, later_steps) for name in ("sgdf", "sgdf-root"))
     below = f"by {100 - 100 * max(filtered):.0f} to {100 - 100 * min(filtered):.0f} %"
     assert below in bullet(THROUGH_A_TRAINING, "nearer to the true gradient than")
-    stated = decimals(bullet(README, "Is the filter nearer"))[:4]
+    stated = decimals(bullet(EVIDENCE, "Is the filter nearer"))[:4]
     assert stated == [f"{of(x):.2f}" for x in (filtered, roots) for of in (min, max)]
 
     second_half = ratios("sgdf", 55, late)
@@ -337,10 +388,10 @@ def test_the_six_networks_of_the_docs_are_those_of_the_records():
         assert max(others) < ours[number] < sharpest[number]
 
 
-def test_the_readme_has_the_curvature_of_the_six():
+def test_the_evidence_has_the_curvature_of_the_six():
     cells = {label: (row[1], row[3].split()[0]) for label, row in SIX_ROWS.items()}
     largest, trace = cells.pop("SGDF, lr 0.5")
-    text = bullet(README, "Does SGDF end in a flatter place")
+    text = bullet(EVIDENCE, "Does SGDF end in a flatter place")
     assert f"trace of {trace} and a largest eigenvalue of {largest}" in text
     largest, trace = cells.pop("Adam, lr 0.001")
     assert f"Adam {trace} and {largest}" in text

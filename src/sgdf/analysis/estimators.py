@@ -125,14 +125,31 @@ def estimator_errors(
         loss: called as ``loss(outputs, targets)``, returns the average over a batch's images.
         data: yields batches ``(inputs, targets)`` of tensors, of equal shapes but for the number.
         optimizer_factory: makes the optimizer from a list of parameters.
-        steps: of the training, measured at the first and at every `every`-th.
+        steps: of the training.
+        every: measure at the first and at every `every`-th step.
         replicas: at least 3, for the standard errors.
         batch: images per step.
-        betas, eps: of the estimators; momentum uses the first beta.
+        betas: of the estimators; momentum uses the first.
+        eps: of the filters.
         estimators: names in `ESTIMATORS`.
         coordinates: about how many are sampled; a few of every parameter.
         seed: of all random numbers.
         progress: show a bar.
+
+    Examples:
+        >>> import torch
+        >>> from sgdf import SGDF
+        >>> model = torch.nn.Linear(4, 2)
+        >>> data = [(torch.randn(8, 4), torch.randint(0, 2, (8,)))]
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> def factory(params):
+        ...     return SGDF(params, lr=0.1)
+        >>> errors = estimator_errors(
+        ...     model, loss, data, optimizer_factory=factory, steps=4, every=2, batch=4,
+        ...     progress=False,
+        ... )
+        >>> errors.ratio("ema", to="ema").value
+        1.0
     """
     device = next(iter(trainable(model).values())).device
     check_arguments(model, steps, every, replicas, estimators)

@@ -101,6 +101,13 @@ def surface(
         seed: of the directions.
         save: a file (.npz) for finished rows; the same call resumes from it.
         progress: show a bar that counts points.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> data = [(torch.randn(8, 4), torch.randint(0, 2, (8,)))]
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> surface(model, loss, data, size=5, progress=False).values.shape
+        (5, 5)
     """
     check_grid(size, dimensions)
     if not (span >= 0 and np.isfinite(span)) or (span == 0 and size > 1):
@@ -127,7 +134,24 @@ def path_surface(
     As `surface`, with two differences. All parameters that require gradients move, one-dimensional
     ones too. Batch norm uses the statistics of each batch of `data`, which should be large: the
     model's own are wrong far from it, where a path begins, and the loss there could be any number.
-    `margin` is a fraction of the path's extent.
+
+    Args:
+        model: with the parameters at the end of the training.
+        loss: ``loss(outputs, targets)``, the *average* over a batch's images.
+        data: yields batches ``(inputs, targets)`` of tensors; read once, kept on the device.
+        path: of the function `path`.
+        size: points per axis.
+        margin: around the path, as a fraction of its extent.
+        save: a file (.npz) for finished rows; the same call resumes from it.
+        progress: show a bar that counts points.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> data = [(torch.randn(8, 4), torch.randint(0, 2, (8,)))]
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> way = path(model, [torch.nn.Linear(4, 2).state_dict() for _ in range(5)])
+        >>> path_surface(model, loss, data, way, size=5, progress=False).values.shape
+        (5, 5)
     """
     check_grid(size, 2)
     if not margin >= 0:
@@ -268,6 +292,12 @@ def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> Train
     Args:
         model: with the parameters at the end of the training.
         checkpoints: state dicts of the same model, in the order of the training.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> checkpoints = [torch.nn.Linear(4, 2).state_dict() for _ in range(5)]
+        >>> path(model, checkpoints).points.shape
+        (5, 2)
     """
     end = {name: p.detach() for name, p in trainable(model).items()}
     away = [difference(state, end, number) for number, state in enumerate(checkpoints)]

@@ -51,8 +51,19 @@ def probe_overhead(
     Args:
         optimizer: the one that `step` uses.
         step: a complete training step: gradients and one ``optimizer.step()``.
-        every, coordinates: as for `Probe`.
+        every: as for `Probe`.
+        coordinates: as for `Probe`.
         rounds: of three steps each, after one more to warm up.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> def step():
+        ...     model(torch.ones(8, 10)).square().mean().backward()
+        ...     optimizer.step()
+        >>> probe_overhead(optimizer, step, every=10, rounds=2).every
+        10
     """
     if rounds < 1 or every < 1:
         raise ValueError(f"rounds and every must be at least 1, not {rounds} and {every}")

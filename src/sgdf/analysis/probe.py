@@ -104,13 +104,14 @@ class Probe:
             ``named_parameters()``, or else numbers.
         seed: of the choice of coordinates.
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> optimizer = torch.optim.Adam(model.parameters())
-    >>> with Probe(optimizer, every=1) as probe:
-    ...     model(torch.ones(8, 10)).square().mean().backward()
-    ...     _ = optimizer.step()
-    >>> probe.record().estimate, len(probe.record().rows)
-    ('direction', 1)
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> with Probe(optimizer, every=1) as probe:
+        ...     model(torch.ones(8, 10)).square().mean().backward()
+        ...     _ = optimizer.step()
+        >>> probe.record().estimate, len(probe.record().rows)
+        ('direction', 1)
     """
 
     def __init__(

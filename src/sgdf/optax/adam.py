@@ -25,26 +25,23 @@ def filter_adam(
     decoupled_weight_decay: bool = False,
     mask: Any | Callable[[optax.Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    r"""Adam whose first moment is the Wiener-filtered gradient.
+    """Adam whose first moment is the Wiener-filtered gradient.
 
-    .. math::
-        \theta_t = \theta_{t-1} - \alpha_t \, \hat g_t \big/ \left(\sqrt{\hat v_t} + \epsilon\right)
+    ```text
+    p <- p - lr g^ / (sqrt(v^) + eps)
+    ```
 
-    where :math:`\hat g_t` is the output of :func:`sgdf.optax.scale_by_wiener_filter`, and
-    :math:`\hat v_t` depends on ``second_moment``:
+    where g^ is the output of `scale_by_wiener_filter`, and v^ depends on ``second_moment``:
 
-    .. math::
-        \begin{align*}
-        \text{separate:} \quad & \hat v_t = v_t / (1-\beta_2^t), \quad
-        v_t = \beta_2 v_{t-1} + (1-\beta_2) g_t^2 \\
-        \text{derived:} \quad & \hat v_t = a_t m_t^2 + b_t s_t, \quad
-        a_t \to 1, \quad b_t \to 1 / \beta_1 \\
-        \text{fluctuation:} \quad & \hat v_t = s_t / (1-\beta_2^t)
-        \end{align*}
+    ```text
+    separate:     v^ = v / (1 - b2^t),   v <- b2 v + (1-b2) g^2
+    derived:      v^ = a m^2 + b s,      a -> 1,  b -> 1 / b1
+    fluctuation:  v^ = s / (1 - b2^t)
+    ```
 
-    :math:`a_t` and :math:`b_t` (`sgdf.filter.second_moment_weights`) are such that
-    :math:`\hat v_t` has the mean of :math:`g^2` at every step, for gradients with a fixed mean and
-    independent noise. The result is that of `sgdf.FilterAdam` in PyTorch.
+    a and b (`sgdf.filter.second_moment_weights`) depend on the step and are such that v^ has the
+    mean of the squared gradient at every step, for gradients with a fixed mean and independent
+    noise. The result is that of `sgdf.FilterAdam` in PyTorch.
 
     Args:
         learning_rate: a number or an optax schedule.
@@ -55,16 +52,15 @@ def filter_adam(
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (Adam itself).
         gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
-            ``gain_scale``, which needs no :math:`s`; ``1 - b1`` is Nesterov's momentum.
+            ``gain_scale``, which needs no s; ``1 - b1`` is Nesterov's momentum.
         gain_eps: added to the denominator of the gain, so compared with *squared* gradients. None:
             eps with the separate second moment, as in the paper, else 0. With 0 the gain does not
             depend on the magnitude of the gradients; 1e-8 closes it where they are far below 1e-4.
-        correction: see :func:`sgdf.optax.scale_by_wiener_filter`.
-        bias_correction: whether :math:`m` is divided by :math:`1-\beta_1^t`.
-        second_moment: where :math:`\hat v` comes from. "separate": Adam's own moving average of
-            squared gradients, as in the paper. "derived": from :math:`m` and :math:`s`, with the
-            same mean, so that nothing else is kept. "fluctuation": :math:`s` itself, as in
-            AdaBelief.
+        correction: see `scale_by_wiener_filter`.
+        bias_correction: whether m is divided by ``1 - b1^t``.
+        second_moment: where v^ comes from. "separate": Adam's own moving average of squared
+            gradients, as in the paper. "derived": from m and s, with the same mean, so that
+            nothing else is kept. "fluctuation": s itself, as in AdaBelief.
         decoupled_weight_decay: apply weight decay to the parameters instead of the gradient.
         mask: a tree of booleans, or a function from the parameters to one: those with weight decay
             (default: all).
@@ -72,7 +68,7 @@ def filter_adam(
     Returns:
         An ``optax.GradientTransformation``.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, optax
         >>> from sgdf.optax import filter_adam
         >>> params = jnp.array([1.0, -2.0])
@@ -89,7 +85,7 @@ def filter_adam(
         3.05
         2.68
 
-        As much state as Adam has, and no :math:`v`:
+        As much state as Adam has, and no v:
 
         >>> state = filter_adam(0.1, second_moment="derived").init(params)
         >>> state[0].exp_avg_sq is None
@@ -134,14 +130,13 @@ def filter_adamw(
     second_moment: str = "separate",
     mask: Any | Callable[[optax.Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    r"""AdamW whose first moment is the Wiener-filtered gradient.
+    """AdamW whose first moment is the Wiener-filtered gradient.
 
-    .. math::
-        \theta_t = \theta_{t-1} - \alpha_t \left(\frac{\hat g_t}{\sqrt{\hat v_t} + \epsilon}
-        + \lambda \theta_{t-1}\right)
+    ```text
+    p <- p - lr (g^ / (sqrt(v^) + eps) + weight_decay p)
+    ```
 
-    with :math:`\hat g_t` and :math:`\hat v_t` as in :func:`filter_adam` and :math:`\lambda` =
-    ``weight_decay``. The result is that of `sgdf.FilterAdamW` in PyTorch.
+    with g^ and v^ as in `filter_adam`. The result is that of `sgdf.FilterAdamW` in PyTorch.
 
     Args:
         learning_rate: a number or an optax schedule.
@@ -150,19 +145,19 @@ def filter_adamw(
         eps: added to the denominator of Adam's step.
         weight_decay: how much of the parameter a step removes, in units of the learning rate. The
             default is PyTorch's; that of ``optax.adamw`` is 1e-4.
-        gain_scale: see :func:`filter_adam`; 0 is AdamW itself.
-        gain_power: see :func:`filter_adam`.
-        gain_eps: see :func:`filter_adam`.
-        correction: see :func:`sgdf.optax.scale_by_wiener_filter`.
-        bias_correction: see :func:`filter_adam`.
-        second_moment: "separate", "derived" or "fluctuation"; see :func:`filter_adam`.
+        gain_scale: see `filter_adam`; 0 is AdamW itself.
+        gain_power: see `filter_adam`.
+        gain_eps: see `filter_adam`.
+        correction: see `scale_by_wiener_filter`.
+        bias_correction: see `filter_adam`.
+        second_moment: "separate", "derived" or "fluctuation"; see `filter_adam`.
         mask: a tree of booleans, or a function from the parameters to one: those with weight decay
             (default: all).
 
     Returns:
         An ``optax.GradientTransformation``.
 
-    Example:
+    Examples:
         Weight decay for matrices alone.
 
         >>> import jax, jax.numpy as jnp, optax

@@ -20,23 +20,22 @@ def scale_by_wiener_filter(
     correction: bool = True,
     bias_correction: bool = True,
 ) -> optax.GradientTransformation:
-    r"""Replace each gradient by its Wiener-filtered estimate.
+    """Replace each gradient by its Wiener-filtered estimate.
 
-    The filter follows the trend :math:`m` of each coordinate of the gradient and the fluctuation
-    :math:`s` about it, and moves the trend towards the gradient by the gain :math:`K`:
+    The filter follows the trend m of each coordinate of the gradient and the fluctuation s about
+    it, and moves the trend towards the gradient by the gain K:
 
-    .. math::
-        \begin{align*}
-        m_t &= \beta_1 m_{t-1} + (1-\beta_1) g_t \\
-        s_t &= \beta_2 s_{t-1} + (1-\beta_2) (g_t - m_t)^2 \\
-        \hat m_t &= m_t / (1-\beta_1^t) \\
-        \hat s_t &= s_t \, \frac{(1-\beta_1)(1-\beta_1^{2t})}{(1+\beta_1)(1-\beta_2^t)} \\
-        K_t &= \frac{\hat s_t}{\hat s_t + (g_t - \hat m_t)^2 + \epsilon} \\
-        \hat g_t &= \hat m_t + c \, K_t^p \, (g_t - \hat m_t)
-        \end{align*}
+    ```text
+    m  <- b1 m + (1-b1) g
+    s  <- b2 s + (1-b2) (g - m)^2
+    m^  = m / (1 - b1^t)
+    s^  = s (1-b1)(1-b1^2t) / ((1+b1)(1-b2^t))
+    K   = s^ / (s^ + (g - m^)^2 + eps)
+    g^  = m^ + gain_scale K^gain_power (g - m^)
+    ```
 
-    with :math:`c` = ``gain_scale`` and :math:`p` = ``gain_power``. The state is in float32 if the
-    parameters are in bfloat16 or float16; updates have the dtype of the gradients.
+    The state is in float32 if the parameters are in bfloat16 or float16; updates have the dtype of
+    the gradients.
 
     Args:
         b1: decay of the trend.
@@ -46,20 +45,19 @@ def scale_by_wiener_filter(
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (a bias-corrected moving average).
         gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
-            ``gain_scale``, and the state has no :math:`s`: ``1 - b1`` is Nesterov's momentum. Under
-            ``optax.inject_hyperparams``, name it in ``static_args`` to save the memory of
-            :math:`s`.
-        gain_eps: eps by another name, as in :func:`sgdf.optax.filter_adam`. None: eps.
-        correction: whether :math:`\hat s` has the factor :math:`(1-\beta_1)(1-\beta_1^{2t}) /
-            (1+\beta_1)`, which makes it the variance of the average instead of the gradient.
-        bias_correction: whether :math:`\hat m` is :math:`m / (1-\beta_1^t)`, or :math:`m` itself,
-            as in SGD with momentum.
+            ``gain_scale``, and the state has no s: ``1 - b1`` is Nesterov's momentum. Under
+            ``optax.inject_hyperparams``, name it in ``static_args`` to save the memory of s.
+        gain_eps: eps by another name, as in `filter_adam`. None: eps.
+        correction: whether s^ has the factor ``(1-b1)(1-b1^2t) / (1+b1)``, which makes it the
+            variance of the average instead of the gradient.
+        bias_correction: whether m^ is ``m / (1 - b1^t)``, or m itself, as in SGD with
+            momentum.
 
     Returns:
         An ``optax.GradientTransformation``. Its updates point along the gradient: follow it with
         ``optax.scale_by_learning_rate``, which changes the sign, or with an optimizer.
 
-    Example:
+    Examples:
         Clip the gradient, filter it, and descend.
 
         >>> import jax, jax.numpy as jnp, optax
@@ -122,12 +120,13 @@ def sgdf(
     decoupled_weight_decay: bool = False,
     mask: Any | Callable[[optax.Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    r"""SGDF: gradient descent along the Wiener-filtered gradient.
+    """SGDF: gradient descent along the Wiener-filtered gradient.
 
-    .. math::
-        \theta_t = \theta_{t-1} - \alpha_t \hat g_t
+    ```text
+    p <- p - lr g^
+    ```
 
-    where :math:`\hat g_t` is the output of :func:`scale_by_wiener_filter`. The result is that of
+    where g^ is the output of `scale_by_wiener_filter`. The result is that of
     `sgdf.SGDF` in PyTorch.
 
     Args:
@@ -140,12 +139,12 @@ def sgdf(
         weight_decay: L2 penalty; part of the gradient, so it is filtered with it.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter.
         gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
-            ``gain_scale``, and the state has no :math:`s`: with ``gain_scale=1 - b1`` and
+            ``gain_scale``, and the state has no s: with ``gain_scale=1 - b1`` and
             ``bias_correction=False`` this is Nesterov's momentum, ``optax.sgd(learning_rate *
             (1 - b1), b1, nesterov=True)``.
-        gain_eps: eps by another name, as in :func:`sgdf.optax.filter_adam`. None: eps.
-        correction: see :func:`scale_by_wiener_filter`.
-        bias_correction: whether :math:`m` is divided by :math:`1-\beta_1^t`; without it the first
+        gain_eps: eps by another name, as in `filter_adam`. None: eps.
+        correction: see `scale_by_wiener_filter`.
+        bias_correction: whether m is divided by ``1 - b1^t``; without it the first
             steps are short, as those of SGD with momentum are.
         decoupled_weight_decay: apply weight decay to the parameters instead of the gradient.
         mask: a tree of booleans, or a function from the parameters to one: those with weight decay
@@ -154,7 +153,7 @@ def sgdf(
     Returns:
         An ``optax.GradientTransformation``.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, optax
         >>> from sgdf.optax import sgdf
         >>> params = {"w": jnp.ones(3)}

@@ -11,12 +11,13 @@ from sgdf.optim.filtered import FilteredOptimizer
 
 
 class FilterAdam(FilteredOptimizer):
-    r"""Adam with the Wiener-filtered gradient in place of its first moment.
+    """Adam with the Wiener-filtered gradient in place of its first moment.
 
-    .. math::
-        \theta_t = \theta_{t-1} - \alpha\,\frac{\hat g_t}{\sqrt{\hat v_t} + \epsilon}
+    ```text
+    p <- p - lr g^ / (sqrt(v^) + eps)
+    ```
 
-    with :math:`\hat g` as in :class:`SGDF`, :math:`\hat v` and the defaults as in Adam.
+    with g^ as in `SGDF`, v^ and the defaults as in Adam.
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -54,10 +55,15 @@ class FilterAdam(FilteredOptimizer):
             half a bfloat16 spacing take effect on average instead of being lost.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> optimizer = FilterAdam(model.parameters(), lr=1e-3)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> optimizer.step()
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = FilterAdam(model.parameters(), lr=1e-3)
+        >>> model(torch.randn(8, 10)).square().mean().backward()
+        >>> optimizer.step()
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter",
+            section "Wiener Filter combines Adam".
     """
 
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
@@ -114,7 +120,12 @@ class FilterAdam(FilteredOptimizer):
 
 
 class FilterAdamW(FilterAdam):
-    """:class:`FilterAdam` with decoupled weight decay, and AdamW's default of 0.01 for it.
+    """`FilterAdam` with decoupled weight decay, and AdamW's default of 0.01 for it.
+
+    ```text
+    p <- p - lr weight_decay p
+    p <- p - lr g^ / (sqrt(v^) + eps)
+    ```
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -152,10 +163,15 @@ class FilterAdamW(FilterAdam):
             half a bfloat16 spacing take effect on average instead of being lost.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> optimizer = FilterAdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> optimizer.step()
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = FilterAdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+        >>> model(torch.randn(8, 10)).square().mean().backward()
+        >>> optimizer.step()
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter",
+            section "Wiener Filter combines Adam".
     """
 
     def __init__(

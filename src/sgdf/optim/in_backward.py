@@ -24,18 +24,7 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
     ``optimizer.step()`` once after each backward, as learning rate schedulers expect: it ends the
     iteration, and updates the parameters that still have a gradient (normally none).
 
-    >>> from sgdf import SGDF
-    >>> model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 1))
-    >>> optimizer = SGDF(model.parameters(), lr=0.5)
-    >>> handle = step_in_backward(optimizer)
-    >>> for _ in range(3):
-    ...     model(torch.randn(8, 10)).square().mean().backward()  # updates the parameters
-    ...     optimizer.step()
-    >>> print(model[0].weight.grad)
-    None
-    >>> handle.remove()  # from here on, step() updates all parameters at once again
-
-    Or for a part of the training only: ``with step_in_backward(optimizer): ...``.
+    For a part of the training only: ``with step_in_backward(optimizer): ...``.
 
     These raise an error:
 
@@ -45,7 +34,7 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
       first backward has already updated the parameters with scaled gradients: start again from
       the initial parameters. A disabled scaler is accepted;
     - closures, ``differentiable=True``, ``backward(create_graph=True)``, and a
-      :class:`WienerFilter` on the optimizer;
+      `WienerFilter` on the optimizer;
     - parameters of a ``DistributedDataParallel`` module: they would be updated before their
       gradients are averaged over the processes;
     - optimizers of other packages. For these, create one optimizer per parameter and call its
@@ -72,6 +61,21 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
 
     Args:
         optimizer: SGDF, FilterAdam, FilterAdamW or Momentum.
+
+    Returns:
+        A handle: ``remove()``, or the end of a ``with`` block, undoes it.
+
+    Examples:
+        >>> from sgdf import SGDF
+        >>> model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 1))
+        >>> optimizer = SGDF(model.parameters(), lr=0.5)
+        >>> handle = step_in_backward(optimizer)
+        >>> for _ in range(3):
+        ...     model(torch.randn(8, 10)).square().mean().backward()  # updates the parameters
+        ...     optimizer.step()
+        >>> print(model[0].weight.grad)
+        None
+        >>> handle.remove()  # from here on, step() updates all parameters at once again
     """
     if not isinstance(optimizer, FilterOptimizer):
         raise TypeError(

@@ -12,13 +12,16 @@ from sgdf.optim.base import FilterOptimizer
 
 
 class Momentum(FilterOptimizer):
-    r"""Unified momentum (the paper's Definition 2.1).
+    """Unified momentum (the paper's Definition 2.1).
 
-    .. math::
-        m_t = \beta m_{t-1} + \mu g_t, \qquad \theta_t = \theta_{t-1} - \alpha\,m_t
+    ```text
+    m <- beta m + mu g
+    p <- p - lr m
+    ```
 
     ``mu=1`` is classical momentum (SGD-CM, torch's ``SGD(momentum=beta)``), ``mu=1-beta`` a
-    moving average (SGD-EMA, not bias-corrected), ``beta=0, mu=1`` plain SGD.
+    moving average (SGD-EMA, not bias-corrected), ``beta=0, mu=1`` plain SGD. There is no step
+    counter, so CUDA graphs can capture a step as it is.
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -35,12 +38,14 @@ class Momentum(FilterOptimizer):
         state_dtype: dtype of the momentum, but not ``torch.int8``. None: the parameter's, but at
             least float32. `load_state_dict` keeps it, and converts what it loads.
 
-    There is no step counter, so CUDA graphs can capture a step as it is.
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> ema = Momentum(model.parameters(), lr=0.5, beta=0.9, mu=0.1)
+        >>> model(torch.randn(8, 10)).square().mean().backward()
+        >>> ema.step()
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> ema = Momentum(model.parameters(), lr=0.5, beta=0.9, mu=0.1)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> ema.step()
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Definition 2.1.
     """
 
     all_moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)

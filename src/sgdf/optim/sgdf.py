@@ -8,15 +8,17 @@ from sgdf.optim.filtered import FilteredOptimizer
 
 
 class SGDF(FilteredOptimizer):
-    r"""SGD with Filter: the step follows the gradient estimated by a Wiener filter.
+    """SGD with Filter: the step follows the gradient estimated by a Wiener filter.
 
-    .. math::
-        \theta_t = \theta_{t-1} - \alpha\,\hat g_t, \qquad
-        \hat g_t = \hat m_t + 2 K_t (g_t - \hat m_t), \qquad
-        K_t = \frac{\hat s_t}{\hat s_t + (g_t - \hat m_t)^2 + \epsilon}
-
-    where :math:`\hat m` is the bias-corrected moving average of the gradient and
-    :math:`\hat s` the estimated variance of that average (Algorithm 1 of the paper).
+    ```text
+    m  <- b1 m + (1-b1) g                            trend
+    s  <- b2 s + (1-b2) (g - m)^2                    fluctuation about the trend
+    m^  = m / (1 - b1^t)
+    s^  = s (1-b1)(1-b1^2t) / ((1+b1)(1-b2^t))       variance of m^
+    K   = s^ / (s^ + (g - m^)^2 + eps)               gain, between 0 and 1
+    g^  = m^ + gain_scale K^gain_power (g - m^)      estimate of the gradient
+    p  <- p - lr g^
+    ```
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -51,10 +53,14 @@ class SGDF(FilteredOptimizer):
             half a bfloat16 spacing take effect on average instead of being lost.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> optimizer = SGDF(model.parameters(), lr=0.5, weight_decay=5e-4)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> optimizer.step()
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = SGDF(model.parameters(), lr=0.5, weight_decay=5e-4)
+        >>> model(torch.randn(8, 10)).square().mean().backward()
+        >>> optimizer.step()
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
     """
 
     def __init__(

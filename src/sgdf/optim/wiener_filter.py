@@ -21,6 +21,12 @@ from sgdf.optim.state import PLAIN, loaded_moment, local, moment_in, new_moment,
 class WienerFilter:
     """Filter the gradients of `optimizer` just before each of its steps.
 
+    ```text
+    p.grad <- g^ = m^ + gain_scale K^gain_power (g - m^)
+    ```
+
+    with m^ and K as in `SGDF`.
+
     **It overwrites ``p.grad``** with the estimate g^ (nothing else in this package changes a
     gradient), so clip before the step as usual and read raw gradients before it. Weight decay
     that the optimizer adds itself is applied after the filter. In a step with a closure, the
@@ -46,14 +52,18 @@ class WienerFilter:
             ``torch.int8``: 8-bit blocks, but float32 for small tensors, as in SGDF.
         rounding_seed: seed of the random rounding of 8-bit state.
 
-    >>> model = torch.nn.Linear(10, 1)
-    >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
-    >>> wiener = WienerFilter(optimizer)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> optimizer.step()
-    >>> checkpoint = {"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}
-    >>> wiener.load_state_dict(checkpoint["filter"])
-    >>> wiener.detach()  # from here on the optimizer sees raw gradients again
+    Examples:
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+        >>> wiener = WienerFilter(optimizer)
+        >>> model(torch.randn(8, 10)).square().mean().backward()
+        >>> optimizer.step()
+        >>> checkpoint = {"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}
+        >>> wiener.load_state_dict(checkpoint["filter"])
+        >>> wiener.detach()  # from here on the optimizer sees raw gradients again
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
     """
 
     def __init__(

@@ -12,7 +12,17 @@ __all__ = ["read_records", "write_page"]
 
 
 def read_records(*folders: str | Path) -> "list[RunRecord]":
-    """The runs in these folders; a warning for each that cannot be read."""
+    """The runs in these folders; a warning for each that cannot be read.
+
+    Args:
+        folders: each a run, or a folder of runs.
+
+    Examples:
+        >>> from sgdf.report import read_records
+        >>> records = read_records("runs")  # doctest: +SKIP
+        >>> records[0].config.title, records[0].best  # doctest: +SKIP
+        ('digits mlp sgdf lr 0.5 seed 0', 97.3)
+    """
     from sgdf.report.records import read_runs
 
     records, complaints = read_runs(map(Path, folders))
@@ -24,7 +34,17 @@ def read_records(*folders: str | Path) -> "list[RunRecord]":
 def write_page(
     path: str | Path, records: "Sequence[RunRecord]", *, title: str = "Comparison of optimizers"
 ) -> None:
-    """Write tables and charts of these runs as one HTML page."""
+    """Write tables and charts of these runs as one HTML page.
+
+    Args:
+        path: the file to write.
+        records: of `read_records`.
+        title: the heading of the page.
+
+    Examples:
+        >>> from sgdf.report import read_records, write_page
+        >>> write_page("report.html", read_records("runs"))  # doctest: +SKIP
+    """
     from sgdf.report import page
     from sgdf.report.statistics import compare_runs
 

@@ -18,7 +18,16 @@ __all__ = ["statements"]
 
 
 def statements() -> "dict[str, Callable[..., Result]]":
-    """Every statement by name, in the paper's order."""
+    """Every statement by name, in the paper's order.
+
+    Returns:
+        Functions of a seed and an effort that return a `Result`.
+
+    Examples:
+        >>> from sgdf.theory import statements
+        >>> statements()["correction-factor"]().verdict
+        'holds'
+    """
     from sgdf.theory.convex.average_squares import check_average_squares
     from sgdf.theory.convex.convex_regret import check_convex_regret
     from sgdf.theory.convex.gradient_sum import check_gradient_sum

@@ -101,6 +101,7 @@ class Result:
 
     @property
     def counterexamples(self) -> tuple[Check, ...]:
+        """The checks that fail under the printed assumptions."""
         return tuple(check for check in self.checks if check.under == "paper" and not check.ok)
 
     @property

@@ -94,6 +94,13 @@ def spectrum(
         density: whether to estimate it.
         seed: of all random vectors.
         progress: show a bar that counts products with the Hessian.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> data = [(torch.randn(8, 4), torch.randint(0, 2, (8,)))]
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> found = spectrum(model, loss, data, k=2, progress=False)  # doctest: +SKIP
+        >>> found.largest, found.trace  # doctest: +SKIP
     """
     start = time.perf_counter()
     parameters = trainable(model)

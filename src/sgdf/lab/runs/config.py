@@ -201,13 +201,22 @@ def make(
     """The published settings of the task and optimizer, with `overrides` in their place.
 
     Args:
-        task, model, optimizer: names; the model defaults to the task's.
-        seed, precision, data: as in `Config`.
+        task: name of what is trained, for example "cifar10".
+        model: name of the network; default: the task's.
+        optimizer: name of a row of the lab, or the import path of a class.
+        seed: of weights, order and augmentation.
         epochs: default: the task's.
+        precision: "tf32", "bf16" or "fp32", on a GPU.
+        data: "real", or "synthetic" for a generated stand-in.
         overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`; for a
             task that counts steps also `steps` or `tokens`, in the place of epochs.
         data_dir: the folder of the user's own data, for a task that has no other; the run is
             named by what is in it.
+
+    Examples:
+        >>> config = make("digits", optimizer="sgdf", epochs=2, overrides={"lr": 0.1})
+        >>> config.title
+        'digits mlp sgdf lr 0.1 seed 0'
     """
     names = {"task": task, "optimizer": optimizer, "precision": precision, "data": data}
     for name, value in {**names, "model": "" if model is None else model}.items():

@@ -30,6 +30,14 @@ def train_runs(
         device: default: cuda if available.
         keep: keep the weights of every Nth epoch.
         compile: on a GPU; without, a run starts at once, but trains slower.
+
+    Returns:
+        The content of `result.json` of each run.
+
+    Examples:
+        >>> from sgdf.lab import make_config, train_runs
+        >>> config = make_config("digits", epochs=2)
+        >>> results = train_runs([config], out="runs", device="cpu")  # doctest: +SKIP
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,35 @@
+"""The public names: what the reference has to show."""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+#: A module and its public names; None: its `__all__`.
+PUBLIC: dict[str, tuple[str, ...] | None] = {
+    "sgdf": None,
+    "sgdf.optax": None,
+    "sgdf.filter": ("wiener_filter", "bias_corrections"),
+    "sgdf.lab": None,
+    "sgdf.report": None,
+    "sgdf.theory": None,
+    "sgdf.analysis.hessian": ("spectrum",),
+    "sgdf.analysis.landscape": ("surface", "path", "path_surface"),
+    "sgdf.analysis.probe": ("Probe",),
+    "sgdf.analysis.overhead": ("probe_overhead",),
+    "sgdf.analysis.estimators": ("estimator_errors",),
+}
+FIGURES = "sgdf.analysis.figures"  #: their example is that of docs/instruments.md
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    """The full name and the object of each."""
+    for module, names in PUBLIC.items():
+        imported = importlib.import_module(module)
+        for name in imported.__all__ if names is None else names:
+            yield f"{module}.{name}", getattr(imported, name)
+
+
+def figure_names() -> Iterator[tuple[str, Any]]:
+    imported = importlib.import_module(FIGURES)
+    for name in imported.__all__:
+        yield f"{FIGURES}.{name}", getattr(imported, name)
