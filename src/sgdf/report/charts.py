@@ -119,8 +119,7 @@ def epochs_caption(
     if layout["shapes"]:
         sentences.append("Dotted: the learning rate drops.")
     if layout["yaxis"]["range"]:
-        first = f"The first {cells[0].config.unit}s"
-        sentences.append(f"{first} may lie outside: drag to zoom, double-click to see all.")
+        sentences.append("Early and single bad values may lie outside: double-click to see all.")
     if any(trace.get("marker", {}).get("symbol") in TRIANGLES for trace in data):
         sentences.append("A triangle at the edge: this line ends outside, far from the others.")
     if any(cell.label in set_aside for cell in cells):

@@ -100,8 +100,8 @@ def first_epoch(cells: Sequence[RunCell]) -> int:
 def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:
     """The range after the first tenth of the epochs, where cells differ; None: draw everything.
 
-    A run that diverged does not widen it, and neither does a cell that hardly learned. Of a
-    logarithmic axis it is a range of exponents.
+    Neither runs that diverged, nor cells that hardly learned, nor single bad epochs widen it. Of
+    a logarithmic axis it is a range of exponents.
     """
     able = with_finished_runs(cells)
     lost = hopeless_cells(able, view)
@@ -115,9 +115,19 @@ def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:
         for line in run.valid_epochs[0 if view.logarithmic else len(run.valid_epochs) // 10 :]
         if line.get(view.key) is not None
     ]
+    values = without_spikes(values, view.lower_is_better)
+    values += [end for cell in able if cell.label not in lost
+               if (end := last_mean(cell, view.key)) is not None]  # fmt: skip
     if view.logarithmic:
         values = [math.log10(value) for value in values]
     return [short(bound) for bound in with_margin(values)] if values else None
+
+
+def without_spikes(values: Sequence[float], lower_is_better: bool | None) -> list[float]:
+    """Without the worst hundredth: one bad epoch in a long run."""
+    if lower_is_better is None:
+        return list(values)
+    return sorted(values, reverse=lower_is_better)[len(values) // 100 :]
 
 
 def hopeless_cells(cells: Sequence[RunCell], view: CurveView) -> set[str]:

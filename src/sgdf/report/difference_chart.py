@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from sgdf.report import wording
 from sgdf.report.curves import optimizer_colours, short
-from sgdf.report.drawing import AXIS, INK, Chart, Json, base_layout, plain
+from sgdf.report.drawing import AXIS, INK, PAPER, Chart, Json, base_layout, plain
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference
 
-ROW, FRAME = 50, 118  # pixels of a row, and of everything else
-LINE = 40  # characters that fit a phone
+ROW, TEXT, FRAME = 33, 17, 112  # pixels of a row, of a line of words in it, of everything else
+LINE = 46  # characters that fit a phone
 REACH = 4  # an interval this many times as wide as most does not stretch the axis further
 
 
@@ -36,9 +36,10 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
         words.append(row_words(row, -i, metric.digits))
     unit = "points" if metric.unit == "%" else metric.unit
     title = f"final {metric.words} minus that of {comparison.reference}" + f", {unit}" * bool(unit)
-    layout = base_layout({}, "<br>".join(textwrap.wrap(plain(title), LINE)))
+    layout = base_layout({}, "<br>".join(map(plain, textwrap.wrap(title, LINE))))
+    layout["xaxis"]["title"]["font"] = {"size": 14}
     layout["yaxis"] |= {
-        "range": [0.4 - len(rows), 0.9], "showticklabels": False, "showgrid": False, "ticks": "",
+        "range": [0.5 - len(rows), 0.95], "showticklabels": False, "showgrid": False, "ticks": "",
         "fixedrange": True,
     }  # fmt: skip
     layout["xaxis"] |= {"range": [low, high], "showgrid": True, "fixedrange": True}
@@ -50,7 +51,8 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
     ]  # fmt: skip
     layout["annotations"] = words + sides(metric.lower_is_better)
     caption = difference_caption(comparison, rows, (low, high))
-    height = FRAME + ROW * len(rows)
+    lines = max(text["text"].count("<br>") + 1 for text in words)
+    height = FRAME + (ROW + TEXT * lines) * len(rows)
     return [Chart("differences", "Differences", caption, data, layout, height)]
 
 
@@ -107,14 +109,13 @@ def row_words(row: ComparisonRow, y: int, digits: int) -> Json:
     numbers = wording.paired(row.paired, digits)
     if row.paired.half_width is None:
         numbers = f"{wording.signed(row.paired.mean, digits)}, {numbers}"
-    lines = textwrap.wrap(plain(row.label), LINE) + [numbers]
-    if len(f"{row.label}  {numbers}") <= LINE:
-        lines = [f"<b>{plain(row.label)}</b>  {numbers}"]
-    else:
-        lines[:-1] = [f"<b>{line}</b>" for line in lines[:-1]]
+    label = [f"<b>{plain(line)}</b>" for line in textwrap.wrap(row.label, LINE)]
+    fits = len(f"{row.label}  {numbers}") <= LINE
+    lines = [f"{label[0]}  {numbers}"] if fits else [*label, numbers]
     return {
         "text": "<br>".join(lines), "x": 0, "xref": "paper", "xanchor": "left", "align": "left",
         "y": y + 0.2, "yanchor": "bottom", "showarrow": False, "font": {"size": 13, "color": INK},
+        "bgcolor": PAPER,
     }  # fmt: skip
 
 

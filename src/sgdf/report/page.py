@@ -176,8 +176,7 @@ def table_row(row: ComparisonRow, columns: Sequence[TableColumn]) -> str:
     unfinished = text(wording.unfinished_runs(row.cell))
     remark = f"<small>{unfinished}</small>" if unfinished else ""
     cells = "".join(
-        f'<td data-title="{text(column.title)}">{text(column.text(row))}</td>'
-        for column in columns
+        f'<td data-title="{text(column.title)}">{text(column.text(row))}</td>' for column in columns
     )
     return f'<tr><th scope="row">{text(wording.row_label(row))}{remark}</th>{cells}</tr>'
 

@@ -4,6 +4,7 @@ Rates with which no run finished have a mark beyond the points, on the worse sid
 those that are `curves.hopeless`: they would stretch the axis until the others are one line.
 """
 
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -45,20 +46,16 @@ def rate_view(sweeps: Sweeps, value: Callable[[RunRecord], float]) -> RateView:
         optimizer: [lr for lr, cell in rates.items() if not cell.finished]
         for optimizer, rates in sweeps.items()
     }
-    known = [
-        value
-        for optimizer, rates in points.items()
-        for lr, values in rates.items()
-        if (optimizer, lr) not in lost
-        for value in values
-    ] or [0.0]
+    known = kept_values(points, lost, measured_values(sweeps), lower_is_better(sweeps))
     marked = [name for name in sweeps if outside[name] or unfinished[name]]
     step = 0.05 * (max(known) - min(known)) or 1.0
     is_top = lower_is_better(sweeps)
     edge, sign = (max(known), 1) if is_top else (min(known), -1)
     height = {name: edge + sign * row * step for row, name in enumerate(marked, start=1)}
     bounds = with_margin([*known, *height.values()])
-    return RateView(points, outside, unfinished, height, (short(bounds[0]), short(bounds[1])), is_top)
+    return RateView(
+        points, outside, unfinished, height, (short(bounds[0]), short(bounds[1])), is_top
+    )
 
 
 def lower_is_better(sweeps: Sweeps) -> bool:
@@ -66,13 +63,9 @@ def lower_is_better(sweeps: Sweeps) -> bool:
     return cell.task.metric.lower_is_better
 
 
-def hopeless_points(sweeps: Sweeps, points: Mapping[str, Rates]) -> set[tuple[str, float]]:
-    means = {
-        (optimizer, lr): sum(values) / len(values)
-        for optimizer, rates in points.items()
-        for lr, values in rates.items()
-    }
-    measured = [
+def measured_values(sweeps: Sweeps) -> list[float]:
+    """The metric of all finished runs, after every epoch."""
+    return [
         line[run.metric.key]
         for rates in sweeps.values()
         for cell in rates.values()
@@ -81,4 +74,32 @@ def hopeless_points(sweeps: Sweeps, points: Mapping[str, Rates]) -> set[tuple[st
         for line in run.valid_epochs
         if line.get(run.metric.key) is not None
     ]
-    return hopeless(means, measured, lower_is_better=lower_is_better(sweeps))
+
+
+def hopeless_points(sweeps: Sweeps, points: Mapping[str, Rates]) -> set[tuple[str, float]]:
+    means = {
+        (optimizer, lr): statistics.fmean(values)
+        for optimizer, rates in points.items()
+        for lr, values in rates.items()
+    }
+    lower = lower_is_better(sweeps)
+    return hopeless(means, measured_values(sweeps), lower_is_better=lower)
+
+
+def kept_values(
+    points: Mapping[str, Rates],
+    lost: set[tuple[str, float]],
+    measured: list[float],
+    lower: bool,
+) -> list[float]:
+    """The means inside the axis, and the values of their seeds; a seed that failed is left out."""
+    inside = [
+        values
+        for optimizer, rates in points.items()
+        for lr, values in rates.items()
+        if (optimizer, lr) not in lost
+    ]
+    seeds = dict(enumerate(value for values in inside for value in values))
+    failed = hopeless(seeds, measured, lower_is_better=lower)
+    kept = [value for i, value in seeds.items() if i not in failed]
+    return kept + list(map(statistics.fmean, inside)) or [0.0]

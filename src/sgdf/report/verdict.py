@@ -100,7 +100,7 @@ def standing(metric: Metric, difference: PairedDifference) -> str:
 
 
 def amount(metric: Metric, rivals: Sequence[Rival]) -> str:
-    """The size of the differences, without sign: "1.10 points (95 % interval 0.50 to 1.80, ...)"."""
+    """The size of the differences without sign: "1.10 points (95 % interval 0.50 to 1.80, ...)"."""
     direction = "lower is better, " * metric.lower_is_better
     means = sorted(abs(rival.difference.mean) for rival in rivals)
     if len(rivals) > 1:

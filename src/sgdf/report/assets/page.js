@@ -99,7 +99,7 @@ class Drawing {
   addLegend() {
     const legend = element("div", "legend");
     const more = element("details", "");
-    element("summary", "", more).textContent = this.off.size + " not chosen";
+    element("summary", "", more).textContent = this.off.size + " settings not chosen";
     const folded = element("div", "legend", more);
     this.entries = new Map();
     for (const [group, trace] of this.groups) {
@@ -146,7 +146,8 @@ class Drawing {
       button.querySelector("line").style.cssText =
         "stroke: " + color + "; stroke-dasharray: " + (DASHES[dash] ?? "");
     }
-    await Plotly.react(this.chart, data, layout, settings);
+    const bar = this.entries && settings.displayModeBar;  // it would cover words of the others
+    await Plotly.react(this.chart, data, layout, {...settings, displayModeBar: bar ?? false});
     fit(this.chart);
   }
 
