@@ -91,6 +91,18 @@ def test_the_learning_rates(tmp_path):
     assert [x for x, _ in lost.get_offsets().tolist()] == [5.0]
 
 
+def test_hopeless_rates_do_not_stretch_the_figure(tmp_path):
+    for lr, final in ((0.1, 95), (0.3, 97), (1.0, 8.89)):
+        made.run(tmp_path, made.config("sgd", lr=lr), [8.89, 8.89, final])
+    (comparison,) = compare_runs(read_runs([tmp_path])[0])
+    axes = figures.learning_rate_figure(comparison, learning_rate_sweeps(comparison.cells)).axes[0]
+    low, high = axes.get_ylim()
+    assert (94 < low < 95, 97 < high < 98) == (True, True)
+    *_, marks = axes.collections
+    assert [x for x, _ in marks.get_offsets().tolist()] == [1.0]
+    assert "triangle: outside" in axes.get_xlabel()
+
+
 def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):
     made.run(tmp_path, made.hostile("$\\frac$"), [1, 2, 3])
     stem = tmp_path / "figures" / "all"

@@ -13,7 +13,7 @@ from sgdf.report.drawing import AXIS, INK, PAPER, Chart, Json, base_layout, plai
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference
 
 ROW, TEXT, FRAME = 33, 17, 112  # pixels of a row, of a line of words in it, of everything else
-LINE = 46  # characters that fit a phone
+LINE = 42  # characters that fit a phone
 REACH = 4  # an interval this many times as wide as most does not stretch the axis further
 
 
@@ -35,7 +35,7 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
         data += traces(row, -i, (low, high), colours[row.optimizer], metric.digits)
         words.append(row_words(row, -i, metric.digits))
     unit = "points" if metric.unit == "%" else metric.unit
-    title = f"final {metric.words} minus that of {comparison.reference}" + f", {unit}" * bool(unit)
+    title = f"difference in final {metric.words}" + f", {unit}" * bool(unit)
     layout = base_layout({}, "<br>".join(map(plain, textwrap.wrap(title, LINE))))
     layout["xaxis"]["title"]["font"] = {"size": 14}
     layout["yaxis"] |= {
@@ -53,7 +53,8 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
     caption = difference_caption(comparison, rows, (low, high))
     lines = max(text["text"].count("<br>") + 1 for text in words)
     height = FRAME + (ROW + TEXT * lines) * len(rows)
-    return [Chart("differences", "Differences", caption, data, layout, height)]
+    heading = f"Differences from {comparison.reference}"
+    return [Chart("differences", heading, caption, data, layout, height)]
 
 
 def bounds(differences: Sequence[PairedDifference]) -> tuple[float, float]:
@@ -114,7 +115,7 @@ def row_words(row: ComparisonRow, y: int, digits: int) -> Json:
     lines = [f"{label[0]}  {numbers}"] if fits else [*label, numbers]
     return {
         "text": "<br>".join(lines), "x": 0, "xref": "paper", "xanchor": "left", "align": "left",
-        "y": y + 0.2, "yanchor": "bottom", "showarrow": False, "font": {"size": 13, "color": INK},
+        "y": y + 0.2, "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": INK},
         "bgcolor": PAPER,
     }  # fmt: skip
 

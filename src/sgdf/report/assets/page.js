@@ -68,6 +68,7 @@ class Drawing {
   constructor(chart) {
     this.chart = chart;
     this.spec = JSON.parse(chart.nextElementSibling.textContent);
+    for (const trace of this.spec.data) trace.x = this.spec.xs[trace.x];
     this.views = this.spec.layout.updatemenus?.[0]?.buttons ?? [];
     this.view = 0;
     this.groups = new Map();  // by name: the trace whose line the legend shows
@@ -108,7 +109,7 @@ class Drawing {
       button.append(unescaped(trace.name));
       button.onclick = () => {
         if (!this.off.delete(group)) this.off.add(group);
-        this.draw();
+        this.toggle();
       };
       this.entries.set(group, button);
     }
@@ -132,23 +133,37 @@ class Drawing {
     layout.margin.t = Math.min(layout.margin.t, layout.annotations?.length ? 30 : 12);
     layout.dragmode = touch ? false : "zoom";  // a finger scrolls
     layout.font.family = getComputedStyle(document.body).fontFamily;
-    layout.uirevision = this.view + 1;  // a zoom stays until another view is chosen
     thinned(layout.xaxis, this.chart.clientWidth - 80);
     return {data, layout};
   }
 
-  async draw() {
+  draw() {
+    return this.drawing = this.drawNow();
+  }
+
+  async drawNow() {
     const {data, layout} = this.figure();
+    const bar = this.entries && settings.displayModeBar;  // it would cover words of the others
     this.buttons?.forEach((button, i) => button.ariaPressed = i === this.view);
+    this.showEntries();
+    await Plotly.react(this.chart, data, layout, {...settings, displayModeBar: bar ?? false});
+    fit(this.chart);
+  }
+
+  // Unlike draw(), this keeps a zoom.
+  toggle() {
+    this.showEntries();
+    const visible = this.figure().data.map(trace => trace.visible);
+    return this.drawing = Plotly.restyle(this.chart, {visible}).then(() => fit(this.chart));
+  }
+
+  showEntries() {
     for (const [group, button] of this.entries ?? []) {
       const {color, dash} = themed(this.groups.get(group).line);
       button.ariaPressed = !this.off.has(group);
       button.querySelector("line").style.cssText =
         "stroke: " + color + "; stroke-dasharray: " + (DASHES[dash] ?? "");
     }
-    const bar = this.entries && settings.displayModeBar;  // it would cover words of the others
-    await Plotly.react(this.chart, data, layout, {...settings, displayModeBar: bar ?? false});
-    fit(this.chart);
   }
 
   download() {
