@@ -68,6 +68,19 @@ def test_one_wide_interval_does_not_stretch_the_axis() -> None:
     assert (-3 < low < -1, 0.9 < high < 3) == (True, True)
 
 
+def test_a_hopeless_rival_is_marked_at_the_edge(tmp_path: Path) -> None:
+    finals = {"sgdf": 97.0, "sgd": 96.0, "adam": 97.5, "lion": 8.89}
+    for name, final in finals.items():
+        for seed in (0, 1):
+            made.run(tmp_path, made.config(name, seed), [8.0, 9.0, final + seed * len(name) / 50])
+    drawn = chart(tmp_path)
+    low, _ = drawn.layout["xaxis"]["range"]
+    assert -5 < low < -1
+    (mark,) = [t for t in drawn.data if t["marker"]["symbol"] == "triangle-left"]
+    assert mark["x"] == [low]
+    assert "A triangle at the edge" in drawn.caption
+
+
 @pytest.mark.parametrize("name", ["<img src=x>", "a" * 300])
 def test_names_are_text(tmp_path: Path, name: str) -> None:
     made.run(tmp_path, made.config("sgdf"), [50, 55, 60])

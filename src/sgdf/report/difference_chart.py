@@ -14,7 +14,8 @@ from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference
 
 ROW, TEXT, FRAME = 33, 17, 112  # pixels of a row, of a line of words in it, of everything else
 LINE = 42  # characters that fit a phone
-REACH = 4  # an interval this many times as wide as most does not stretch the axis further
+REACH = 4  # an interval this many times as wide as most does not stretch the axis further,
+# nor does a difference that is twice as many times as large as most
 
 
 def difference_charts(comparison: Comparison) -> list[Chart]:
@@ -58,13 +59,15 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
 
 
 def bounds(differences: Sequence[PairedDifference]) -> tuple[float, float]:
-    """The range of the axis: zero, all means, and the intervals unless one is far wider."""
+    """The range of the axis: zero, the means and the intervals, without what is far out."""
     widths = [d.half_width for d in differences if d.half_width is not None]
     far = REACH * statistics.median(widths) if widths else 0.0
+    typical = statistics.median(max(abs(d.mean), min(d.half_width or 0, far)) for d in differences)
     ends = [0.0]
     for d in differences:
-        reach = min(d.half_width or 0.0, far)
-        ends += [d.mean - reach, d.mean + reach]
+        if abs(d.mean) <= 2 * REACH * typical:
+            reach = min(d.half_width or 0.0, far)
+            ends += [d.mean - reach, d.mean + reach]
     margin = 0.06 * (max(ends) - min(ends)) or 1.0
     return short(min(ends) - margin), short(max(ends) + margin)
 
@@ -144,5 +147,5 @@ def difference_caption(
     if any(difference.half_width is None for difference in known):
         sentences.append("Open circles have no interval, and say little.")
     if any(d.low < ends[0] or d.high > ends[1] for d in known):
-        sentences.append("A triangle at the edge: the interval reaches further.")
+        sentences.append("A triangle at the edge: it reaches beyond the axis.")
     return " ".join(sentences)
