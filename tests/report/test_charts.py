@@ -172,6 +172,17 @@ def test_hopeless_rates_do_not_stretch_the_axis(tmp_path: Path) -> None:
     assert "A triangle at the bottom" in chart.caption
 
 
+def test_one_failed_seed_is_marked_and_does_not_stretch_the_axis(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 95), (0.3, 97), (1.0, 96)):
+        for seed in (0, 1, 2):
+            end = 10 if (lr, seed) == (1.0, 2) else final + seed / 10
+            made.run(tmp_path, made.config("sgd", seed, lr=lr), [10, 10, end])
+    chart = charts(tmp_path)["learning-rate"]
+    mark = chart.data[1]
+    assert (mark["x"], mark["text"]) == ([1.0], ["10 %"])
+    assert 50 < chart.layout["yaxis"]["range"][0] < 68  # the mean of that rate is 67.4
+
+
 def test_of_a_distance_the_marks_are_at_the_top(tmp_path: Path) -> None:
     for lr, fid in ((0.1, 80.0), (0.3, 70.0), (1.0, 400.0)):
         config = made.config("sgd", task="wgan-gp", epochs=2, lr=lr)

@@ -163,8 +163,8 @@ def learning_rate_figure(
 ) -> Figure:
     """The metric after the last epoch by learning rate: a point per seed, a line for the means.
 
-    A cross beside the points marks a learning rate with which no run finished, a triangle one
-    whose value lies outside the axis.
+    A cross beside the points marks a learning rate with which no run finished, a triangle seeds
+    that lie outside the axis.
     """
     view = rate_view(sweeps, lambda record: record.final)
     with rc_context(STYLE):

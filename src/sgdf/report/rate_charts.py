@@ -57,8 +57,8 @@ def rates_caption(views: Iterable[RateView], edge: str) -> str:
     caption = "Mean over the finished seeds, with the lowest and the highest."
     if any(rates for view in views for rates in view.outside.values()):
         caption += (
-            f" A triangle at the {edge}: the value lies outside the axis, far from the others; "
-            "point at it to read it."
+            f" A triangle at the {edge}: a seed lies outside the axis, far from the others; point "
+            "at it to read its value."
         )
     if any(rates for view in views for rates in view.unfinished.values()):
         caption += f" A cross at the {edge}: no run finished with this learning rate."
@@ -75,7 +75,7 @@ def rate_traces(view: RateView, colours: Mapping[str, str], unit: str) -> list[J
             words = ["no run finished"] * len(lost)
             traces.append(marks(optimizer, lost, words, view.height[optimizer], colour, "x"))
         if outside := view.outside[optimizer]:
-            words = [f"{short(statistics.fmean(values))}{unit}" for values in outside.values()]
+            words = [f"{', '.join(f'{short(v):g}' for v in vs)}{unit}" for vs in outside.values()]
             height = view.height[optimizer]
             symbol = "triangle-up" if view.is_top else "triangle-down"
             traces.append(marks(optimizer, [*outside], words, height, colour, symbol))

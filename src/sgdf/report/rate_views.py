@@ -1,7 +1,7 @@
 """What a chart over the learning rate shows: points, the range of its axis, and what lies outside.
 
 Rates with which no run finished have a mark beyond the points, on the worse side, and so have
-those that are `curves.hopeless`: they would stretch the axis until the others are one line.
+seeds that are `curves.hopeless`: they would stretch the axis until the others are one line.
 """
 
 import statistics
@@ -21,7 +21,7 @@ class RateView:
     """The values by optimizer and learning rate; `height` is where an optimizer's marks are."""
 
     points: dict[str, Rates]
-    outside: dict[str, Rates]  # the part of the points that is beyond the axis
+    outside: dict[str, Rates]  # the seeds whose values are beyond the axis
     unfinished: dict[str, list[float]]
     height: dict[str, float]
     bounds: tuple[float, float]
@@ -37,16 +37,13 @@ def rate_view(sweeps: Sweeps, value: Callable[[RunRecord], float]) -> RateView:
         }
         for optimizer, rates in sweeps.items()
     }
-    lost = hopeless_points(sweeps, points)
-    outside = {
-        optimizer: {lr: values for lr, values in rates.items() if (optimizer, lr) in lost}
-        for optimizer, rates in points.items()
-    }
     unfinished = {
         optimizer: [lr for lr, cell in rates.items() if not cell.finished]
         for optimizer, rates in sweeps.items()
     }
+    lost = hopeless_points(sweeps, points)
     known = kept_values(points, lost, measured_values(sweeps), lower_is_better(sweeps))
+    outside = {optimizer: values_beyond(known, rates) for optimizer, rates in points.items()}
     marked = [name for name in sweeps if outside[name] or unfinished[name]]
     step = 0.05 * (max(known) - min(known)) or 1.0
     is_top = lower_is_better(sweeps)
@@ -56,6 +53,12 @@ def rate_view(sweeps: Sweeps, value: Callable[[RunRecord], float]) -> RateView:
     return RateView(
         points, outside, unfinished, height, (short(bounds[0]), short(bounds[1])), is_top
     )
+
+
+def values_beyond(known: list[float], rates: Rates) -> Rates:
+    low, high = min(known), max(known)
+    beyond = {lr: [v for v in values if not low <= v <= high] for lr, values in rates.items()}
+    return {lr: values for lr, values in beyond.items() if values}
 
 
 def lower_is_better(sweeps: Sweeps) -> bool:
