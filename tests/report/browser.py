@@ -77,18 +77,26 @@ class Browser:
         os.close(self.output)
         self.profile.cleanup()
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900) -> None:
-        """Show a page at this width, with all its charts drawn."""
+    def open(
+        self, page: Path, *, width: int = 1280, height: int = 900, scheme: str = "light"
+    ) -> None:
+        """Show a page at this width, in a light or dark scheme, with all its charts drawn."""
         self.problems.clear()
         self.requests.clear()
         self.seen.clear()
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+        self.emulate(scheme=scheme)
         deadline = time.monotonic() + PATIENCE
         self.send("Page.navigate", url=page.resolve().as_uri())
         while "Page.loadEventFired" not in self.seen:
             self.receive(deadline)
         self.evaluate("drawn")
+
+    def emulate(self, *, media: str = "", scheme: str = "light") -> None:
+        """The screen or paper, light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
     def evaluate(self, script: str) -> Any:
         """The value of a script in the page; a promise is waited for."""

@@ -7,8 +7,11 @@ from report import made
 from sgdf.lab import optimizers
 from sgdf.lab.optimizers import style
 from sgdf.report.cells import cells_by_task
-from sgdf.report.charts import Chart, all_charts, plain
+from sgdf.report.charts import all_charts
+from sgdf.report.curves import optimizer_colours
+from sgdf.report.drawing import Chart, dark_colours, plain
 from sgdf.report.records import read_runs
+from sgdf.support.palette import ON_DARK
 
 
 def charts(out: Path) -> dict[str, Chart]:
@@ -39,6 +42,29 @@ def test_a_diverged_run_does_not_widen_the_range(tmp_path: Path) -> None:
     low, high = chart.layout["yaxis"]["range"]
     assert (low < 10, 30 < high < 40) == (True, True)
     assert visible_lines(chart)["sgd"]["y"] == [9e6, 9e7]
+
+
+def test_cells_that_hardly_learned_are_marked_at_the_edge(tmp_path: Path) -> None:
+    for name, final in (("sgdf", 97.0), ("sgd", 95.0), ("adam", 8.89)):
+        made.run(tmp_path, made.config(name), [60.0 if final > 9 else 8.89, 90.0, final])
+    chart = charts(tmp_path)["metric"]
+    low, high = chart.layout["yaxis"]["range"]
+    assert (50 < low < 60, 97 < high < 100) == (True, True)
+    (mark,) = [t for t in chart.data if t["visible"] and t.get("showlegend") is False]
+    assert (mark["name"], mark["y"]) == ("adam", [low])
+    assert mark["marker"] == {
+        "color": style("adam").colour, "size": 11, "symbol": "triangle-down"
+    }  # fmt: skip
+    assert mark["hovertemplate"] == "ends at 8.89 %"
+    assert "A triangle at the edge" in chart.caption
+
+
+def test_one_bad_epoch_of_a_long_run_does_not_widen_the_range(tmp_path: Path) -> None:
+    values = made.curve(90, 200)
+    values[120] = 5.0
+    made.run(tmp_path, made.config("sgdf", epochs=200), values)
+    low, _ = charts(tmp_path)["metric"].layout["yaxis"]["range"]
+    assert 70 < low < 85
 
 
 def test_every_chart_is_one_that_plotly_accepts(tmp_path: Path) -> None:
@@ -133,6 +159,40 @@ def test_crosses_of_several_optimizers_do_not_overlap(tmp_path: Path) -> None:
     assert "A cross" in chart.caption
 
 
+def test_hopeless_rates_do_not_stretch_the_axis(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 95), (0.3, 97), (1.0, 96), (3.0, 8.89)):
+        made.run(tmp_path, made.config("sgd", 0, lr=lr), [8.89, 8.89, final])
+    chart = charts(tmp_path)["learning-rate"]
+    line, mark, *_ = chart.data
+    low, high = chart.layout["yaxis"]["range"]
+    assert (94 < low < 95, 97 < high < 98) == (True, True)
+    assert line["y"] == [95, 97, 96, 8.89]  # the line leaves the axis
+    assert (mark["x"], mark["text"]) == ([3.0], ["8.89 %"])
+    assert low < mark["y"][0] < 95
+    assert "A triangle at the bottom" in chart.caption
+
+
+def test_one_failed_seed_is_marked_and_does_not_stretch_the_axis(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 95), (0.3, 97), (1.0, 96)):
+        for seed in (0, 1, 2):
+            end = 10 if (lr, seed) == (1.0, 2) else final + seed / 10
+            made.run(tmp_path, made.config("sgd", seed, lr=lr), [10, 10, end])
+    chart = charts(tmp_path)["learning-rate"]
+    mark = chart.data[1]
+    assert (mark["x"], mark["text"]) == ([1.0], ["10 %"])
+    assert 50 < chart.layout["yaxis"]["range"][0] < 68  # the mean of that rate is 67.4
+
+
+def test_of_a_distance_the_marks_are_at_the_top(tmp_path: Path) -> None:
+    for lr, fid in ((0.1, 80.0), (0.3, 70.0), (1.0, 400.0)):
+        config = made.config("sgd", task="wgan-gp", epochs=2, lr=lr)
+        made.run(tmp_path, config, [1, 1], extra={"fid": [400.0, fid]})
+    chart = charts(tmp_path)["learning-rate"]
+    mark = chart.data[1]
+    assert (mark["x"], mark["marker"]["symbol"]) == ([1.0], "triangle-up")
+    assert 80 < mark["y"][0] < chart.layout["yaxis"]["range"][1] < 90
+
+
 def test_a_line_over_learning_rates_mixes_nothing_else(tmp_path: Path) -> None:
     for lr in (0.1, 0.3):
         made.run(tmp_path, made.config("sgd", lr=lr), [1, 2, 3])
@@ -144,6 +204,53 @@ def test_each_optimizer_of_the_lab_has_a_look_of_its_own() -> None:
     looks = [style(name) for name in optimizers.OPTIMIZERS]
     assert len(set(looks)) == len(looks)
     assert style("someones.Optimizer") == style("someones.Optimizer")
+
+
+OFTEN_COMPARED = (
+    ("sgdf", "sgd", "adam", "filter-adam"),
+    ("sgdf", "filter-adam", "filter-adamw", "sgd", "adam", "adamw", "lion", "muon"),
+    ("sgdf", "sgd", "sgd-ema", "sgd-cm"),
+    ("sgdf", "sgd", "adam", "adamw", "radam", "msvag", "lion", "sophia-g", "adabound", "adabelief"),
+)
+
+
+@pytest.mark.parametrize("names", OFTEN_COMPARED, ids=len)
+def test_what_is_often_compared_has_colours_of_its_own(names: tuple[str, ...]) -> None:
+    assert len({style(name).colour for name in names}) == len(names)
+
+
+def test_a_chart_has_a_colour_for_each_optimizer(tmp_path: Path) -> None:
+    """Also for two of the same colour: an optimizer and the same one behind the filter."""
+    names = ["sgdf", "adam", "wiener-adam", "nadam", "shampoo", "soap"]
+    for name in names:
+        made.run(tmp_path, made.config(name, lr=0.01), [1, 2, 3])
+    (cells,) = cells_by_task(read_runs([tmp_path])[0])
+    colours = optimizer_colours(cells)
+    assert len(set(colours.values())) == len(names)
+    assert colours["sgdf"] == style("sgdf").colour
+    drawn = {t["line"]["color"] for t in visible_lines(charts(tmp_path)["metric"]).values()}
+    assert drawn == set(colours.values())
+
+
+def test_every_colour_stands_out_on_its_page() -> None:
+    """Contrast of at least 2 to 1, by the formula of the web's accessibility guidelines."""
+    dark = dark_colours()
+    for light, on_dark in ON_DARK.items():
+        assert contrast(light, "#ffffff") > 2
+        assert contrast(on_dark, dark["#ffffff"]) > 4
+    assert contrast(dark["#222222"], dark["#ffffff"]) > 10
+    assert len(set(dark.values())) == len(dark)
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_cells_of_one_optimizer_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The curves as a figure: the same numbers as on the page."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,31 @@ def test_the_learning_rates(tmp_path):
     points, lost = axes.collections
     assert points.get_offsets().tolist() == [[0.1, 50], [0.5, 60], [0.5, 64]]
     assert [x for x, _ in lost.get_offsets().tolist()] == [5.0]
+
+
+def test_hopeless_rates_do_not_stretch_the_figure(tmp_path):
+    for lr, final in ((0.1, 95), (0.3, 97), (1.0, 8.89)):
+        made.run(tmp_path, made.config("sgd", lr=lr), [8.89, 8.89, final])
+    (comparison,) = compare_runs(read_runs([tmp_path])[0])
+    axes = figures.learning_rate_figure(comparison, learning_rate_sweeps(comparison.cells)).axes[0]
+    low, high = axes.get_ylim()
+    assert (94 < low < 95, 97 < high < 98) == (True, True)
+    *_, marks = axes.collections
+    assert [x for x, _ in marks.get_offsets().tolist()] == [1.0]
+    assert "triangle: outside" in axes.get_xlabel()
+
+
+def test_an_svg_has_dark_colours_too(tmp_path):
+    """For every colour in it; a browser takes those of the reader's scheme."""
+    for name in ("sgdf", "sophia-g"):
+        for seed in (0, 1):
+            made.run(tmp_path, made.config(name, seed), [10, 20, 30 + seed])
+    _, svg = figures.write_all(compare_runs(read_runs([tmp_path])[0]), tmp_path / "figures" / "all")
+    style, _, drawing = svg.read_text(encoding="utf-8").partition("</style>")
+    used = set(re.findall(r"(?:fill|stroke): #[0-9a-f]{6}", drawing))
+    assert {"fill: #ffffff", "stroke: #000000", "stroke: #d55e00"} <= used
+    assert "prefers-color-scheme: dark" in style
+    assert [colour for colour in used if f'[style*="{colour}"]' not in style] == []
 
 
 def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):

@@ -1,13 +1,18 @@
 """What charts and figures draw: the runs, values, ranges and line styles, for any library."""
 
-from collections.abc import Container, Sequence
+import math
+import statistics
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sgdf.lab import optimizers
 from sgdf.lab.tasks import Metric
 from sgdf.report.cells import RunCell
 from sgdf.report.records import RunRecord
-from sgdf.support.palette import DASHES, Look
+from sgdf.support.palette import DASHES, ON_DARK, Look
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -19,31 +24,47 @@ class CurveView:
     unit: str = ""
     logarithmic: bool = False
     title: str = ""  # of the axis, if not the key
+    lower_is_better: bool | None = None  # None: neither is
 
 
 def metric_view(metric: Metric) -> CurveView:
     unit = f" {metric.unit}".rstrip()
-    return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit, title=metric.words)
+    return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit,
+                     title=metric.words, lower_is_better=metric.lower_is_better)  # fmt: skip
 
 
 def validation_view(metric: Metric) -> CurveView:
     """The same metric on held-out training images."""
     key = metric.key.removeprefix("test_")
     words = f"validation {metric.words.removeprefix('test ')}"
-    return CurveView("validation", f"validation_{key}", f" {metric.unit}".rstrip(), title=words)
+    return CurveView("validation", f"validation_{key}", f" {metric.unit}".rstrip(), title=words,
+                     lower_is_better=metric.lower_is_better)  # fmt: skip
 
 
 def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:
     """By label: the optimizer's colour, and a different dash for each of its cells."""
     by_label: dict[str, Look] = {}
     cells_so_far: dict[str, int] = {}
+    colours = optimizer_colours(cells)
     for cell in sorted(cells, key=lambda cell: cell.label in set_aside):
         own = optimizers.style(cell.optimizer)
         number = cells_so_far.setdefault(cell.optimizer, 0)
         cells_so_far[cell.optimizer] += 1
         dash = DASHES[(DASHES.index(own.dash) + number) % len(DASHES)]
-        by_label[cell.label] = Look(own.colour, dash)
+        by_label[cell.label] = Look(colours[cell.optimizer], dash)
     return by_label
+
+
+def optimizer_colours(cells: Sequence[RunCell]) -> dict[str, str]:
+    """Each optimizer's own colour; of two with the same, the second gets a free one, if any is."""
+    names = list(dict.fromkeys(cell.optimizer for cell in cells))
+    own = {name: optimizers.style(name).colour for name in names}
+    free = [colour for colour in ON_DARK if colour not in own.values()]
+    colours: dict[str, str] = {}
+    for name in names:
+        is_taken = own[name] in colours.values()
+        colours[name] = free.pop() if is_taken and free else own[name]
+    return colours
 
 
 # --- over the epochs -----------------------------------------------------------------------------
@@ -79,18 +100,74 @@ def first_epoch(cells: Sequence[RunCell]) -> int:
 def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:
     """The range after the first tenth of the epochs, where cells differ; None: draw everything.
 
-    A run that diverged does not widen it.
+    Neither runs that diverged, nor cells that hardly learned, nor single bad epochs widen it. Of
+    a logarithmic axis it is a range of exponents.
     """
-    if view.logarithmic:
+    able = with_finished_runs(cells)
+    lost = hopeless_cells(able, view)
+    if view.logarithmic and not lost:
         return None
     values = [
         line[view.key]
-        for cell in with_finished_runs(cells)
+        for cell in able
+        if cell.label not in lost
         for run in drawn_runs(cell)
-        for line in run.valid_epochs[len(run.valid_epochs) // 10 :]
+        for line in run.valid_epochs[0 if view.logarithmic else len(run.valid_epochs) // 10 :]
         if line.get(view.key) is not None
     ]
+    values = without_spikes(values, view.lower_is_better)
+    values += [end for cell in able if cell.label not in lost
+               if (end := last_mean(cell, view.key)) is not None]  # fmt: skip
+    if view.logarithmic:
+        values = [math.log10(value) for value in values]
     return [short(bound) for bound in with_margin(values)] if values else None
+
+
+def without_spikes(values: Sequence[float], lower_is_better: bool | None) -> list[float]:
+    """Without the worst hundredth: one bad epoch in a long run."""
+    if lower_is_better is None:
+        return list(values)
+    return sorted(values, reverse=lower_is_better)[len(values) // 100 :]
+
+
+def hopeless_cells(cells: Sequence[RunCell], view: CurveView) -> set[str]:
+    """The labels of the cells that are `hopeless` after their last epoch."""
+    if view.lower_is_better is None:
+        return set()
+    ends = {cell.label: last for cell in cells if (last := last_mean(cell, view.key)) is not None}
+    measured = [value for cell in cells for values in seed_values(cell, view.key)[1]
+                for value in values]  # fmt: skip
+    return hopeless(ends, measured, lower_is_better=view.lower_is_better)
+
+
+def last_mean(cell: RunCell, key: str) -> float | None:
+    """The mean over the seeds where the cell's line ends."""
+    _, columns = seed_values(cell, key)
+    return statistics.fmean(columns[-1]) if columns else None
+
+
+def hopeless(
+    ends: Mapping[Key, float], measured: Sequence[float], *, lower_is_better: bool
+) -> set[Key]:
+    """Those that gained less than a quarter of what the best gained on the worst value measured.
+
+    Only where they would stretch an axis over the others by a third or more.
+
+    >>> finals = {"a": 97.0, "b": 95.0, "c": 8.89}
+    >>> hopeless(finals, [8.89, 60.0, 97.0], lower_is_better=False)
+    {'c'}
+    >>> hopeless({"a": 97.0, "b": 95.0, "c": 91.0}, [60.0, 97.0], lower_is_better=False)
+    set()
+    """
+    if not ends:
+        return set()
+    worst = (max if lower_is_better else min)(measured)
+    best = (min if lower_is_better else max)(ends.values())
+    lost = {key for key, end in ends.items() if abs(end - worst) < abs(best - worst) / 4}
+    kept = [end for key, end in ends.items() if key not in lost]
+    if not kept or max(kept) - min(kept) > 0.75 * (max(ends.values()) - min(ends.values())):
+        return set()
+    return lost
 
 
 def with_finished_runs(cells: Sequence[RunCell]) -> Sequence[RunCell]:

@@ -19,11 +19,14 @@ from sgdf.report.curves import (
     learning_rate_sweeps,
     looks,
     metric_view,
+    optimizer_colours,
     seed_values,
     with_finished_runs,
     with_margin,
     y_range,
 )
+from sgdf.report.drawing import INK, dark_colours
+from sgdf.report.rate_views import RateView, rate_view
 from sgdf.report.statistics import Comparison
 from sgdf.support.figures import STYLE, plain, write
 from sgdf.support.palette import Look
@@ -48,11 +51,31 @@ def write_all(comparisons: Sequence[Comparison], stem: Path) -> list[Path]:
     files = []
     for i, comparison in enumerate(drawn, start=1):
         name = stem.name if len(drawn) == 1 else f"{stem.name}-{i}"
-        files += write(epochs_figure(comparison), stem.with_name(name))
+        files += write_figure(epochs_figure(comparison), stem.with_name(name))
         if sweeps := learning_rate_sweeps(comparison.cells):
             figure = learning_rate_figure(comparison, sweeps)
-            files += write(figure, stem.with_name(f"{name}-lr"))
+            files += write_figure(figure, stem.with_name(f"{name}-lr"))
     return files
+
+
+def write_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write PNG and SVG; the SVG follows the reader's colour scheme."""
+    files = write(figure, stem)
+    svg = files[-1].read_text(encoding="utf-8")
+    files[-1].write_text(svg.replace("</style>", f"{dark_style()}</style>", 1), encoding="utf-8")
+    return files
+
+
+def dark_style() -> str:
+    """Rules that replace the colours, which matplotlib writes into the style of every element."""
+    colours = {light.lower(): dark for light, dark in dark_colours().items() if light[0] == "#"}
+    rules = "".join(
+        f'[style*="{part}: {light}"]{{{part}: {dark} !important}}'
+        for light, dark in colours.items()
+        for part in ("fill", "stroke")
+    )
+    ink = colours[INK]  # what is black has no fill of its own
+    return f"@media (prefers-color-scheme: dark){{svg{{fill: {ink}}}{rules}}}"
 
 
 def cells_with_curves(comparison: Comparison) -> list[RunCell]:
@@ -140,25 +163,23 @@ def learning_rate_figure(
 ) -> Figure:
     """The metric after the last epoch by learning rate: a point per seed, a line for the means.
 
-    A cross below the points marks a learning rate with which no run finished.
+    A cross beside the points marks a learning rate with which no run finished, a triangle seeds
+    that lie outside the axis.
     """
+    view = rate_view(sweeps, lambda record: record.final)
     with rc_context(STYLE):
         figure = Figure(figsize=(6.5, 4), layout="constrained")
         axes = figure.subplots()
-        for optimizer, rates in sweeps.items():
-            draw_rates(axes, optimizer, rates)
-        low, high = axes.get_ylim()
-        for number, (optimizer, rates) in enumerate(sweeps.items(), start=1):
-            lost = [lr for lr, cell in rates.items() if not cell.finished]
-            height = low - 0.05 * (high - low) * number
-            axes.scatter(
-                lost, [height] * len(lost), color=style(optimizer).colour, marker="x", s=24
-            )
+        colours = optimizer_colours(comparison.cells)
+        for optimizer in sweeps:
+            draw_rates(axes, optimizer, view, colours[optimizer])
         ticks = sorted({lr for rates in sweeps.values() for lr in rates})
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{lr:g}" for lr in ticks])
         axes.minorticks_off()
-        axes.set(xlabel="learning rate (×: no run finished)", ylabel=metric_label(comparison))
+        axes.set_ylim(*view.bounds)
+        signs = "×: no run finished" + ", triangle: outside" * any(view.outside.values())
+        axes.set(xlabel=f"learning rate ({signs})", ylabel=metric_label(comparison))
         add_grid(axes)
         axes.legend(frameon=False)
         title = f"{wording.title(comparison)}: after the last {comparison.unit}"
@@ -166,14 +187,15 @@ def learning_rate_figure(
     return figure
 
 
-def draw_rates(axes: Axes, optimizer: str, rates: Mapping[float, RunCell]) -> None:
-    colour, dash = style(optimizer)
-    finals = {
-        lr: [run.final for run in cell.finished.values()]
-        for lr, cell in rates.items()
-        if cell.finished
-    }
+def draw_rates(axes: Axes, optimizer: str, view: RateView, colour: str) -> None:
+    finals = view.points[optimizer]
     means = [float(np.mean(values)) for values in finals.values()]
-    axes.plot([*finals], means, color=colour, linestyle=LINE_STYLES[dash], label=plain(optimizer))
+    dash = LINE_STYLES[style(optimizer).dash]
+    axes.plot([*finals], means, color=colour, linestyle=dash, label=plain(optimizer))
     points = [(lr, value) for lr, values in finals.items() for value in values]
     axes.scatter([lr for lr, _ in points], [value for _, value in points], color=colour, s=18)
+    triangle = "^" if view.is_top else "v"
+    for rates, marker in ((view.unfinished[optimizer], "x"), (view.outside[optimizer], triangle)):
+        if rates:
+            heights = [view.height[optimizer]] * len(rates)
+            axes.scatter([*rates], heights, color=colour, marker=marker, s=24)

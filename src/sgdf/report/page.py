@@ -15,18 +15,24 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
 from sgdf import __version__
 from sgdf.report import wording
-from sgdf.report.charts import Chart, all_charts
+from sgdf.report.charts import all_charts
+from sgdf.report.difference_chart import difference_charts
+from sgdf.report.drawing import Chart, dark_colours
+from sgdf.report.edges import edge_warnings
 from sgdf.report.labels import setting_words, visible
 from sgdf.report.pictures import last_pictures
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import Comparison, ComparisonRow
 from sgdf.report.time_charts import time_charts
+from sgdf.report.verdict import headline
 from sgdf.report.wording import TableColumn
 from sgdf.support.files import explained, write_atomically
+
+#: plotly.js with the simplest kinds of traces alone, a fifth of the complete one: MIT license.
+PLOTLY = "plotly-basic.min.js"
+PLOTLY_VERSION = "4.1.1"
 
 
 def write(
@@ -49,7 +55,7 @@ def render(
     title: str,
     skipped: Sequence[str] = (),
 ) -> str:
-    plotly = get_plotlyjs().replace("</script", "<\\/script")
+    plotly = asset(PLOTLY)
     script = asset("page.js")
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     return f"""<!DOCTYPE html>
@@ -75,6 +81,7 @@ def render(
 <footer>Made by sgdf {text(__version__)} on {time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
 from {len(records)} run{"s" * (len(records) != 1)}. The page is self-contained: it loads
 nothing.</footer>
+<script type="application/json" id="dark">{as_data(dark_colours())}</script>
 <script>{plotly}</script>
 <script>{script}</script>
 </body>
@@ -107,21 +114,32 @@ def text(value: object) -> str:
 
 
 def contents(comparisons: Sequence[Comparison]) -> str:
+    """Of several comparisons: their titles and verdicts."""
     if len(comparisons) < 2:
         return ""
-    titles = map(wording.title, comparisons)
-    links = (f'<li><a href="#c{i}">{text(title)}</a></li>' for i, title in enumerate(titles))
+    links = (
+        f'<li><a href="#c{i}">{text(wording.title(comparison))}</a>: {text(headline(comparison))}'
+        "</li>"
+        for i, comparison in enumerate(comparisons)
+    )
     return f"<nav><ul>{''.join(links)}</ul></nav>"
 
 
 def section(number: int, comparison: Comparison) -> str:
+    """The verdict, the differences, the table and the charts."""
     notes = "".join(f"<li>{text(note)}</li>" for note in wording.notes(comparison))
+    warnings = "".join(
+        f'<p class="warning">{text(warning)}</p>' for warning in edge_warnings(comparison)
+    )
     shown = comparison.cells, comparison.set_aside
     charts = "".join(map(chart_figure, [*all_charts(*shown), *time_charts(*shown)]))
     return f"""<section id="c{number}">
 <h2>{text(wording.title(comparison))}</h2>
-<p class="protocol">{text(wording.common_protocol(comparison.cells))}</p>
-<p>{text(wording.summary(comparison))}</p>
+<p class="verdict">{text(headline(comparison))}</p>
+{warnings}
+<p class="protocol">{text(wording.opening(comparison))}
+{text(wording.common_protocol(comparison.cells))}.</p>
+{"".join(map(chart_figure, difference_charts(comparison)))}
 {table(comparison)}
 <ul class="notes">{notes}</ul>
 {charts}
@@ -131,9 +149,22 @@ def section(number: int, comparison: Comparison) -> str:
 
 
 def table(comparison: Comparison) -> str:
+    """The table; settings that were not chosen are folded in a second one."""
     columns = wording.columns(comparison)
+    first = [row for row in comparison.rows if row.label not in comparison.set_aside]
+    others = [row for row in comparison.rows if row.label in comparison.set_aside]
+    if not others:
+        return table_of(first, columns)
+    settings = f"{len(others)} setting{'s' * (len(others) > 1)}"
+    return (
+        f"{table_of(first, columns)}<details><summary>{settings} not chosen</summary>"
+        f"{table_of(others, columns)}</details>"
+    )
+
+
+def table_of(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn]) -> str:
     head = "".join(f'<th scope="col">{text(column.title)}</th>' for column in columns)
-    body = "".join(table_row(row, columns) for row in comparison.rows)
+    body = "".join(table_row(row, columns) for row in rows)
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr><td></td>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -141,21 +172,35 @@ def table(comparison: Comparison) -> str:
 
 
 def table_row(row: ComparisonRow, columns: Sequence[TableColumn]) -> str:
+    """A row; on a phone each number has the title of its column beside it."""
     unfinished = text(wording.unfinished_runs(row.cell))
     remark = f"<small>{unfinished}</small>" if unfinished else ""
-    cells = "".join(f"<td>{text(column.text(row))}</td>" for column in columns)
+    cells = "".join(
+        f'<td data-title="{text(column.title)}">{text(column.text(row))}</td>' for column in columns
+    )
     return f'<tr><th scope="row">{text(wording.row_label(row))}{remark}</th>{cells}</tr>'
 
 
 def chart_figure(chart: Chart) -> str:
     description = f"{chart.title}. {chart.caption}"
+    size = f' style="height: {chart.height}px"' if chart.height else ""
     return f"""<figure>
 <h3>{text(chart.title)}</h3>
-<div class="chart" role="img" aria-label="{text(description)}"></div>
-<script type="application/json">{as_data({"data": chart.data, "layout": chart.layout})}</script>
+<div class="chart" role="img" aria-label="{text(description)}"{size}></div>
+<script type="application/json">{as_data(packed(chart))}</script>
 <figcaption>{text(chart.caption)}</figcaption>
 </figure>
 """
+
+
+def packed(chart: Chart) -> dict[str, Any]:
+    """The chart with every list of epochs once: most traces share theirs."""
+    xs: list[Any] = []
+    for trace in chart.data:
+        if trace["x"] not in xs:
+            xs.append(trace["x"])
+    data = [trace | {"x": xs.index(trace["x"])} for trace in chart.data]
+    return {"xs": xs, "data": data, "layout": chart.layout}
 
 
 def as_data(value: Any) -> str:

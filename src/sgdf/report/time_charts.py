@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Container, Sequence
 
 from sgdf.report.cells import RunCell
-from sgdf.report.charts import Chart, Json, base_layout, plain, y_axis
 from sgdf.report.curves import (
     CurveView,
     drawn_runs,
@@ -14,6 +13,7 @@ from sgdf.report.curves import (
     short,
     y_range,
 )
+from sgdf.report.drawing import Chart, Json, base_layout, plain, y_axis
 from sgdf.support.palette import Look
 
 CAPTION = (

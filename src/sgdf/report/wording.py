@@ -11,6 +11,7 @@ from sgdf.report.cells import RunCell
 from sgdf.report.labels import NO_BREAK, visible
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference, Spread
+from sgdf.report.verdict import headline
 
 NOTHING = "–"
 
@@ -176,55 +177,23 @@ def duration(seconds: float) -> str:
 
 
 def summary(comparison: Comparison) -> str:
-    """The table in a few sentences; a difference is stated only with its interval."""
+    """The verdict, and where the reference ends."""
+    return " ".join(filter(None, (headline(comparison), opening(comparison))))
+
+
+def opening(comparison: Comparison) -> str:
+    """Where the reference ends: "sgdf ends at 91.0 ± 0.1 % test accuracy (mean of 3 runs)."."""
     reference = next((row for row in comparison.rows if row.is_reference), None)
     if reference is None or reference.final is None:
-        return "No run has finished yet."
+        return ""
     runs = f" (mean of {reference.final.n} runs)" if reference.final.n > 1 else ""
-    opening = f"{reference.label} ends at {measured(comparison.metric, reference.final)}{runs}."
-    if len(comparison.rows) == 1:
-        return opening
-    return f"{opening} {differences(comparison)}"
+    return f"{reference.label} ends at {measured(comparison.metric, reference.final)}{runs}."
 
 
 def measured(metric: Metric, value: Spread) -> str:
     """A mean with the name of its metric: "91.0 ± 0.1 % test accuracy", "FID 80.0 ± 1.0"."""
     number = spread(value, metric.digits)
     return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
-
-
-def differences(comparison: Comparison) -> str:
-    """How many differ from the reference, and the best of them with its interval."""
-    rivals = [
-        (row.label, row.paired)
-        for row in comparison.rows
-        if row.paired and row.paired.half_width is not None
-        and row.label not in comparison.set_aside
-    ]  # fmt: skip
-    if not rivals:
-        return "No other has an interval (it takes two common seeds), so no difference is stated."
-    metric = comparison.metric
-    label, best = (min if metric.lower_is_better else max)(rivals, key=lambda rival: rival[1].mean)
-    points = " points" * (metric.unit == "%")
-    detail = f"by {paired(best, metric.digits)}{points} (95 % interval): {verdict(metric, best)}."
-    if len(rivals) == 1:
-        return f"{label} differs from it {detail}"
-    verdicts = [verdict(metric, difference) for _, difference in rivals]
-    better, worse, unclear = (verdicts.count(kind) for kind in (BETTER, WORSE, UNCLEAR))
-    return (
-        f"Compared with it, of {len(rivals)} others with an interval: {better} better, {worse} "
-        f"worse, no difference found for {unclear}. The best of them, {label}, differs {detail}"
-    )
-
-
-BETTER, WORSE = "better", "worse"
-UNCLEAR = "no difference found, as the interval includes zero"
-
-
-def verdict(metric: Metric, difference: PairedDifference) -> str:
-    if difference.low <= 0 <= difference.high:
-        return UNCLEAR
-    return BETTER if (difference.mean < 0) == metric.lower_is_better else WORSE
 
 
 # --- the notes -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ def test_every_optimizer_gets_the_same_search():
     for config in configs:
         by_optimizer.setdefault(config.optimizer, set()).add((config.lr, config.seed))
     assert set(by_optimizer) == set(demo.LEARNING_RATES)
-    assert {len(cells) for cells in by_optimizer.values()} == {9}
+    assert {len(cells) for cells in by_optimizer.values()} == {12}
     assert all(config.validation == demo.VALIDATION for config in configs)
 
 

@@ -22,8 +22,8 @@ class OptimizerRow:
         builder: a class or function; its arguments after the parameters are the settings.
         about: what it does, in a phrase.
         source: the package that its class comes from.
-        colour, dash: of its curves, the dash from `palette.DASHES`; related optimizers share one
-            of the two, never both. Filtered rows have the dash "longdashdot".
+        colour, dash: of its curves, the dash from `palette.DASHES`. No two rows share both; those
+            that are often compared differ in colour. Filtered rows have the dash "longdashdot".
         settings: defaults for training with it where the paper has none; needs `lr` at least.
         capturable: a CUDA graph can hold step(), with lr a tensor on the device.
         on_cuda: settings for a CUDA device.
