@@ -21,9 +21,9 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-import sgdf
-from golden import cases, jax_cases
-from lab.runs.commands import Server, fault, folder_in
+import sgdf  # noqa: E402
+from golden import cases, jax_cases  # noqa: E402
+from lab.runs.commands import Server, fault, folder_in  # noqa: E402
 
 TRAIN = ("train", "digits", "--data", "synthetic", "--epochs", "4", "--set", "batch=64")
 
