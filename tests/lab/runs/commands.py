@@ -85,18 +85,20 @@ class Server:
     def run(self, argv: tuple[str, ...], out: Path, **request: Any) -> Ended:
         return self.start(argv, out, **request).wait()
 
-    def start_two(self, argv: tuple[str, ...], out: Path, **request: Any) -> "Two":
+    def start_two(
+        self, argv: tuple[str, ...], out: Path, env: dict[str, str] | None = None, **request: Any
+    ) -> "Two":
         """Two processes of one run, as torchrun would start them; a fault is the first one's."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         started = []
         for rank in ("0", "1"):
-            env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": port,
-                   "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+            team = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": port,
+                    "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
             own = {k: v for k, v in request.items() if k != "fault" or rank == "0"}
             log = out.with_name(f"{out.name}-{rank}.log")
-            started.append(self.start(argv, out, env=env, log=log, **own))
+            started.append(self.start(argv, out, env={**(env or {}), **team}, log=log, **own))
         return Two(started)
 
     def run_two(self, argv: tuple[str, ...], out: Path, **request: Any) -> Ended:

@@ -126,6 +126,11 @@ def child(request: dict[str, Any]) -> int:
     os.dup2(log, 2)
     torch.set_num_threads(1)
     os.environ.update(request.get("env", {}))
+    if "before" in request:  # a function of the tests, like lab.tasks.gan_driver:few_images
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        module, _, names = request["before"].partition(":")
+        for name in names.split():
+            getattr(importlib.import_module(module), name)()
     if request.get("one_epoch"):  # as if a signal had arrived
         from sgdf.lab.train.distributed import Team
 

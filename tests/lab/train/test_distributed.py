@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab.runs import interrupted
-from lab.runs.commands import TEAMS, Ended, Server, fault
+from lab.runs.commands import Ended, fault
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.session import RunContext, train
@@ -28,13 +28,6 @@ TORCHRUN = [
 TRAIN = ("train", "digits", "--device", "cpu")
 # One of the processes gets SIGTERM in the third epoch, and tells the other.
 STOPPED = fault("replace last.pt", "SIGTERM", nth=2)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server(modules=TEAMS)
-    yield server
-    server.process.communicate(timeout=30)
 
 
 def train_with(start: Callable[..., Ended], *words: str, out: Path, **request: Any) -> str:
@@ -66,12 +59,12 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_processes_take_the_steps_of_one(server, tmp_path):
+def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     """With momentum, clipping and norms; a batch of 31 is shared as 16 and 15."""
     words = ["--epochs", "2", "--optimizer", "sgd", "--set", "batch=31", "--set", "clip=2.0",
              "--set", "norms=true", "--set", "validation=101"]  # fmt: skip
-    output = train_with(server.run_two, *words, out=tmp_path / "two")
-    train_with(server.run, *words, out=tmp_path / "one")
+    output = train_with(teams.run_two, *words, out=tmp_path / "two")
+    train_with(teams.run, *words, out=tmp_path / "one")
     assert output.count("best test accuracy") == 1, "only one of them prints"
     for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
         assert ours.keys() == alone.keys()
@@ -79,12 +72,12 @@ def test_two_processes_take_the_steps_of_one(server, tmp_path):
             assert ours[name] == pytest.approx(value, rel=1e-4), name
 
 
-def test_processes_that_share_the_weights_take_the_steps_of_one(server, tmp_path):
+def test_processes_that_share_the_weights_take_the_steps_of_one(teams, tmp_path):
     """FSDP2; the last of 47 batches is one image, so one of the two processes has none."""
     words = ["--epochs", "2", "--set", "batch=31", "--set", "clip=2.0", "--set", "norms=true",
              "--set", "accumulate=2", "--set", "validation=10"]  # fmt: skip
-    train_with(server.run_two, *words, "--shard", out=tmp_path / "two")
-    train_with(server.run, *words, out=tmp_path / "one")
+    train_with(teams.run_two, *words, "--shard", out=tmp_path / "two")
+    train_with(teams.run, *words, out=tmp_path / "one")
     for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
         assert ours.keys() == alone.keys()
         for name, value in alone.items():
@@ -92,22 +85,22 @@ def test_processes_that_share_the_weights_take_the_steps_of_one(server, tmp_path
 
 
 @pytest.fixture(scope="module")
-def six_epochs(server, tmp_path_factory):
+def six_epochs(teams, tmp_path_factory):
     """The metrics of one process."""
     out = tmp_path_factory.mktemp("alone") / "one"
-    train_with(server.run, "--epochs", "6", out=out)
+    train_with(teams.run, "--epochs", "6", out=out)
     return metrics(out)
 
 
 def test_a_checkpoint_of_shards_resumes_with_one_process_and_with_shards(
-    server, tmp_path, six_epochs
+    teams, tmp_path, six_epochs
 ):
     shards, one = tmp_path / "shards", tmp_path / "one"
-    train_with(server.run_two, "--epochs", "6", "--shard", out=shards, **STOPPED)
+    train_with(teams.run_two, "--epochs", "6", "--shard", out=shards, **STOPPED)
     assert not list(shards.glob("*/result.json"))
     shutil.copytree(shards, one)
-    train_with(server.run, "--epochs", "6", out=one)
-    train_with(server.run_two, "--epochs", "6", "--shard", out=shards)
+    train_with(teams.run, "--epochs", "6", out=one)
+    train_with(teams.run_two, "--epochs", "6", "--shard", out=shards)
     for out in (one, shards):
         (path,) = out.glob("*/env.json")
         assert json.loads(path.read_text())["from_epoch"] >= 3
@@ -131,13 +124,13 @@ def test_sweeps_refuse_torchrun(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_process_is_restarted_and_the_run_ends_the_same(server, tmp_path):
+def test_a_killed_process_is_restarted_and_the_run_ends_the_same(teams, tmp_path):
     """By torchrun itself, as a user starts it."""
     words = ("--epochs", "4", "--optimizer", "sgdf")
     killed = [interrupted.__file__, "SIGKILL", "self", "replace last.pt", "2"]
     torchrun = [*TORCHRUN, "--max-restarts", "3", *killed, *TRAIN, *words, "--out", "killed"]
     process = start(torchrun, tmp_path)
-    train_with(server.run_two, *words, out=tmp_path / "straight")
+    train_with(teams.run_two, *words, out=tmp_path / "straight")
     finish(process)
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "straight")
     (path,) = (tmp_path / "killed").glob("*/env.json")
@@ -145,17 +138,17 @@ def test_a_killed_process_is_restarted_and_the_run_ends_the_same(server, tmp_pat
     assert [each["from_epoch"] for each in (*environment["earlier"], environment)] == [0, 2]
 
 
-def test_a_run_of_two_resumes_with_one(server, tmp_path, six_epochs):
+def test_a_run_of_two_resumes_with_one(teams, tmp_path, six_epochs):
     out = tmp_path / "runs"
-    train_with(server.run_two, "--epochs", "6", out=out, **STOPPED)
-    train_with(server.run, "--epochs", "6", out=out)
+    train_with(teams.run_two, "--epochs", "6", out=out, **STOPPED)
+    train_with(teams.run, "--epochs", "6", out=out)
     (path,) = out.glob("*/env.json")
     assert json.loads(path.read_text())["from_epoch"] >= 3
     for mixed, alone in zip(metrics(out), six_epochs, strict=True):
         assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
 
 
-def test_a_run_of_images_resumes_with_two_and_again_with_one(server, tmp_path):
+def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
     """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
     words = ("train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
              "--device", "cpu", "--epochs", "3", "--optimizer", "adam",
@@ -167,7 +160,7 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(server, tmp_path):
     contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], contexts[0], team=Asked())
-    ended = server.run_two(words, tmp_path / "mixed", one_epoch=True)
+    ended = teams.run_two(words, tmp_path / "mixed", one_epoch=True)
     assert ended.code == 130, ended.output
     assert [line["epoch"] for line in metrics(tmp_path / "mixed")] == [1, 2]
     for context in contexts:
@@ -181,7 +174,7 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(server, tmp_path):
     assert [each["from_epoch"] for each in starts] == [0, 1, 2]
 
 
-def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(server, tmp_path):
+def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(teams, tmp_path):
     """Codes and scales are scattered by rows, and encoded again for the other memory order."""
     words = (*TRAIN, "--model", "cnn", "--epochs", "3",
              "--set", "state_dtype=int8", "--set", "batch=256")  # fmt: skip
@@ -190,7 +183,7 @@ def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(server, t
     contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], contexts[0], team=Asked())
-    ended = server.run_two((*words, "--shard"), tmp_path / "mixed", one_epoch=True)
+    ended = teams.run_two((*words, "--shard"), tmp_path / "mixed", one_epoch=True)
     assert ended.code == 130, ended.output
     path = tmp_path / "mixed" / config.name / "last.pt"
     state = torch.load(path, weights_only=True)["optimizer"]["state"]
