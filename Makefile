@@ -11,21 +11,17 @@ DEPENDENCIES := pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo check test static test-capabilities torture test-gpu lint types imports clean
+.PHONY: demo check test test-capabilities torture test-gpu lint types imports clean
 
 demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
 
-check: static
+check: lint types imports
 	$(PYTEST) -m "not gpu and not slow"
 
-test: static
+test: lint types imports
 	$(PYTEST) -m "not gpu"
 	$(MAKE) test-capabilities
-
-# Side by side: each of them uses one core.
-static: $(VENV)/.installed-dev
-	$(MAKE) -j 3 --output-sync lint types imports
 
 # torch rounds differently with other instruction sets: one machine stands for several.
 test-capabilities: $(VENV)/.installed-dev
