@@ -60,6 +60,7 @@ SLOW = (
     "test_optax_forms.py",
     "tests/test_optax.py",
     "tests/test_package.py",
+    "tests/test_wheel.py",
     "theory/test_statements.py",
     "torture/test_torture.py",
 )

@@ -3,11 +3,13 @@
 A server that runs no torch operation itself: it forks a child for every start, which calls the
 command line. A fault can be injected into one of the child's disk operations, and all of them can
 be traced. A request and its answer are one line of JSON each, on standard input and output.
+Modules named as arguments are imported before the first start too.
 """
 
 import builtins
 import errno
 import gc
+import importlib
 import io
 import json
 import os
@@ -123,6 +125,16 @@ def child(request: dict[str, Any]) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
+    os.environ.update(request.get("env", {}))
+    if "before" in request:  # a function of the tests, like lab.tasks.gan_driver:few_images
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        module, _, names = request["before"].partition(":")
+        for name in names.split():
+            getattr(importlib.import_module(module), name)()
+    if request.get("one_epoch"):  # as if a signal had arrived
+        from sgdf.lab.train.distributed import Team
+
+        Team.any = lambda self, flag: True  # type: ignore[method-assign]
     disk.SAVING_SHARE = request.get("saving_share", disk.SAVING_SHARE)
     if not request.get("sync"):  # what a killed process wrote survives without it
         os.fsync = lambda descriptor: None
@@ -157,6 +169,8 @@ def serve() -> None:
     import sgdf.lab.runs.session
     import sgdf.lab.tasks.classify  # noqa: F401
 
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # a child that collects would copy all of it
     print("ready", flush=True)

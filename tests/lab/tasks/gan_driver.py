@@ -1,17 +1,9 @@
-"""`sgdf` with a CIFAR-10 of a few images, and what the tests of WGAN-GP need beside it.
-
-python gan_driver.py [without-batch-norm | killed] train wgan-gp ...
-"""
-
-import sys
-from pathlib import Path
+"""What the tests of WGAN-GP need, in their own process and in those they start."""
 
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from lab.data import published
-from lab.runs.interrupted import interrupt
 from sgdf.lab.data import DATASETS
 from sgdf.lab.models import dcgan
 
@@ -64,14 +56,6 @@ def without_batch_norm() -> None:
     dcgan.MODELS["dcgan-tiny"] = made
 
 
-if __name__ == "__main__":
-    from sgdf.cli.main import leave, main
-
+def few_images() -> None:
+    """A CIFAR-10 of 50 images."""
     DATASETS["cifar10"] = published.TINY["cifar10"]
-    words = sys.argv[1:]
-    if words[0] == "without-batch-norm":
-        without_batch_norm()
-    elif words[0] == "killed":
-        out = words[words.index("--out") + 1]
-        interrupt("SIGKILL", "self", "replace last.pt", "4", out)  # of the fifth epoch
-    leave(main(words[words.index("train") :]))

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ pytest.importorskip("pycocotools")
 from PIL import Image
 
 from lab.data import made_voc
-from lab.runs import interrupted
+from lab.runs.commands import fault
 from sgdf.cli.main import main
 from sgdf.lab import paper
 from sgdf.lab.data import voc, voc_synthetic
@@ -475,43 +473,18 @@ def test_detections_are_drawn(data):
 # --- several processes, and the end of one ------------------------------------------------------
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        words,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    try:
-        said, _ = process.communicate(timeout=100)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun ends its processes
-        said, _ = process.communicate()
-    assert process.returncode == 0, said
-    return said
-
-
-TORCHRUN = [
-    *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"),
-    *("--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
-]
-
-
-def test_two_processes_take_the_steps_of_one(tmp_path):
+def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     """With micro-batches of one image, they also draw the same proposals."""
     coco_like(tmp_path / "coco.pth")
     made_voc.make(tmp_path / "data", train=5, test=3)
     words = ["--epochs", "2", "--set", f"weights={tmp_path}/coco.pth", "--set", "accumulate=2",
              "--set", "lr=0.05"]  # fmt: skip
-    two = train(tmp_path / "data", tmp_path / "two", *words)
-    process = start([sys.executable, *TORCHRUN, "-m", "sgdf", *two])
+    argv = tuple(train(tmp_path / "data", tmp_path / "two", *words))
+    two = teams.start_two(argv, tmp_path / "two", env={"TORCH_HOME": os.environ["TORCH_HOME"]})
     assert main(train(tmp_path / "data", tmp_path / "one", *words)) == 0
-    said = finish(process)
-    assert said.count("best mAP at IoU 0.5") == 1, "only one of them prints"
+    ended = two.wait()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("best mAP at IoU 0.5") == 1, "only one of them prints"
     pairs = list(zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True))
     for ours, alone in pairs:
         assert ours.keys() == alone.keys()
@@ -524,12 +497,13 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-5)
 
 
-def test_a_killed_run_resumes_and_ends_the_same(data, tmp_path):
+def test_a_killed_run_resumes_and_ends_the_same(teams, data, tmp_path):
     words = ("--epochs", "4")
-    killed = [interrupted.__file__, "SIGKILL", "self", "replace last.pt", "2"]
-    process = start([sys.executable, *killed, *train(data, tmp_path / "killed", *words)])
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == -signal.SIGKILL, said
+    argv = tuple(train(data, tmp_path / "killed", *words))
+    request = {"env": {"TORCH_HOME": os.environ["TORCH_HOME"]}}
+    kill = fault("replace last.pt", "SIGKILL", 2)
+    ended = teams.run(argv, tmp_path / "killed", **request, **kill)
+    assert ended.code == -signal.SIGKILL, ended.output
     assert not list((tmp_path / "killed").glob("*/result.json"))
     assert main(train(data, tmp_path / "killed", *words)) == 0
     assert main(train(data, tmp_path / "straight", *words)) == 0

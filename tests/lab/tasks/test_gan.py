@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 pytest.importorskip("torchmetrics")
 
 from lab.data import published
-from lab.runs.commands import folder_in
+from lab.runs.commands import fault, folder_in
 from lab.tasks import gan_driver
 from sgdf.cli.main import main
 from sgdf.lab import models
@@ -264,13 +262,14 @@ def test_a_picture_is_a_grid_in_reading_order():
         assert picture.getpixel((5, 5)) == (255, 0, 0)
 
 
-def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
+def test_a_killed_run_resumes_and_ends_the_same(teams, cifar, tmp_path):
     words = ["--epochs", "8", "--optimizer", "adam", "--set", "fid_every=3"]
     straight = train(tmp_path / "straight", *words)
     out = tmp_path / "killed"
-    process = start(["killed", "train", "wgan-gp", *SMALL, *words, "--out", str(out)])
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == -signal.SIGKILL, said
+    kill = fault("replace last.pt", "SIGKILL", 4)  # of the fifth epoch
+    request = {"env": {"SGDF_DATA": str(cifar)}, "before": "lab.tasks.gan_driver:few_images"}
+    ended = teams.run(("train", "wgan-gp", *SMALL, *words), out, **request, **kill)
+    assert ended.code == -signal.SIGKILL, ended.output
     assert not list(out.glob("*/result.json"))
     forget()
     again = train(out, *words)
@@ -281,31 +280,19 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
         assert (again / "pictures" / path.name).read_bytes() == path.read_bytes()
 
 
-def start(words: list[str], *before: str) -> subprocess.Popen[str]:
-    tests = Path(__file__).parents[2]
-    path = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, *before, str(tests / "lab" / "tasks" / "gan_driver.py"), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def test_two_processes_take_the_steps_of_one(tmp_path, monkeypatch):
+def test_two_processes_take_the_steps_of_one(teams, cifar, tmp_path, monkeypatch):
     """Batches of 9 are shared as 5 and 4; the sizes of the last one and of FID's are odd too."""
     words = ["train", "wgan-gp", *SMALL, "--epochs", "3", "--optimizer", "sgd",
              "--set", "lr=0.02", "--set", "batch=9", "--set", "fid_samples=41",
              "--set", "clip=10.0"]  # fmt: skip
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-                "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]  # fmt: skip
-    two = start(["without-batch-norm", *words, "--out", str(tmp_path / "two")], *torchrun)
+    before = "lab.tasks.gan_driver:few_images without_batch_norm"
+    env = {"SGDF_DATA": str(cifar)}
+    two = teams.start_two(tuple(words), tmp_path / "two", env=env, before=before)
     monkeypatch.setitem(dcgan.MODELS, "dcgan-tiny", dcgan.MODELS["dcgan-tiny"])
     gan_driver.without_batch_norm()
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
-    said, _ = two.communicate(timeout=200)
-    assert two.returncode == 0, said
+    ended = two.wait()
+    assert ended.code == 0, ended.output
     ours, alone = (folder_in(tmp_path / name) for name in ("two", "one"))
     for mine, other in zip(lines(ours), lines(alone), strict=True):
         assert mine.keys() == other.keys()

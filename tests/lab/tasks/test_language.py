@@ -3,11 +3,9 @@
 import io
 import json
 import math
-import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -19,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.runs.commands import Server, fault, folder_in
+from lab.runs.commands import fault, folder_in
 from sgdf.cli.main import main
 from sgdf.lab import data
 from sgdf.lab.data import corpora, tokens
@@ -40,8 +38,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[3]
 TINY = ["text", "--model", "gpt-tiny", "--device", "cpu", "--set", "context=16"]
 SYNTHETIC = [*TINY, "--data", "synthetic", "--set", "batch=4", "--set", "eval_tokens=512"]
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -194,13 +190,13 @@ def test_a_user_sees_steps(tmp_path, capsys):
     assert "epoch" not in said
 
 
-def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
+def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
     """Killed with SIGKILL while the third checkpoint takes its place."""
     words = ("--set", "steps=12", "--set", "eval_every=2", "--optimizer", "adamw")
     straight = train(tmp_path / "straight", *words)
-    server, out = Server(), tmp_path / "killed"
-    ended = server.run(("train", *SYNTHETIC, *words), out, **fault("replace last.pt", "SIGKILL", 2))
-    server.process.communicate(timeout=30)
+    out, env = tmp_path / "killed", {"SGDF_DATA": str(own_data_folder)}
+    kill = fault("replace last.pt", "SIGKILL", 2)
+    ended = teams.run(("train", *SYNTHETIC, *words), out, env=env, **kill)
     assert ended.code == -signal.SIGKILL, ended.output
     again = train(out, *words)
     environment = json.loads((again / "env.json").read_text())
@@ -213,28 +209,17 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     assert all(torch.equal(mine[name], value) for name, value in other.items())
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
 @pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["batches", "weights"])
-def test_two_processes_take_the_steps_of_one(tmp_path, shard):
+def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_folder):
     """Batches of 5 windows are shared as 3 and 2, and 33 windows of the evaluation as 17 and 16."""
     words = ["--set", "steps=8", "--set", "eval_every=4", "--set", "batch=5",
              "--set", "eval_tokens=528", "--optimizer", "sgd"]  # fmt: skip
-    command = ["-m", "sgdf", "train", *SYNTHETIC, *words, *shard, "--out", str(tmp_path / "two")]
-    two = start([*TORCHRUN, *command])
+    argv, env = ("train", *SYNTHETIC, *words, *shard), {"SGDF_DATA": str(own_data_folder)}
+    two = teams.start_two(argv, tmp_path / "two", env=env)
     alone = train(tmp_path / "one", *words)
-    said, _ = two.communicate(timeout=200)
-    assert two.returncode == 0, said
-    assert said.count("best validation loss") == 1
+    ended = two.wait()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("best validation loss") == 1
     ours = folder_in(tmp_path / "two")
     for mine, other in zip(lines(ours), lines(alone), strict=True):
         assert mine.keys() == other.keys()

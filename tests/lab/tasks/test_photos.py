@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from lab.data import layouts
-from lab.runs.commands import Server, fault, folder_in
-from lab.train.test_distributed import TORCHRUN, finish, start
+from lab.runs.commands import TEAMS, Server, fault, folder_in
 from sgdf.cli.main import main
 from sgdf.lab import tasks
 from sgdf.lab.data import DATASETS
@@ -167,7 +166,7 @@ def test_the_names_of_the_networks():
 def server(data):
     patch = pytest.MonkeyPatch()
     patch.setenv("SGDF_WORKERS", "2")
-    server = Server()
+    server = Server(modules=TEAMS)
     yield server
     server.process.communicate(timeout=30)
     patch.undo()
@@ -197,10 +196,11 @@ def test_a_killed_run_resumes_and_ends_the_same(server, data, tmp_path):
 def test_two_processes_take_the_steps_of_one(server, data, tmp_path, shard, held_out):
     """A batch of 9 as 5 and 4, each in two micro-batches; the last one has 6 images, or one."""
     words = [*PETS, "--epochs", "2", "--data-dir", str(data), "--set", f"validation={held_out}"]
-    two = start([*TORCHRUN, "-m", "sgdf", *words, *shard, "--out", "two"], tmp_path)
+    two = server.start_two((*words, *shard), tmp_path / "two")
     assert server.run(tuple(words), tmp_path / "one").code == 0
-    said = finish(two)
-    assert said.count("best test accuracy") == 1
+    ended = two.wait()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("best test accuracy") == 1
     both = metrics(tmp_path / "two"), metrics(tmp_path / "one")
     for ours, alone in zip(*both, strict=True):
         assert ours.keys() == alone.keys()

@@ -2,14 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lab.runs import interrupted
+from lab.runs.commands import Ended, fault
 from sgdf.cli.main import main
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.session import RunContext, train
@@ -21,9 +25,15 @@ TORCHRUN = [
     sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
     "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1",
 ]  # fmt: skip
-TRAIN = ["-m", "sgdf", "train", "digits", "--device", "cpu"]
-# In the place of `-m sgdf`: torchrun gets SIGTERM in the third epoch, and passes it on.
-STOPPED = [interrupted.__file__, "SIGTERM", "parent", "replace last.pt", "2"]
+TRAIN = ("train", "digits", "--device", "cpu")
+# One of the processes gets SIGTERM in the third epoch, and tells the other.
+STOPPED = fault("replace last.pt", "SIGTERM", nth=2)
+
+
+def train_with(start: Callable[..., Ended], *words: str, out: Path, **request: Any) -> str:
+    ended = start((*TRAIN, *words), out, **request)
+    assert ended.code == (130 if request else 0), ended.output
+    return ended.output
 
 
 def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
@@ -49,13 +59,12 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path):
+def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     """With momentum, clipping and norms; a batch of 31 is shared as 16 and 15."""
     words = ["--epochs", "2", "--optimizer", "sgd", "--set", "batch=31", "--set", "clip=2.0",
              "--set", "norms=true", "--set", "validation=101"]  # fmt: skip
-    two = start([*TORCHRUN, *TRAIN, *words, "--out", "two"], tmp_path)
-    finish(start([sys.executable, *TRAIN, *words, "--out", "one"], tmp_path))
-    output = finish(two)
+    output = train_with(teams.run_two, *words, out=tmp_path / "two")
+    train_with(teams.run, *words, out=tmp_path / "one")
     assert output.count("best test accuracy") == 1, "only one of them prints"
     for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
         assert ours.keys() == alone.keys()
@@ -63,31 +72,39 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
             assert ours[name] == pytest.approx(value, rel=1e-4), name
 
 
-def test_processes_that_share_the_weights_take_the_steps_of_one(tmp_path):
+def test_processes_that_share_the_weights_take_the_steps_of_one(teams, tmp_path):
     """FSDP2; the last of 47 batches is one image, so one of the two processes has none."""
     words = ["--epochs", "2", "--set", "batch=31", "--set", "clip=2.0", "--set", "norms=true",
              "--set", "accumulate=2", "--set", "validation=10"]  # fmt: skip
-    two = start([*TORCHRUN, *TRAIN, *words, "--shard", "--out", "two"], tmp_path)
-    finish(start([sys.executable, *TRAIN, *words, "--out", "one"], tmp_path))
-    finish(two)
+    train_with(teams.run_two, *words, "--shard", out=tmp_path / "two")
+    train_with(teams.run, *words, out=tmp_path / "one")
     for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
         assert ours.keys() == alone.keys()
         for name, value in alone.items():
             assert ours[name] == pytest.approx(value, rel=1e-3), name
 
 
-def test_a_checkpoint_of_shards_resumes_with_one_process_and_with_shards(tmp_path):
-    words = [*TRAIN[2:], "--epochs", "6", "--out"]
-    for out in ("to one", "to shards"):
-        process = start([*TORCHRUN, *STOPPED, *words, out, "--shard"], tmp_path)
-        process.communicate(timeout=200)
-        assert process.returncode != 0
-        assert not list((tmp_path / out).glob("*/result.json"))
-    finish(start([sys.executable, *TRAIN[:2], *words, "to one"], tmp_path))
-    finish(start([*TORCHRUN, *TRAIN[:2], *words, "to shards", "--shard"], tmp_path))
-    finish(start([sys.executable, *TRAIN[:2], *words, "one"], tmp_path))
-    for out in ("to one", "to shards"):
-        for mixed, alone in zip(metrics(tmp_path / out), metrics(tmp_path / "one"), strict=True):
+@pytest.fixture(scope="module")
+def six_epochs(teams, tmp_path_factory):
+    """The metrics of one process."""
+    out = tmp_path_factory.mktemp("alone") / "one"
+    train_with(teams.run, "--epochs", "6", out=out)
+    return metrics(out)
+
+
+def test_a_checkpoint_of_shards_resumes_with_one_process_and_with_shards(
+    teams, tmp_path, six_epochs
+):
+    shards, one = tmp_path / "shards", tmp_path / "one"
+    train_with(teams.run_two, "--epochs", "6", "--shard", out=shards, **STOPPED)
+    assert not list(shards.glob("*/result.json"))
+    shutil.copytree(shards, one)
+    train_with(teams.run, "--epochs", "6", out=one)
+    train_with(teams.run_two, "--epochs", "6", "--shard", out=shards)
+    for out in (one, shards):
+        (path,) = out.glob("*/env.json")
+        assert json.loads(path.read_text())["from_epoch"] >= 3
+        for mixed, alone in zip(metrics(out), six_epochs, strict=True):
             assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
 
 
@@ -107,45 +124,35 @@ def test_sweeps_refuse_torchrun(tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_process_is_restarted_and_the_run_ends_the_same(tmp_path):
-    words = [*TRAIN[2:], "--epochs", "6", "--optimizer", "sgdf", "--out"]
-    finish(start([*TORCHRUN, *TRAIN[:2], *words, "straight"], tmp_path))
+def test_a_killed_process_is_restarted_and_the_run_ends_the_same(teams, tmp_path):
+    """By torchrun itself, as a user starts it."""
+    words = ("--epochs", "4", "--optimizer", "sgdf")
     killed = [interrupted.__file__, "SIGKILL", "self", "replace last.pt", "2"]
-    finish(start([*TORCHRUN, "--max-restarts", "3", *killed, *words, "killed"], tmp_path))
+    torchrun = [*TORCHRUN, "--max-restarts", "3", *killed, *TRAIN, *words, "--out", "killed"]
+    process = start(torchrun, tmp_path)
+    train_with(teams.run_two, *words, out=tmp_path / "straight")
+    finish(process)
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "straight")
     (path,) = (tmp_path / "killed").glob("*/env.json")
     environment = json.loads(path.read_text())
     assert [each["from_epoch"] for each in (*environment["earlier"], environment)] == [0, 2]
 
 
-def test_a_run_of_two_resumes_with_one(tmp_path):
-    words = [*TRAIN[2:], "--epochs", "6", "--out"]
-    process = start([*TORCHRUN, *STOPPED, *words, "runs"], tmp_path)
-    process.communicate(timeout=200)
-    assert process.returncode != 0
-    for out in ("runs", "one"):
-        finish(start([sys.executable, *TRAIN[:2], *words, out], tmp_path))
-    (path,) = (tmp_path / "runs").glob("*/env.json")
+def test_a_run_of_two_resumes_with_one(teams, tmp_path, six_epochs):
+    out = tmp_path / "runs"
+    train_with(teams.run_two, "--epochs", "6", out=out, **STOPPED)
+    train_with(teams.run, "--epochs", "6", out=out)
+    (path,) = out.glob("*/env.json")
     assert json.loads(path.read_text())["from_epoch"] >= 3
-    for mixed, alone in zip(metrics(tmp_path / "runs"), metrics(tmp_path / "one"), strict=True):
+    for mixed, alone in zip(metrics(out), six_epochs, strict=True):
         assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
 
 
-ONE_EPOCH = """
-import sys
-from sgdf.cli.main import main
-from sgdf.lab.train.distributed import Team
-Team.any = lambda self, flag: True  # as if a signal had arrived
-sys.exit(main(sys.argv[1:]) != 130)
-"""
-
-
-def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
+def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
     """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
-    words = ["train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
+    words = ("train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
              "--device", "cpu", "--epochs", "3", "--optimizer", "adam",
-             "--set", "batch=256", "--set", "clip=1.0"]  # fmt: skip
-    (tmp_path / "epoch.py").write_text(ONE_EPOCH)
+             "--set", "batch=256", "--set", "clip=1.0")  # fmt: skip
     config = configs.make(
         "fashion-mnist", model="mlp", optimizer="adam", epochs=3, data="synthetic",
         overrides={"batch": 256, "clip": 1.0},
@@ -153,7 +160,8 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
     contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], contexts[0], team=Asked())
-    finish(start([*TORCHRUN, "epoch.py", *words, "--out", "mixed"], tmp_path))
+    ended = teams.run_two(words, tmp_path / "mixed", one_epoch=True)
+    assert ended.code == 130, ended.output
     assert [line["epoch"] for line in metrics(tmp_path / "mixed")] == [1, 2]
     for context in contexts:
         train([config], context)
@@ -166,17 +174,17 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(tmp_path):
     assert [each["from_epoch"] for each in starts] == [0, 1, 2]
 
 
-def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(tmp_path):
+def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(teams, tmp_path):
     """Codes and scales are scattered by rows, and encoded again for the other memory order."""
-    words = ["train", "digits", "--model", "cnn", "--device", "cpu", "--epochs", "3",
-             "--set", "state_dtype=int8", "--set", "batch=256"]  # fmt: skip
-    (tmp_path / "epoch.py").write_text(ONE_EPOCH)
+    words = (*TRAIN, "--model", "cnn", "--epochs", "3",
+             "--set", "state_dtype=int8", "--set", "batch=256")  # fmt: skip
     overrides = {"batch": 256, "state_dtype": "int8"}
     config = configs.make("digits", model="cnn", epochs=3, overrides=overrides)
     contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], contexts[0], team=Asked())
-    finish(start([*TORCHRUN, "epoch.py", *words, "--shard", "--out", "mixed"], tmp_path))
+    ended = teams.run_two((*words, "--shard"), tmp_path / "mixed", one_epoch=True)
+    assert ended.code == 130, ended.output
     path = tmp_path / "mixed" / config.name / "last.pt"
     state = torch.load(path, weights_only=True)["optimizer"]["state"]
     assert any(moments["exp_avg"].dtype == torch.int8 for moments in state.values())

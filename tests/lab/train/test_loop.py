@@ -167,13 +167,12 @@ def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_trains_and_resumes_bit_for_bit(cifar, name, tmp_path):
     straight = trainer_for(cifar, name, epochs=3)
-    for _ in range(3):
+    run_epoch(straight)
+    torch.save(straight.state_dict(), tmp_path / "last.pt")
+    for _ in range(2):
         expected = run_epoch(straight)
     assert math.isfinite(expected["train_loss"])
 
-    broken = trainer_for(cifar, name, epochs=3)
-    run_epoch(broken)
-    torch.save(broken.state_dict(), tmp_path / "last.pt")
     again = trainer_for(cifar, name, epochs=3)
     again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True))
     torch.manual_seed(123)  # whatever else drew random numbers

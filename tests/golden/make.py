@@ -1,0 +1,89 @@
+"""Write the golden checkpoints of this version: `python tests/golden/make.py`.
+
+Once per release (CONTRIBUTING.md). Every later version has to load them, so an existing folder is
+never written again.
+
+    0.1.0/NAME.pt               an optimizer's state after three steps, and what the next step adds
+    0.1.0/optax-NAME.npz        the same in JAX: the leaves of the state by their paths
+    0.1.0/finished/RUN/         a run of the lab that has ended, without its checkpoint
+    0.1.0/interrupted/RUN/      the same run, killed in its third epoch
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import sgdf  # noqa: E402
+from golden import cases, jax_cases  # noqa: E402
+from lab.runs.commands import Server, fault, folder_in  # noqa: E402
+
+TRAIN = ("train", "digits", "--data", "synthetic", "--epochs", "4", "--set", "batch=64")
+
+
+def write_optimizers(folder: Path) -> None:
+    for name, case in cases.all_cases().items():
+        pair = cases.Pair(case)
+        for number in range(cases.STEPS):
+            pair.step(number)
+        saved = pair.state_dicts()
+        path = folder / f"{name}.pt"
+        torch.save(saved, path)
+        again = cases.Pair(case)
+        again.load(torch.load(path, weights_only=True))
+        golden = {
+            "optimizer": case.optimizer,
+            "settings": case.settings,
+            "dtype": case.dtype,
+            "state_dicts": saved,
+            "next_update": again.next_update(),
+        }
+        torch.save(golden, path)
+
+
+def write_optax(folder: Path) -> None:
+    for name in jax_cases.CASES:
+        transformation, state = jax_cases.start(name)
+        for number in range(cases.STEPS):
+            _, state = jax_cases.update(transformation, state, number)
+        change, _ = jax_cases.update(transformation, state, cases.STEPS)
+        np.savez_compressed(folder / f"optax-{name}.npz", **jax_cases.leaves(state), update=change)
+
+
+def write_runs(folder: Path) -> None:
+    """One run that ends and one that is killed, with nothing of this machine's paths in them."""
+    server = Server()
+    with tempfile.TemporaryDirectory() as temporary:
+        kill = fault("replace previous.pt", "SIGKILL", nth=1)  # the third epoch is not saved
+        for out, request in (("finished", {}), ("interrupted", kill)):
+            server.run(TRAIN, Path(temporary, out), **request)
+            run = folder_in(Path(temporary, out))
+            left_out = ["lock", "previous.pt", "*.new", *(["last.pt"] if not request else [])]
+            target = folder / out / run.name
+            shutil.copytree(run, target, ignore=shutil.ignore_patterns(*left_out))
+            environment = target / "env.json"
+            environment.write_text(environment.read_text().replace(f"{temporary}/", ""))
+    server.process.stdin.close()
+    server.process.wait()
+
+
+def main() -> None:
+    folder = HERE / sgdf.__version__
+    folder.mkdir()
+    torch.set_num_threads(1)
+    write_optimizers(folder)
+    write_optax(folder)
+    write_runs(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{len(os.listdir(folder))} entries, {size / 1024:.0f} kB, in {folder}")
+
+
+if __name__ == "__main__":
+    main()
