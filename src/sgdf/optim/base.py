@@ -19,7 +19,13 @@ from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.plan import Columns, Plan, PlanCache, State
 from sgdf.optim.conversion import made_moment
 from sgdf.optim.loading import checked
-from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
+from sgdf.optim.names import refuse_misspelt, refuse_settings_of_sgd
+from sgdf.optim.settings import (
+    check_settings,
+    constructor_defaults,
+    needs_the_loop,
+    refuse_module,
+)
 from sgdf.optim.state import (
     PLAIN,
     is_fake,
@@ -43,10 +49,15 @@ class FilterOptimizer(Optimizer):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
         self._plans = PlanCache()
+        refuse_module(params)
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
+            foreign = {key: param_group[key] for key in param_group if key not in self.defaults}
+            refuse_settings_of_sgd(type(self), foreign)
+            refuse_misspelt(type(self), foreign, {"params", "param_names", *self.defaults})
+            refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
 

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from sgdf.optim.filtered import FilteredOptimizer
+from sgdf.optim.names import explains_conversion
 
 
 class SGDF(FilteredOptimizer):
@@ -22,7 +23,8 @@ class SGDF(FilteredOptimizer):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
-        betas: decay rates of the average m and of the variance s.
+        betas: decay rates of the average m and of the variance s. As with Adam, OneCycleLR cycles
+            the first one, unless ``cycle_momentum=False``.
         eps: term in the denominator of K, beside *squared* gradients. If gradients are far below
             ``sqrt(eps)``, the gain is 0 and SGDF is an averaged SGD: lower eps then. With 0 the
             gain does not depend on the magnitude of the gradients.
@@ -57,6 +59,7 @@ class SGDF(FilteredOptimizer):
     >>> optimizer.step()
     """
 
+    @explains_conversion
     def __init__(
         self,
         params: ParamsT,
