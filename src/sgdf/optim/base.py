@@ -1,6 +1,7 @@
 """What all optimizers here share: a step over all groups, and checkpoints."""
 
 import operator
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from sgdf.kernels import cpu, cpu_library, cuda
 from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.plan import Columns, Plan, PlanCache, State
 from sgdf.optim.conversion import made_moment
+from sgdf.optim.foreign import converted
 from sgdf.optim.loading import checked
 from sgdf.optim.names import refuse_misspelt, refuse_settings_of_sgd
 from sgdf.optim.settings import (
@@ -243,17 +245,22 @@ class FilterOptimizer(Optimizer):
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
 
-        Settings that `state_dict` lacks, such as the filter's in one of torch's own optimizers,
-        stay as they are, and so do `state_dtype` and `second_moment`. A moment that is missing is
-        made from the others if possible: Adam's and AdamW's checkpoints can be loaded, and one
-        form of FilterAdam continues another. A moment that is not needed is dropped. If anything
-        does not fit, the optimizer is left as it was.
+        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and
+        `second_moment`. A moment that is missing is made from the others if possible: one form of
+        FilterAdam continues another. A moment that is not needed is dropped. If anything does not
+        fit, the optimizer is left as it was.
+
+        The state of torch's SGD, Adam and AdamW, and of another class of this package, is
+        converted as far as possible; a warning says what was, and which learning rate holds.
         """
         as_saved: dict[str, Any] = {}
+        said: list[str | None] = []
 
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
+            state_dict, warning = converted(type(self).__name__, self.param_groups, state_dict)
+            said.append(warning)
             as_saved.update(
                 checked(state_dict, self.param_groups, keys, settings, self.own_settings)
             )
@@ -287,6 +294,8 @@ class FilterOptimizer(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
+        for warning in filter(None, said):
+            warnings.warn(warning, stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
