@@ -36,6 +36,7 @@ from sgdf.optim.state import (
     moment_in,
     new_moment,
     new_step,
+    only_creates_state,
     plan_for,
 )
 
@@ -102,8 +103,11 @@ class FilterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
+        is_first = not torch.compiler.is_compiling() and not self.state
         # Check every gradient before the first parameter changes.
         pending = [(group, self._columns(group)) for group in self.param_groups]
+        if is_first and only_creates_state(self.param_groups):
+            return loss
         for group, columns in pending:
             if columns[0]:
                 self._update_consistent(group, columns)

@@ -53,6 +53,10 @@ class SGDF(FilteredOptimizer):
             half a bfloat16 spacing take effect on average instead of being lost.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
+    A first step with lr 0 and gradients of zeros creates the state and does not count, so that
+    trainers can prepare a checkpoint by one. If a trainer makes it with its full rate, call
+    ``optimizer.state.clear()`` after it.
+
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = SGDF(model.parameters(), lr=0.5, weight_decay=5e-4)
     >>> model(torch.randn(8, 10)).square().mean().backward()

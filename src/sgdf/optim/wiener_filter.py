@@ -15,7 +15,16 @@ from sgdf.kernels.plan import Columns, PlanCache
 from sgdf.optim import base
 from sgdf.optim.loading import check_state
 from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
-from sgdf.optim.state import PLAIN, loaded_moment, local, moment_in, new_moment, new_step, plan_for
+from sgdf.optim.state import (
+    PLAIN,
+    loaded_moment,
+    local,
+    moment_in,
+    new_moment,
+    new_step,
+    only_creates_state,
+    plan_for,
+)
 
 
 class WienerFilter:
@@ -134,6 +143,8 @@ class WienerFilter:
                 "scaler.step(optimizer)"
             )
         found_inf = getattr(self.optimizer, "found_inf", None)
+        if not self.state and only_creates_state(self.optimizer.param_groups):
+            return
         params = self._params()
         path = self._path(params)
         if path == "cuda":
