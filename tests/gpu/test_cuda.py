@@ -529,6 +529,7 @@ def test_autograd_notices_that_a_parameter_has_changed(optimizer_class):
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     # The version is counted on the host, which is allowed while a graph captures the step.
+    torch.cuda.synchronize()
     version, graph = p._version, torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         optimizer.step()
