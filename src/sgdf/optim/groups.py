@@ -71,7 +71,7 @@ def _exempt(model: nn.Module, no_decay: list[str | type[nn.Module]]) -> set[Tens
     unused: set[Any] = set(no_decay)
     exempt = set()
     for name, module, p in _owned(model):
-        used = {c for c in classes if isinstance(module, c)}
+        used: set[Any] = {c for c in classes if isinstance(module, c)}
         used |= {pattern for pattern in patterns if _matches(name, pattern)}
         unused -= used
         is_bias = name.rpartition(".")[2] == "bias" or name.endswith("_bias")
