@@ -64,11 +64,11 @@ def kind_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | None:
     settings = set(groups[0]) if groups else set()
     if "lr" not in settings:
         return None
-    if "gain_scale" in settings:
-        # A FilterAdam of an older version has no `second_moment`.
+    # Older versions had fewer settings, so one of ours is enough.
+    if {"gain_scale", "gain_power"} & settings:
         adam = "second_moment" in settings or any("exp_avg_sq" in s for s in state.values() if s)
         return "FilterAdam" if adam else "SGDF"
-    if {"beta", "mu"} <= settings:
+    if {"beta", "mu"} & settings:
         return "Momentum"
     if {"momentum", "dampening", "nesterov"} <= settings:
         return "SGD"
