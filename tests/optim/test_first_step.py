@@ -80,6 +80,27 @@ def test_the_filter_in_front_of_another_optimizer():
     )
 
 
+class WithoutRate(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self, closure=None):
+        pass
+
+
+def test_the_filter_reads_no_rate_that_is_not_there_and_no_sparse_gradient():
+    p = torch.ones(2, 2, requires_grad=True)
+    wiener = WienerFilter(WithoutRate([p]))
+    p.grad = torch.zeros(2, 2)
+    wiener.optimizer.step()
+    assert float(wiener.state[p]["step"]) == 1.0
+    sgd = torch.optim.SGD([p], lr=0.0)
+    WienerFilter(sgd)
+    p.grad = torch.zeros(2, 2).to_sparse()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        sgd.step()
+
+
 def counted(optimizer):
     return {float(state["step"]) for state in optimizer.state.values()}
 

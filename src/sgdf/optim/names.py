@@ -60,7 +60,8 @@ def refuse_settings_of_sgd(cls: type, settings: dict[str, Any]) -> None:
     # A `nesterov=False` or `dampening=0` beside a momentum is not what has to be converted.
     name = next((name for name in given if settings[name]), given[-1] if given else None)
     if name is not None:
-        how = known[name].format(**{"momentum": "b", **settings})
+        momentum, dampening = settings.get("momentum", "b"), settings.get("dampening")
+        how = known[name].format(momentum=momentum, dampening=dampening)
         raise TypeError(f"{cls.__name__} has no setting {name!r}: {how}")
 
 

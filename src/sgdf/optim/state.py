@@ -32,10 +32,10 @@ def only_creates_state(groups: list[dict[str, Any]]) -> bool:
     with t = 1 and m = 0, the bias corrections of the next steps would be wrong. Gradients are read
     only if the rate is 0, as in the first step of a warm-up, whose gradients are not zeros.
     """
-    if torch.compiler.is_compiling() or not all(_is_zero(group["lr"]) for group in groups):
+    if torch.compiler.is_compiling() or not all(_is_zero(group.get("lr")) for group in groups):
         return False
     grads = [local(p.grad) for group in groups for p in group["params"] if p.grad is not None]
-    if not grads or any(g.is_meta or is_fake(g) for g in grads):
+    if not grads or any(g.is_meta or g.is_sparse or is_fake(g) for g in grads):
         return False
     if grads[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False  # a graph cannot wait for a value
