@@ -516,3 +516,42 @@ def test_a_graph_captured_with_gradients_that_stay_outlives_other_steps():
         del junk
     for a, b in zip(parameters, copies, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_autograd_notices_that_a_parameter_has_changed(optimizer_class):
+    (p,) = normal([(5,)])
+    optimizer = optimizer_class([p])
+    assert optimizer.implementation == "fused"
+    loss = p.square().sum()
+    set_gradients([p], 0)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    # The version is counted on the host, which is allowed while a graph captures the step.
+    torch.cuda.synchronize()
+    version, graph = p._version, torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    assert p._version > version
+    graph.replay()
+    assert p.isfinite().all()
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_a_first_step_of_zeros_creates_state_and_does_not_count(optimizer_class):
+    parameters = normal([(5,), (3, 4)])
+    copies = [p.detach().clone().requires_grad_() for p in parameters]
+    optimizer, twin = optimizer_class(parameters, lr=0.0), optimizer_class(copies, lr=0.1)
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert not any(v.any() for state in optimizer.state.values() for v in state.values())
+    assert len(optimizer.state) == 2
+    optimizer.param_groups[0]["lr"] = 0.1
+    for seed in range(3):
+        for each, params in ((optimizer, parameters), (twin, copies)):
+            set_gradients(params, seed)
+            each.step()
+    for p, q in zip(parameters, copies, strict=True):
+        assert torch.equal(p, q)

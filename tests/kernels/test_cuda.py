@@ -563,3 +563,23 @@ def test_momentum_has_no_counter_to_count():
     optimizer = Momentum(normal([(6,)]), fused=True)
     stepped(optimizer, fresh=False)
     assert set(optimizer.state[parameters_of(optimizer)[0]]) == {"momentum_buffer"}
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_autograd_notices_that_a_parameter_has_changed(optimizer_class):
+    p = torch.ones(5, requires_grad=True)
+    optimizer = optimizer_class([p], fused=True)
+    loss = p.square().sum()
+    p.grad = torch.ones(5)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_autograd_notices_that_a_gradient_has_changed():
+    p = torch.ones(5, requires_grad=True)
+    p.grad = torch.ones(5)
+    wiener = WienerFilter(torch.optim.SGD([p]))
+    before = p.grad._version
+    wiener.filter_gradients()
+    assert p.grad._version > before

@@ -9,6 +9,8 @@ import torch
 from sgdf import FilterAdam, FilterAdamW
 from sgdf.filter import one_minus_power, second_moment, second_moment_weights
 
+pytestmark = pytest.mark.filterwarnings("ignore:loaded a state dict of torch")
+
 
 def trained(make, steps=300, dtype=torch.float64):
     """An optimizer in the middle of a run on gradients with a mean of 0.3 and a spread of 1."""

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from reference import OPTIMIZERS
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
@@ -32,13 +33,15 @@ BAD = [
     (Momentum, {"beta": 1.5}, "Invalid beta value: 1.5"),
     (Momentum, {"mu": -1}, "Invalid mu value: -1"),
     # What is not a number, or neither True nor False.
-    (SGDF, {"lr": "0.1"}, "Invalid learning rate: 0.1"),
+    (SGDF, {"lr": "0.1"}, "Invalid learning rate: '0.1'"),
     (SGDF, {"lr": None}, "Invalid learning rate: None"),
     (SGDF, {"betas": None}, "Invalid betas value: None"),
-    (SGDF, {"betas": ("0.9", 0.999)}, "Invalid beta parameter at index 0: 0.9"),
-    (SGDF, {"eps": "x"}, "Invalid epsilon value: x"),
+    (SGDF, {"betas": 0.9}, "Invalid betas value: 0.9"),
+    (FilterAdam, {"betas": (0.9, 0.99, 0.999)}, r"Invalid betas value: \(0.9, 0.99, 0.999\)"),
+    (SGDF, {"betas": ("0.9", 0.999)}, "Invalid beta parameter at index 0: '0.9'"),
+    (SGDF, {"eps": "x"}, "Invalid epsilon value: 'x'"),
     (SGDF, {"weight_decay": None}, "Invalid weight_decay value: None"),
-    (SGDF, {"gain_scale": "x"}, "Invalid gain_scale value: x"),
+    (SGDF, {"gain_scale": "x"}, "Invalid gain_scale value: 'x'"),
     (SGDF, {"gain_power": torch.ones(2)}, "Invalid gain_power value"),
     (SGDF, {"correction": "yes"}, "Invalid correction value: 'yes'"),
     (SGDF, {"fused": "maybe"}, "Invalid fused value: 'maybe'"),
@@ -50,7 +53,7 @@ BAD = [
     (SGDF, {"decoupled_weight_decay": 2}, "Invalid decoupled_weight_decay value: 2"),
     (SGDF, {"rounding_seed": "x"}, "Invalid rounding_seed value: 'x'"),
     (SGDF, {"rounding_seed": 0.5}, "Invalid rounding_seed value: 0.5"),
-    (Momentum, {"beta": "x"}, "Invalid beta value: x"),
+    (Momentum, {"beta": "x"}, "Invalid beta value: 'x'"),
     (Momentum, {"mu": None}, "Invalid mu value: None"),
     (Momentum, {"differentiable": "true"}, "Invalid differentiable value: 'true'"),
 ]
@@ -117,6 +120,24 @@ def test_wrong_parameter_lists(optimizer_class):
         optimizer_class([one_parameter()]).add_param_group([one_parameter()])
 
 
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))], ids=repr)
+def test_a_model_in_the_place_of_its_parameters(optimizer_class, model):
+    message = r"iterable of Tensors or dicts, but got torch.nn.modules.*: pass its parameters\(\)"
+    with pytest.raises(TypeError, match=message):
+        optimizer_class(model)
+    with pytest.raises(TypeError, match=message):
+        optimizer_class([{"params": model}])
+    optimizer_class(nn.ParameterList([one_parameter()]))  # torch accepts it
+
+
+def test_an_exhausted_generator_is_an_empty_list():
+    parameters = nn.Linear(2, 2).parameters()
+    SGDF(parameters)
+    with pytest.raises(ValueError, match="optimizer got an empty parameter list"):
+        SGDF(parameters)
+
+
 def test_the_filter_refuses_invalid_settings():
     optimizer = torch.optim.SGD([one_parameter()], lr=0.1)
     with pytest.raises(TypeError, match=r"torch.optim.Optimizer"):
@@ -131,4 +152,8 @@ def test_the_filter_refuses_invalid_settings():
         WienerFilter(optimizer, gain_eps=-1)
     with pytest.raises(ValueError, match="Invalid epsilon value: -1"):
         WienerFilter(optimizer, eps=-1, gain_eps=1e-8)
+    with pytest.raises(ValueError, match="Invalid epsilon value: '1e-8'"):
+        WienerFilter(optimizer, eps="1e-8")
+    with pytest.raises(ValueError, match=r"Invalid betas value: 0.9"):
+        WienerFilter(optimizer, betas=0.9)
     assert not optimizer._optimizer_step_pre_hooks

@@ -71,6 +71,7 @@ def filter_fused(
             ESTIMATE=False,
             STOCHASTIC=stochastic_rounding and launch.p_dtype == torch.bfloat16,
         )
+    _increment_versions(params)
     for i in plan.strided if not _skipped(found_inf) else ():
         loop.filter_loop(
             [params[i]],
@@ -115,6 +116,7 @@ def estimate_fused(
         for i, copy in zip(launch.indices, launch.copies, strict=False):  # none, or one for each
             if copy is not grads[i]:
                 grads[i].copy_(copy)
+    _increment_versions(grads)
     for i in plan.strided if not _skipped(found_inf) else ():
         loop.estimate_loop(
             [grads[i]],
@@ -171,6 +173,7 @@ def momentum_fused(
             BLOCK=BLOCK,
             num_warps=4,
         )
+    _increment_versions(params)
     if plan.strided and not _skipped(found_inf):
         rows = [[column[i] for i in plan.strided] for column in (params, grads, buffers)]
         rows[1] = _unscaled(rows[1], grad_scale)
@@ -183,6 +186,14 @@ def momentum_fused(
             decoupled_weight_decay=decoupled_weight_decay,
             maximize=maximize,
         )
+
+
+def _increment_versions(written: Sequence[Tensor]) -> None:
+    """Tell autograd that these are no longer the values it saved: the launches do not.
+
+    The host counts versions, so a CUDA graph may be capturing; its replays do not count.
+    """
+    torch.autograd.graph.increment_version(written)
 
 
 def _skipped(found_inf: Tensor | None) -> bool:

@@ -1,6 +1,7 @@
 """What all optimizers here share: a step over all groups, and checkpoints."""
 
 import operator
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
@@ -18,8 +19,15 @@ from sgdf.kernels import cpu, cpu_library, cuda
 from sgdf.kernels.consistency import check_consistent
 from sgdf.kernels.plan import Columns, Plan, PlanCache, State
 from sgdf.optim.conversion import made_moment
+from sgdf.optim.foreign import converted
 from sgdf.optim.loading import checked
-from sgdf.optim.settings import check_settings, constructor_defaults, needs_the_loop
+from sgdf.optim.names import refuse_misspelt, refuse_settings_of_sgd
+from sgdf.optim.settings import (
+    check_settings,
+    constructor_defaults,
+    needs_the_loop,
+    refuse_module,
+)
 from sgdf.optim.state import (
     PLAIN,
     is_fake,
@@ -28,6 +36,7 @@ from sgdf.optim.state import (
     moment_in,
     new_moment,
     new_step,
+    only_creates_state,
     plan_for,
 )
 
@@ -43,10 +52,15 @@ class FilterOptimizer(Optimizer):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
         self._plans = PlanCache()
+        refuse_module(params)
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
+            foreign = {key: param_group[key] for key in param_group if key not in self.defaults}
+            refuse_settings_of_sgd(type(self), foreign)
+            refuse_misspelt(type(self), foreign, {"params", "param_names", *self.defaults})
+            refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
@@ -89,8 +103,11 @@ class FilterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
+        is_first = not torch.compiler.is_compiling() and not self.state
         # Check every gradient before the first parameter changes.
         pending = [(group, self._columns(group)) for group in self.param_groups]
+        if is_first and only_creates_state(self.param_groups):
+            return loss
         for group, columns in pending:
             if columns[0]:
                 self._update_consistent(group, columns)
@@ -232,17 +249,22 @@ class FilterOptimizer(Optimizer):
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
 
-        Settings that `state_dict` lacks, such as the filter's in one of torch's own optimizers,
-        stay as they are, and so do `state_dtype` and `second_moment`. A moment that is missing is
-        made from the others if possible: Adam's and AdamW's checkpoints can be loaded, and one
-        form of FilterAdam continues another. A moment that is not needed is dropped. If anything
-        does not fit, the optimizer is left as it was.
+        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and
+        `second_moment`. A moment that is missing is made from the others if possible: one form of
+        FilterAdam continues another. A moment that is not needed is dropped. If anything does not
+        fit, the optimizer is left as it was.
+
+        The state of torch's SGD, Adam and AdamW, and of another class of this package, is
+        converted as far as possible; a warning says what was, and which learning rate holds.
         """
         as_saved: dict[str, Any] = {}
+        said: list[str | None] = []
 
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
+            state_dict, warning = converted(type(self).__name__, self.param_groups, state_dict)
+            said.append(warning)
             as_saved.update(
                 checked(state_dict, self.param_groups, keys, settings, self.own_settings)
             )
@@ -276,6 +298,8 @@ class FilterOptimizer(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
+        for warning in filter(None, said):
+            warnings.warn(warning, stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""

@@ -8,6 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from sgdf.filter import Denominator
 from sgdf.optim.filtered import FilteredOptimizer
+from sgdf.optim.names import explains_conversion
 
 
 class FilterAdam(FilteredOptimizer):
@@ -68,6 +69,7 @@ class FilterAdam(FilteredOptimizer):
 
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
 
+    @explains_conversion
     def __init__(
         self,
         params: ParamsT,
@@ -174,6 +176,7 @@ class FilterAdamW(FilterAdam):
             section "Wiener Filter combines Adam".
     """
 
+    @explains_conversion
     def __init__(
         self,
         params: ParamsT,

@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 from sgdf.kernels import cpu, cuda, foreach, loop
 from sgdf.kernels.plan import Columns
 from sgdf.optim.base import FilterOptimizer
+from sgdf.optim.names import explains_conversion
 
 
 class Momentum(FilterOptimizer):
@@ -51,6 +52,7 @@ class Momentum(FilterOptimizer):
     all_moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     counts_steps: ClassVar[bool] = False
 
+    @explains_conversion
     def __init__(
         self,
         params: ParamsT,

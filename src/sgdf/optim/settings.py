@@ -5,7 +5,7 @@ import numbers
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgdf.filter import SECOND_MOMENTS, FilterSettings
 
@@ -62,12 +62,12 @@ def check_settings(settings: dict[str, Any]) -> None:
 def check_flags(settings: dict[str, Any]) -> None:
     """Validate the settings that are not numbers: "false" would be taken for True."""
     for name in FLAGS:
-        require(settings[name] in (None, True, False), f"{name} value", repr(settings[name]))
+        require(settings[name] in (None, True, False), f"{name} value", settings[name])
     for name in SWITCHES:
         value = settings.get(name, False)
-        require(value in (True, False), f"{name} value", repr(value))
+        require(value in (True, False), f"{name} value", value)
     seed = settings.get("rounding_seed", 0)
-    require(isinstance(seed, numbers.Integral), "rounding_seed value", repr(seed))
+    require(isinstance(seed, numbers.Integral), "rounding_seed value", seed)
 
 
 def check_filter(settings: FilterSettings) -> None:
@@ -80,9 +80,9 @@ def check_filter(settings: FilterSettings) -> None:
     scale, power = settings.gain_scale, settings.gain_power
     require(is_number(scale) and scale >= 0.0, "gain_scale value", scale)
     require(is_number(power) and power >= 0.0, "gain_power value", power)
-    require(settings.correction in (True, False), "correction value", repr(settings.correction))
+    require(settings.correction in (True, False), "correction value", settings.correction)
     switch = settings.bias_correction
-    require(switch in (True, False), "bias_correction value", repr(switch))
+    require(switch in (True, False), "bias_correction value", switch)
 
 
 def check_gain_eps(gain_eps: Any) -> None:
@@ -94,7 +94,7 @@ def check_gain_eps(gain_eps: Any) -> None:
 def check_second_moment(settings: dict[str, Any]) -> None:
     kind = settings.get("second_moment", "separate")
     names = ", ".join(map(repr, SECOND_MOMENTS))
-    require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", repr(kind))
+    require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", kind)
     # Then m is g and s is 0: nothing is left to derive a second moment from.
     if kind != "separate" and settings["betas"][0] == 0:
         raise ValueError(f"second_moment={kind!r} needs a beta parameter at index 0 above 0")
@@ -103,7 +103,7 @@ def check_second_moment(settings: dict[str, Any]) -> None:
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
     allowed = [known for known in STATE_DTYPES if known not in but]
     names = ", ".join(str(known) for known in allowed)
-    require(dtype in allowed, f"state_dtype value (not one of {names})", repr(dtype))
+    require(dtype in allowed, f"state_dtype value (not one of {names})", dtype)
 
 
 def is_number(value: Any) -> bool:
@@ -111,9 +111,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
+def refuse_module(params: Any) -> None:
+    """A model in the place of its parameters; torch's error would say that it is not iterable."""
+    if isinstance(params, nn.Module) and not isinstance(params, nn.ParameterList):
+        raise TypeError(
+            "params argument given to the optimizer should be an iterable of Tensors or dicts, "
+            f"but got {torch.typename(params)}: pass its parameters()"
+        )
+
+
 def require(valid: Any, what: str, value: Any) -> None:
     if not valid:
-        raise ValueError(f"Invalid {what}: {value}")
+        raise ValueError(f"Invalid {what}: {value!r}")
 
 
 def needs_the_loop(settings: dict[str, Any]) -> bool:

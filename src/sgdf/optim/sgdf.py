@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from sgdf.optim.filtered import FilteredOptimizer
+from sgdf.optim.names import explains_conversion
 
 
 class SGDF(FilteredOptimizer):
@@ -20,11 +21,16 @@ class SGDF(FilteredOptimizer):
     p  <- p - lr g^
     ```
 
+    A first step with lr 0 and gradients of zeros creates the state and does not count, so that
+    trainers can prepare a checkpoint by one. If a trainer makes it with its full rate, call
+    ``optimizer.state.clear()`` after it.
+
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
-        betas: decay rates of the average m and of the variance s.
+        betas: decay rates of the average m and of the variance s. As with Adam, OneCycleLR cycles
+            the first one, unless ``cycle_momentum=False``.
         eps: term in the denominator of K, beside *squared* gradients. If gradients are far below
             ``sqrt(eps)``, the gain is 0 and SGDF is an averaged SGD: lower eps then. With 0 the
             gain does not depend on the magnitude of the gradients.
@@ -63,6 +69,7 @@ class SGDF(FilteredOptimizer):
         Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
     """
 
+    @explains_conversion
     def __init__(
         self,
         params: ParamsT,

@@ -25,6 +25,28 @@ def is_fake(p: Tensor) -> bool:
     return not torch.compiler.is_compiling() and type(p) not in PLAIN and isinstance(p, FakeTensor)
 
 
+def only_creates_state(groups: list[dict[str, Any]]) -> bool:
+    """Whether a first step has the purpose to create state: a rate of 0, and gradients of zeros.
+
+    torch's distributed checkpoints, and trainers with them, make such a step. It must not count:
+    with t = 1 and m = 0, the bias corrections of the next steps would be wrong. Gradients are read
+    only if the rate is 0, as in the first step of a warm-up, whose gradients are not zeros.
+    """
+    if torch.compiler.is_compiling() or not all(_is_zero(group.get("lr")) for group in groups):
+        return False
+    grads = [local(p.grad) for group in groups for p in group["params"] if p.grad is not None]
+    if not grads or any(g.is_meta or g.is_sparse or is_fake(g) for g in grads):
+        return False
+    if grads[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # a graph cannot wait for a value
+    return not any(bool(g.any()) for g in grads)
+
+
+def _is_zero(lr: Any) -> bool:
+    """Whether a rate is 0, as far as it can be read without waiting for a device."""
+    return bool(lr == 0) if not isinstance(lr, Tensor) or lr.is_cpu else False
+
+
 def new_step(p: Tensor, on_device: bool) -> Tensor:
     """A step counter at 0: on the CPU, where reading it is cheap, unless a graph may capture it."""
     if on_device:

@@ -14,8 +14,17 @@ from sgdf.kernels import cpu, cuda, foreach, loop
 from sgdf.kernels.plan import Columns, PlanCache
 from sgdf.optim import base
 from sgdf.optim.loading import check_state
-from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, require
-from sgdf.optim.state import PLAIN, loaded_moment, local, moment_in, new_moment, new_step, plan_for
+from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
+from sgdf.optim.state import (
+    PLAIN,
+    loaded_moment,
+    local,
+    moment_in,
+    new_moment,
+    new_step,
+    only_creates_state,
+    plan_for,
+)
 
 
 class WienerFilter:
@@ -83,7 +92,7 @@ class WienerFilter:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, but got {optimizer!r}")
-        require(eps >= 0.0, "epsilon value", eps)
+        require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(gain_eps)
         self.settings = FilterSettings(
             betas,
@@ -144,6 +153,8 @@ class WienerFilter:
                 "scaler.step(optimizer)"
             )
         found_inf = getattr(self.optimizer, "found_inf", None)
+        if not self.state and only_creates_state(self.optimizer.param_groups):
+            return
         params = self._params()
         path = self._path(params)
         if path == "cuda":

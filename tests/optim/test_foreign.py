@@ -1,0 +1,277 @@
+"""States of other optimizers: converted as far as they mean the same, and said."""
+
+import functools
+import warnings
+from copy import deepcopy
+
+import pytest
+import torch
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf.kernels.arithmetic import compute_dtype
+
+SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+SIZE = 50
+
+
+def trained(make, steps=300, p=None, seed=0):
+    """An optimizer in the middle of a descent along noisy gradients of a quadratic."""
+    if p is None:
+        p = torch.ones(SIZE, dtype=torch.float64, requires_grad=True)
+    optimizer = make([p])
+    advance(optimizer, steps, seed)
+    return optimizer
+
+
+def advance(optimizer, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    (p,) = optimizer.param_groups[0]["params"]
+    curvature = torch.logspace(-2, 0, SIZE, dtype=p.dtype)
+    for _ in range(steps):
+        p.grad = curvature * p.detach() + 0.1 * torch.randn(SIZE, generator=generator).to(p.dtype)
+        optimizer.step()
+    return p
+
+
+def continued(make, source):
+    """An optimizer `make`, at the same point, after it has loaded the state of `source`."""
+    (q,) = source.param_groups[0]["params"]
+    optimizer = make([q.detach().clone().requires_grad_()])
+    with pytest.warns(UserWarning, match="loaded a state dict of") as caught:
+        optimizer.load_state_dict(deepcopy(source.state_dict()))
+    (warning,) = caught  # one sentence
+    assert warning.filename == __file__
+    return optimizer, str(warning.message)
+
+
+def assert_nothing_foreign(optimizer, make):
+    group = dict(optimizer.param_groups[0])
+    own = make([torch.ones(SIZE, requires_grad=True)])
+    assert set(group) == set(own.param_groups[0])
+    (p,) = group["params"]
+    steps = {"step"} if optimizer.counts_steps else set()
+    for state in optimizer.state.values():
+        assert set(state) == steps | set(optimizer.moments_of(group))
+        assert all(m.dtype == compute_dtype(p) for key, m in state.items() if key != "step")
+
+
+make_momentum = functools.partial(SGD, lr=0.01, momentum=0.8, weight_decay=0.1)
+closed = functools.partial(SGDF, lr=7.0, gain_scale=0, gain_power=0, bias_correction=False)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_sgdf_with_a_closed_gain_continues_sgd_exactly(dampening):
+    """Its m, its rate, its decay: also where SGDF was made with other ones."""
+    sgd = trained(functools.partial(make_momentum, dampening=dampening))
+    make = functools.partial(closed, weight_decay=3.0, decoupled_weight_decay=True)
+    optimizer, said = continued(make, sgd)
+    group = optimizer.param_groups[0]
+    rate = 0.01 * (1 - dampening) / (1 - 0.8)
+    assert group["lr"] == pytest.approx(rate)
+    assert group["betas"] == (0.8, 0.999)
+    assert said.startswith(
+        "loaded a state dict of torch's SGD into SGDF: its buffers are converted"
+    )
+    assert f"lr is now {rate:g}, the old one * (1 - dampening) / (1 - momentum)" in said
+    assert_nothing_foreign(optimizer, make)
+    torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
+
+
+def test_sgdf_with_a_constant_gain_continues_nesterovs_momentum_exactly():
+    sgd = trained(functools.partial(make_momentum, nesterov=True))
+    make = functools.partial(SGDF, gain_scale=1 - 0.8, gain_power=0, bias_correction=False)
+    optimizer, said = continued(make, sgd)
+    assert "gain_scale=1 - momentum, gain_power=0, bias_correction=False would continue it" in said
+    torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_the_filter_continues_where_momentum_left(bias_correction):
+    """Its first step is as long as SGD's next, not ten times; the gain then opens."""
+    sgd = trained(make_momentum)
+    make = functools.partial(SGDF, bias_correction=bias_correction)
+    optimizer, _ = continued(make, sgd)
+    assert_nothing_foreign(optimizer, make)
+    before = sgd.param_groups[0]["params"][0].detach().clone()
+    ours, theirs = advance(optimizer, 1, 1) - before, advance(sgd, 1, 1) - before
+    torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.05 * theirs.abs().max().item())
+    ours, theirs = advance(optimizer, 500, 2), advance(sgd, 500, 2)
+    assert ours.square().mean() < 2 * theirs.square().mean() < 0.1
+
+
+def test_sgd_without_momentum_leaves_its_rate_to_a_fresh_filter():
+    make = functools.partial(SGDF, lr=7.0, betas=(0.9, 0.99))
+    optimizer, said = continued(make, trained(functools.partial(SGD, lr=0.01)))
+    assert "it had no momentum, so the filter starts anew, with its lr (0.01)" in said
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["betas"]) == (0.01, (0.9, 0.99))
+    assert not any(optimizer.state.values())
+    advance(optimizer, 1)
+    assert {float(state["step"]) for state in optimizer.state.values()} == {1.0}
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.0}, {"momentum": 0.8, "dampening": 0.5}])
+def test_momentum_continues_sgd_exactly(settings):
+    sgd = trained(functools.partial(SGD, lr=0.01, weight_decay=0.1, **settings))
+    optimizer, said = continued(Momentum, sgd)
+    assert "its buffers, lr, momentum, dampening and weight decay are taken over" in said
+    assert_nothing_foreign(optimizer, Momentum)
+    torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
+
+
+def test_momentum_has_no_nesterov():
+    sgd = trained(functools.partial(make_momentum, nesterov=True))
+    assert "Nesterov's step is not, for which SGDF has settings" in continued(Momentum, sgd)[1]
+
+
+def test_sgdf_continues_our_momentum_exactly():
+    source = trained(functools.partial(Momentum, lr=0.02, beta=0.8, mu=0.5, weight_decay=0.1))
+    optimizer, said = continued(closed, source)
+    assert "a state dict of Momentum into SGDF" in said
+    assert "lr is now 0.05, the old one * mu / (1 - beta)" in said
+    assert_nothing_foreign(optimizer, closed)
+    torch.testing.assert_close(advance(optimizer, 20, 1), advance(source, 20, 1))
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize(("theirs", "decoupled"), [(Adam, False), (AdamW, True)])
+def test_filter_adam_continues_adam_exactly(theirs, decoupled, amsgrad):
+    """All that Adam has: with a gain of 0 it is Adam."""
+    rate = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-3}
+    source = trained(functools.partial(theirs, **rate, amsgrad=amsgrad))
+    make = functools.partial(FilterAdamW, gain_scale=0.0)
+    optimizer, said = continued(make, source)
+    assert "torch's Adam into FilterAdamW: m, v, steps, lr, betas, eps and weight decay" in said
+    assert ("the maximum of amsgrad is dropped" in said) == amsgrad
+    group = optimizer.param_groups[0]
+    assert {name: group[name] for name in rate} == rate
+    assert group["decoupled_weight_decay"] == decoupled
+    assert_nothing_foreign(optimizer, make)
+    if not amsgrad:
+        torch.testing.assert_close(advance(optimizer, 20, 1), advance(source, 20, 1))
+
+
+OTHER_SCALE = [
+    (SGDF, AdamW, "s is made from m and v"),
+    (SGDF, FilterAdamW, "s is made from m and v"),
+    (FilterAdam, SGDF, "v is made from m and s"),
+]
+
+
+@pytest.mark.parametrize(("make", "theirs", "made"), OTHER_SCALE)
+def test_a_rate_of_another_scale_is_not_taken_over(make, theirs, made):
+    source = trained(
+        functools.partial(theirs, lr=0.03, eps=1e-4, weight_decay=0.3, betas=(0.8, 0.9))
+    )
+    source.param_groups[0]["initial_lr"] = 0.03  # a scheduler would start from it
+    own = {"lr": 0.02, "eps": 1e-6, "weight_decay": 0.02, "decoupled_weight_decay": False}
+    optimizer, said = continued(functools.partial(make, **own), source)
+    assert made in said
+    assert "lr (0.02), weight_decay and eps stay as they were" in said
+    group = optimizer.param_groups[0]
+    assert {name: group[name] for name in own} == own
+    assert group["betas"] == (0.8, 0.9)
+    assert_nothing_foreign(optimizer, make)
+    (before,), (after,) = source.state.values(), optimizer.state.values()
+    assert torch.equal(before["exp_avg"], after["exp_avg"])
+    assert before["step"] == after["step"]
+    start = optimizer.param_groups[0]["params"][0].square().mean()
+    assert advance(optimizer, 200, 1).square().mean() < start + 0.1
+
+
+def test_a_schedulers_rate_is_converted_with_the_rate():
+    sgd = trained(make_momentum, 3)
+    sgd.param_groups[0].update(initial_lr=0.1, max_lr=1.0)
+    group = continued(SGDF, sgd)[0].param_groups[0]
+    assert group["initial_lr"] == pytest.approx(0.1 / (1 - 0.8))
+    assert "max_lr" not in group
+
+
+def test_each_group_has_its_own_conversion():
+    def groups(**second):
+        return [
+            {"params": [torch.ones(2, requires_grad=True)]},
+            {"params": [torch.ones(3, requires_grad=True)], **second},
+        ]
+
+    sgd = SGD(groups(lr=0.2, momentum=0.5), lr=0.1, momentum=0.9)
+    for group in sgd.param_groups:
+        group["params"][0].grad = torch.ones_like(group["params"][0])
+    sgd.step()
+    optimizer = SGDF(groups(eps=0.5))
+    with pytest.warns(UserWarning, match="lr is now 1, 0.4,"):
+        optimizer.load_state_dict(sgd.state_dict())
+    settings = [(group["lr"], group["betas"][0], group["eps"]) for group in optimizer.param_groups]
+    assert settings == [(pytest.approx(1.0), 0.9, 1e-8), (0.4, 0.5, 0.5)]
+    moments = [state["exp_avg"].unique().item() for state in optimizer.state.values()]
+    assert moments == pytest.approx([0.1, 0.5])
+
+
+def test_buffers_of_low_precision_become_float32_moments():
+    p = torch.ones(SIZE, dtype=torch.bfloat16, requires_grad=True)
+    sgd = trained(make_momentum, 3, p)
+    (buffer,) = (state["momentum_buffer"] for state in sgd.state.values())
+    optimizer, _ = continued(SGDF, sgd)
+    (state,) = optimizer.state.values()
+    assert torch.equal(state["exp_avg"], buffer.float() * ((1 - 0.8) / 1))
+
+
+def test_own_checkpoints_load_without_a_word():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ours, theirs in (
+            (SGDF, SGDF),
+            (Momentum, Momentum),
+            (FilterAdam, FilterAdamW),
+            (FilterAdamW, functools.partial(FilterAdam, second_moment="derived")),
+        ):
+            source = trained(theirs, 3)
+            optimizer = ours([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
+            optimizer.load_state_dict(source.state_dict())
+            assert optimizer.param_groups[0]["lr"] == source.param_groups[0]["lr"]
+
+
+def test_a_filter_adam_without_the_setting_second_moment_is_one():
+    """As older versions saved it."""
+    checkpoint = deepcopy(trained(FilterAdam, 3).state_dict())
+    del checkpoint["param_groups"][0]["second_moment"]
+    optimizer = FilterAdam([torch.ones(SIZE, requires_grad=True)], lr=7.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.load_state_dict(checkpoint)
+    assert optimizer.param_groups[0]["lr"] == 1e-3
+
+
+REFUSED = [
+    (SGDF, torch.optim.RMSprop, "its settings are not those of SGDF, FilterAdam"),
+    (SGDF, torch.optim.RAdam, "its settings are not those of SGDF, FilterAdam"),
+    (FilterAdam, torch.optim.NAdam, "its settings are not those of SGDF, FilterAdam"),
+    (FilterAdamW, torch.optim.Adagrad, "its settings are not those of SGDF, FilterAdam"),
+    (Momentum, torch.optim.Adamax, "its settings are not those of SGDF, FilterAdam"),
+    (FilterAdam, make_momentum, "it is of torch's SGD, whose state and learning rate"),
+    (FilterAdamW, Momentum, "it is of Momentum, whose state and learning rate"),
+    (Momentum, AdamW, "it is of torch's Adam, whose state and learning rate"),
+    (Momentum, SGDF, "it is of SGDF, whose state and learning rate"),
+    (SGDF, functools.partial(SGD, lr=0.1, momentum=1.0), "momentum of 1.0 and dampening of 0"),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "message"), REFUSED)
+def test_what_cannot_be_converted_is_refused(ours, theirs, message):
+    source = trained(theirs, 2)
+    optimizer = trained(ours, 2)
+    before = deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=f"loaded state dict.*{message}"):
+        optimizer.load_state_dict(source.state_dict())
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
+def test_a_state_dict_without_settings_is_loaded_as_it_is():
+    source = trained(SGDF, 3)
+    checkpoint = {"state": source.state_dict()["state"], "param_groups": [{"params": [0]}]}
+    optimizer = SGDF([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
+    optimizer.load_state_dict(checkpoint)
+    assert optimizer.param_groups[0]["lr"] == 7.0
+    assert [float(state["step"]) for state in optimizer.state.values()] == [3.0]
