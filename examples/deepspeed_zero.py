@@ -48,8 +48,8 @@ def train(engine: deepspeed.DeepSpeedEngine, steps: range) -> list[float]:
 def main(stage: int = 2, steps: int = 30) -> tuple[list[float], list[float]]:
     """Losses of a whole run, and of the second half resumed from a checkpoint."""
     if "RANK" not in os.environ:  # not started by deepspeed or torchrun
-        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        os.environ.update(alone, MASTER_PORT=os.environ.get("MASTER_PORT", "29511"))
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # any free port
     with tempfile.TemporaryDirectory() as folder:
         engine = engine_of(stage)
         losses = train(engine, range(steps // 2))

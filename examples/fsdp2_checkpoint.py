@@ -37,7 +37,7 @@ def my_part(step: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main(folder: Path, until: int) -> list[float]:
-    """Train to step `until`, from the checkpoint if there is one; losses of this process."""
+    """Train to step `until`, from the last checkpoint if any; losses of this process."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     if device == "cuda":
@@ -46,18 +46,17 @@ def main(folder: Path, until: int) -> list[float]:
     # After fully_shard, so that the state is sharded as the parameters are.
     optimizer = FilterAdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
 
-    done = 0
-    if (folder / ".metadata").exists():
+    done = max((int(file.parent.name) for file in folder.glob("*/.metadata")), default=0)
+    if done:
         weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments, "done": 0}
-        dcp.load(state, checkpoint_id=folder)  # each process reads what its shards need
+        state = {"model": weights, "optimizer": moments}
+        dcp.load(state, checkpoint_id=folder / str(done))  # each reads what its shards need
         set_state_dict(
             model,
             optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-        done = state["done"]
     losses = []
     for step in range(done, until):
         x, y = my_part(step, device)
@@ -68,7 +67,7 @@ def main(folder: Path, until: int) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments, "done": until}, checkpoint_id=folder)
+    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(until))
     if dist.get_rank() == 0:
         size = dist.get_world_size()
         print(f"steps {done} to {until}, {size} processes: loss {losses[0]:.3f} -> {losses[-1]:.3f}")

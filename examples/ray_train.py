@@ -1,14 +1,17 @@
 """Ray Train: a training loop on Ray workers, with checkpoints that Ray keeps.
 
     python examples/ray_train.py
+    python examples/ray_train.py --fail-after 2     # a failure: Ray restarts the worker
+    python examples/ray_train.py --workers 0        # in this process, for debugging
 """
 
+import argparse
 import tempfile
 from pathlib import Path
 
 import ray.train
 import torch
-from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device, prepare_model
 from torch import nn
 
@@ -43,26 +46,27 @@ def train_loop(config: dict) -> None:
             torch.save(state | {"done": epoch + 1}, Path(folder, "state.pt"))
             metrics = {"loss": loss.item(), "epoch": epoch}
             ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
-        if epoch + 1 == config.get("fail_after") and not checkpoint:
+        if epoch + 1 == config["fail_after"] and not checkpoint:
             raise RuntimeError("a failure, to show that the run resumes")
 
 
-def main(folder: str, epochs: int = 3, **config) -> ray.train.Result:
-    trainer = TorchTrainer(
-        train_loop,
-        train_loop_config={"lr": 0.5, "epochs": epochs} | config,
-        scaling_config=ScalingConfig(num_workers=1, use_gpu=torch.cuda.is_available()),
-        run_config=RunConfig(
-            name="sgdf",
-            storage_path=folder,
-            failure_config=ray.train.FailureConfig(max_failures=1),
-        ),
-    )
-    result = trainer.fit()
-    print(f"loss {result.metrics['loss']:.3f}, checkpoint in {result.checkpoint.path}")
-    return result
+def main(workers: int = 1, epochs: int = 3, fail_after: int | None = None) -> dict:
+    """Train on Ray; return the last metrics."""
+    with tempfile.TemporaryDirectory() as folder:  # on a cluster: storage that all nodes share
+        result = TorchTrainer(
+            train_loop,
+            train_loop_config={"lr": 0.5, "epochs": epochs, "fail_after": fail_after},
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=torch.cuda.is_available()),
+            run_config=RunConfig(
+                name="sgdf", storage_path=folder, failure_config=FailureConfig(max_failures=1)
+            ),
+        ).fit()
+    print(f"epoch {result.metrics['epoch']}: loss {result.metrics['loss']!r}")
+    return result.metrics
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        main(name)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--fail-after", type=int, help="raise an error after this epoch, once")
+    main(**vars(parser.parse_args()))
