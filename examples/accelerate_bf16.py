@@ -1,7 +1,7 @@
 """Accelerate: bf16 mixed precision, gradient accumulation, save_state and load_state.
 
-    python examples/accelerate_bf16.py
-    accelerate launch --cpu examples/accelerate_bf16.py
+python examples/accelerate_bf16.py
+accelerate launch --cpu examples/accelerate_bf16.py
 """
 
 import tempfile

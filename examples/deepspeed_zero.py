@@ -1,7 +1,7 @@
 """DeepSpeed: ZeRO 1 to 3, with save_checkpoint and load_checkpoint.
 
-    deepspeed examples/deepspeed_zero.py --stage 2      # on GPUs
-    python examples/deepspeed_zero.py --stage 3         # one process, also on a CPU
+deepspeed examples/deepspeed_zero.py --stage 2      # on GPUs
+python examples/deepspeed_zero.py --stage 3         # one process, also on a CPU
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Flax (nnx) with `sgdf.optax`: FilterAdamW with warm-up, cosine and clipping; or SGDF.
 
-    python examples/flax_nnx.py
-    python examples/flax_nnx.py --optimizer sgdf
+python examples/flax_nnx.py
+python examples/flax_nnx.py --optimizer sgdf
 """
 
 import argparse

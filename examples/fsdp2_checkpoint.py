@@ -1,8 +1,8 @@
 """FSDP2 with distributed checkpoints: save with one number of processes, resume with another.
 
-    torchrun --nproc-per-node 1 examples/fsdp2_checkpoint.py shards --until 10
-    torchrun --nproc-per-node 2 examples/fsdp2_checkpoint.py shards --until 20
-    torchrun --nproc-per-node 1 examples/fsdp2_checkpoint.py shards --until 30
+torchrun --nproc-per-node 1 examples/fsdp2_checkpoint.py shards --until 10
+torchrun --nproc-per-node 2 examples/fsdp2_checkpoint.py shards --until 20
+torchrun --nproc-per-node 1 examples/fsdp2_checkpoint.py shards --until 30
 """
 
 import argparse
@@ -70,7 +70,9 @@ def main(folder: Path, until: int) -> list[float]:
     dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(until))
     if dist.get_rank() == 0:
         size = dist.get_world_size()
-        print(f"steps {done} to {until}, {size} processes: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+        print(
+            f"steps {done} to {until}, {size} processes: loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+        )
     dist.destroy_process_group()
     return losses
 

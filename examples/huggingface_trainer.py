@@ -1,6 +1,6 @@
 """Hugging Face Trainer: the optimizer's class and settings by `optimizer_cls_and_kwargs`.
 
-    python examples/huggingface_trainer.py
+python examples/huggingface_trainer.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """Lightning: automatic and manual optimization, and resume from a checkpoint.
 
-    python examples/lightning_module.py
+python examples/lightning_module.py
 """
 
 import tempfile

@@ -1,9 +1,9 @@
 """A small GPT on bytes, in plain torch: warm-up, cosine, clipping, accumulation, resume.
 
-    python examples/nanogpt.py                          # FilterAdamW on this script's own text
-    python examples/nanogpt.py --optimizer adamw        # AdamW with the same settings
-    python examples/nanogpt.py --checkpoint gpt.pt      # run it again with more --steps to resume
-    python examples/nanogpt.py --text input.txt --width 384 --layers 6 --context 256 --steps 5000
+python examples/nanogpt.py                          # FilterAdamW on this script's own text
+python examples/nanogpt.py --optimizer adamw        # AdamW with the same settings
+python examples/nanogpt.py --checkpoint gpt.pt      # run it again with more --steps to resume
+python examples/nanogpt.py --text input.txt --width 384 --layers 6 --context 256 --steps 5000
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Ray Train: a training loop on Ray workers, with checkpoints that Ray keeps.
 
-    python examples/ray_train.py
-    python examples/ray_train.py --fail-after 2     # a failure: Ray restarts the worker
-    python examples/ray_train.py --workers 0        # in this process, for debugging
+python examples/ray_train.py
+python examples/ray_train.py --fail-after 2     # a failure: Ray restarts the worker
+python examples/ray_train.py --workers 0        # in this process, for debugging
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """timm: our optimizers by name, with timm's own groups and schedules.
 
-    python examples/timm_optimizer.py --opt sgdf --lr 0.5
-    python examples/timm_optimizer.py --opt filteradamw --lr 3e-3
+python examples/timm_optimizer.py --opt sgdf --lr 0.5
+python examples/timm_optimizer.py --opt filteradamw --lr 3e-3
 """
 
 import argparse

@@ -1,22 +1,28 @@
 """Lightning, automatic and manual: it trains, and resumes with the same numbers."""
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-pytest.importorskip("lightning")
-
-from examples import lightning_module
 from sgdf import SGDF
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-KINDS = (lightning_module.Classifier, lightning_module.ManualClassifier)
+KINDS = ("Classifier", "ManualClassifier")
+
+
+@pytest.fixture
+def lightning_module() -> ModuleType:
+    pytest.importorskip("lightning")
+    return importlib.import_module("examples.lightning_module")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lightning_resumes_with_the_same_numbers(kind, tmp_path: Path) -> None:
+def test_lightning_resumes_with_the_same_numbers(lightning_module, kind, tmp_path: Path) -> None:
+    kind = getattr(lightning_module, kind)
     whole = lightning_module.fit(kind, tmp_path / "whole", epochs=4)
     assert sum(whole.losses[-8:]) < 0.6 * sum(whole.losses[:8])
     first = lightning_module.fit(kind, tmp_path / "parts", epochs=2)
@@ -26,12 +32,14 @@ def test_lightning_resumes_with_the_same_numbers(kind, tmp_path: Path) -> None:
     assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
-def test_manual_and_automatic_are_the_same_training(tmp_path: Path) -> None:
-    automatic, manual = (lightning_module.fit(kind, tmp_path, epochs=1) for kind in KINDS)
+def test_manual_and_automatic_are_the_same_training(lightning_module, tmp_path: Path) -> None:
+    automatic, manual = (
+        lightning_module.fit(getattr(lightning_module, kind), tmp_path, epochs=1) for kind in KINDS
+    )
     assert manual.losses == automatic.losses
 
 
-def test_the_script_runs() -> None:
+def test_the_script_runs(lightning_module) -> None:
     losses = lightning_module.main()
     assert losses[-1] < losses[0]
 
@@ -43,7 +51,5 @@ def test_one_cycle_moves_the_decay_rate_of_the_average() -> None:
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
     assert optimizer.param_groups[0]["betas"] == (0.95, 0.999)
     optimizer = SGDF(model.parameters(), lr=0.5)
-    torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.5, total_steps=10, cycle_momentum=False
-    )
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10, cycle_momentum=False)
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)

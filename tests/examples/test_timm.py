@@ -1,18 +1,15 @@
 """timm: the registered names, what timm passes to them, and its train script's command line."""
 
+import importlib
 import logging
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("timm")
-
-import timm.optim
-
-from examples import timm_optimizer
 from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.integrations import timm as integration
 from sgdf.support.errors import UserError
@@ -39,19 +36,23 @@ print(type(optimizer).__name__, optimizer.param_groups[0]["lr"], optimizer.param
 """
 
 
-@pytest.fixture(autouse=True)
-def registered() -> None:
+@pytest.fixture
+def timm() -> ModuleType:
+    pytest.importorskip("timm")
     integration.register()
+    return importlib.import_module("timm")
 
 
-@pytest.mark.parametrize(("opt", "lr"), [("sgdf", 0.5), ("filteradam", 3e-3), ("filteradamw", 3e-3)])
-def test_the_script_trains(opt: str, lr: float) -> None:
-    losses = timm_optimizer.main(opt, lr)
+@pytest.mark.parametrize(
+    ("opt", "lr"), [("sgdf", 0.5), ("filteradam", 3e-3), ("filteradamw", 3e-3)]
+)
+def test_the_script_trains(timm, opt: str, lr: float) -> None:
+    losses = importlib.import_module("examples.timm_optimizer").main(opt, lr)
     assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
 
 
 @pytest.mark.parametrize(("name", "kind"), NAMES.items())
-def test_names_settings_and_groups(name: str, kind: type) -> None:
+def test_names_settings_and_groups(timm, name: str, kind: type) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     optimizer = timm.optim.create_optimizer_v2(
         model, opt=name, lr=0.1, weight_decay=0.02, momentum=0.9, betas=(0.8, 0.99), eps=1e-6
@@ -64,7 +65,7 @@ def test_names_settings_and_groups(name: str, kind: type) -> None:
         assert "momentum" not in group
 
 
-def test_layer_decay_and_lookahead() -> None:
+def test_layer_decay_and_lookahead(timm) -> None:
     model = timm.create_model(
         "vit_tiny_patch16_224", img_size=32, embed_dim=16, depth=2, num_heads=2, num_classes=2
     )
@@ -79,14 +80,14 @@ def test_layer_decay_and_lookahead() -> None:
     assert not torch.equal(before, model.head.weight)
 
 
-def test_a_second_registration_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_registration_is_silent(timm, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         integration.register()
     assert not caplog.records
     assert set(NAMES) <= set(timm.optim.list_optimizers())
 
 
-def test_a_train_script_runs_behind_the_module(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_train_script_runs_behind_the_module(timm, tmp_path: Path, monkeypatch, capsys) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     monkeypatch.setattr(sys, "argv", list(sys.argv))

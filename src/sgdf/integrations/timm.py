@@ -18,41 +18,29 @@ import runpy
 import sys
 from pathlib import Path
 
-from timm.optim import OptimInfo, list_optimizers
-from timm.optim._optim_factory import default_registry
-
 from sgdf.optim import SGDF, FilterAdam, FilterAdamW
 from sgdf.support.errors import UserError
 
-# timm takes what stands before "_" for a wrapper (lookahead_sgdf), so no name has one.
-# Without `has_momentum` timm drops the momentum=0.9 that its train script always has.
-OPTIMIZERS = (
-    OptimInfo(
-        name="sgdf",
-        opt_class=SGDF,
-        description="SGD along the Wiener-filtered gradient",
-        has_betas=True,
-    ),
-    OptimInfo(
-        name="filteradam",
-        opt_class=FilterAdam,
-        description="Adam with the Wiener-filtered gradient as its first moment",
-        has_betas=True,
-    ),
-    OptimInfo(
-        name="filteradamw",
-        opt_class=FilterAdamW,
-        description="FilterAdam with decoupled weight decay",
-        has_betas=True,
-    ),
-)
+#: Names and classes. timm takes what is before a "_" for a wrapper (lookahead_sgdf): none has one.
+OPTIMIZERS = {"sgdf": SGDF, "filteradam": FilterAdam, "filteradamw": FilterAdamW}
 
 
 def register() -> None:
     """Let timm know ``sgdf``, ``filteradam`` and ``filteradamw``; a second call does nothing."""
+    from timm.optim import OptimInfo, list_optimizers
+    from timm.optim._optim_factory import default_registry
+
     known = set(list_optimizers())
-    for info in OPTIMIZERS:
-        if info.name not in known:
+    for name, optimizer in OPTIMIZERS.items():
+        if name not in known:
+            # timm has a momentum of 0.9 for every optimizer, and drops it without `has_momentum`.
+            info = OptimInfo(
+                name=name,
+                opt_class=optimizer,
+                description=f"sgdf.{optimizer.__name__}, with a Wiener filter of the gradient",
+                has_momentum=False,
+                has_betas=True,
+            )
             default_registry.register(info)
 
 
