@@ -21,12 +21,14 @@ class TorchStepped(keras.Sequential):
 
     def train_step(self, data):
         x, y = data
-        loss = self.compute_loss(x, y, self(x, training=True))
+        predicted = self(x, training=True)
+        loss = self.compute_loss(x, y, predicted)
         self.torch_optimizer.zero_grad()
         loss.backward()
         self.torch_optimizer.step()
-        self._loss_tracker.update_state(loss, sample_weight=len(x))
-        return self.get_metrics_result()
+        for metric in self.metrics:
+            metric.update_state(*((loss,) if metric.name == "loss" else (y, predicted)))
+        return {metric.name: metric.result() for metric in self.metrics}
 
 
 def main(epochs: int = 4) -> list[float]:

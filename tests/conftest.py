@@ -35,6 +35,7 @@ SLOW = (
     "examples/test_deepspeed.py",
     "examples/test_flax.py",
     "examples/test_huggingface.py",
+    "examples/test_keras.py",
     "examples/test_lightning.py",
     "examples/test_plain.py",
     "examples/test_ray.py",
