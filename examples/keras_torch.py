@@ -1,6 +1,6 @@
 """Keras on its torch backend: a `train_step` that steps one of our torch optimizers.
 
-    python examples/keras_torch.py
+python examples/keras_torch.py
 """
 
 import os
@@ -38,9 +38,7 @@ def main(epochs: int = 4) -> list[float]:
     model = TorchStepped([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(2)])
     model.build((None, 16))
     model.torch_optimizer = SGDF(model.parameters(), lr=0.5)  # after build: now there are weights
-    model.compile(
-        optimizer=None, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    model.compile(optimizer=None, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     losses = model.fit(inputs, labels, batch_size=16, epochs=epochs, verbose=0).history["loss"]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     return losses

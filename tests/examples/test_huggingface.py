@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer and Accelerate: they train, resume with the same numbers, and their traps."""
+"""Hugging Face's Trainer and Accelerate: they resume with the same numbers; the Trainer's traps."""
 
 import importlib
 from collections.abc import Iterator

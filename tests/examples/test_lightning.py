@@ -5,10 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from torch.testing import assert_close
-
-from sgdf import SGDF
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ("Classifier", "ManualClassifier")
@@ -42,14 +39,3 @@ def test_manual_and_automatic_are_the_same_training(lightning_module, tmp_path: 
 def test_the_script_runs(lightning_module) -> None:
     losses = lightning_module.main()
     assert losses[-1] < losses[0]
-
-
-def test_one_cycle_moves_the_decay_rate_of_the_average() -> None:
-    """A trap of any trainer: OneCycleLR takes the first of `betas` for momentum."""
-    model = torch.nn.Linear(2, 1)
-    optimizer = SGDF(model.parameters(), lr=0.5)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
-    assert optimizer.param_groups[0]["betas"] == (0.95, 0.999)
-    optimizer = SGDF(model.parameters(), lr=0.5)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10, cycle_momentum=False)
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
