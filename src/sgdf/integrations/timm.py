@@ -27,8 +27,7 @@ OPTIMIZERS = {"sgdf": SGDF, "filteradam": FilterAdam, "filteradamw": FilterAdamW
 
 def register() -> None:
     """Let timm know ``sgdf``, ``filteradam`` and ``filteradamw``; a second call does nothing."""
-    from timm.optim import OptimInfo, list_optimizers
-    from timm.optim._optim_factory import default_registry
+    from timm.optim._optim_factory import OptimInfo, default_registry, list_optimizers
 
     known = set(list_optimizers())
     for name, optimizer in OPTIMIZERS.items():
