@@ -41,7 +41,11 @@ def test_the_trainer_resumes_with_the_same_numbers(
     losses = huggingface_trainer.losses_of(whole)
     assert losses[-1] < losses[0] - 0.3
     resumed = huggingface_trainer.trainer(str(tmp_path), optimizer, lr=lr)
+    calls = []
+    step = resumed.training_step
+    resumed.training_step = lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert len(calls) == 12, "it was to train the second half alone"
     assert huggingface_trainer.losses_of(resumed) == losses
     assert_close(resumed.model.state_dict(), whole.model.state_dict(), **BITWISE)
 

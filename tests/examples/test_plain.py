@@ -23,13 +23,15 @@ def test_the_small_gpt_learns(optimizer: str) -> None:
     assert losses[-1] < losses[0] - 2
 
 
-def test_the_small_gpt_resumes_with_the_same_numbers(tmp_path: Path) -> None:
+def test_the_small_gpt_resumes_with_the_same_numbers(tmp_path: Path, capsys) -> None:
     given = ["--steps", "12", "--warmup", "3"]
     whole = nanogpt.main(nanogpt.arguments(given))
     given += ["--checkpoint", str(tmp_path / "gpt.pt")]
     first = nanogpt.main(nanogpt.arguments([*given, "--until", "6"]))
-    assert nanogpt.main(nanogpt.arguments(given)) == whole
     assert first == whole[:6]
+    assert "step    0" in capsys.readouterr().out
+    assert nanogpt.main(nanogpt.arguments(given)) == whole
+    assert "step    0" not in capsys.readouterr().out, "it started again"
 
 
 def test_the_small_gpt_decays_matrices_alone() -> None:
