@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgdf.cli.names import DATASETS
 from sgdf.cli.options import Commands, add_data_dir, say
-from sgdf.lab import data
-from sgdf.lab.data.location import data_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +15,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("data", help="the datasets: list what is here, fetch the rest")
     subjects = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     fetch = subjects.add_parser("fetch", help="download a dataset, check it and unpack it")
-    fetch.add_argument("name", metavar="NAME", help=f"of {', '.join(data.DATASETS)}")
+    fetch.add_argument("name", metavar="NAME", help=f"of {', '.join(DATASETS)}")
     fetch.set_defaults(run=run_fetch)
     show = subjects.add_parser("list", help="show which datasets are here, and from where")
     show.set_defaults(run=run_list)
@@ -25,9 +24,11 @@ def add_to(commands: Commands) -> None:
 
 
 def run_fetch(options: argparse.Namespace) -> None:
-    spec = data.find(options.name)
     from rich.console import Console
 
+    from sgdf.lab import data
+
+    spec = data.find(options.name)
     console = Console()
     say(console, spec.fetch(options.data_dir, console))
 
@@ -41,6 +42,9 @@ def run_list(options: argparse.Namespace) -> None:
 def show_datasets(folder: str | Path | None, console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
+
+    from sgdf.lab import data
+    from sgdf.lab.data.location import data_folder
 
     folder = data_folder(folder)
     table = Table(title=f"Datasets in {escape(str(folder))}")

@@ -2,9 +2,8 @@
 
 import argparse
 
+from sgdf.cli.names import DATA, PRECISIONS
 from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
-from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.parse import parse_setting
 
 
 def add_to(commands: Commands) -> None:
@@ -14,12 +13,13 @@ def add_to(commands: Commands) -> None:
     add("--only", nargs="+", metavar="OPTIMIZER", help="these only (default: all)")
     add("--seeds", type=int, nargs="+", help="default: the paper's")
     add("--epochs", type=positive, help="default: the paper's")
-    add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
-    add("--data", choices=configs.DATA, default="real", help="default %(default)s")
+    add("--data", choices=DATA, default="real", help="default %(default)s")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="a setting for all runs, as in sgdf train")  # fmt: skip
     add_sweep_options(parser)
-    add_run_options(parser)
+    add_run_options(parser).add_argument(
+        "--precision", choices=PRECISIONS, default="tf32", help="default %(default)s"
+    )
     parser.set_defaults(run=run)
 
 
@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> None:
         show_presets()
         return
     from sgdf.cli import comparison
+    from sgdf.lab.runs.parse import parse_setting
     from sgdf.lab.sweeps import reproduce
 
     sweep = reproduce.sweep_from_paper(
