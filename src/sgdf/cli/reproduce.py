@@ -3,7 +3,9 @@
 import argparse
 
 from sgdf.cli.names import DATA, PRECISIONS
-from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
+from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive, say
+from sgdf.cli.screen import open_console
+from sgdf.support.tables import Column, as_rich
 
 
 def add_to(commands: Commands) -> None:
@@ -45,17 +47,16 @@ def run(options: argparse.Namespace) -> None:
 
 def show_presets() -> None:
     """List the presets with their sizes."""
-    from rich.console import Console
-    from rich.table import Table
-
     from sgdf.lab import paper
 
-    table = Table(title="sgdf reproduce NAME: the paper's tables and figures")
-    for column in ("name", "what"):
-        table.add_column(column)
-    for column in ("settings", "seeds", "epochs"):
-        table.add_column(column, justify="right")
-    for preset in paper.PRESETS.values():
-        counts = len(preset.cells), len(preset.seeds), preset.epochs
-        table.add_row(preset.name, preset.title, *map(str, counts))
-    Console().print(table)
+    columns = [Column("name", "label"), Column("what", "text")]
+    columns += map(Column, ("settings", "seeds", "epochs"))
+    rows = [
+        [preset.name, preset.title]
+        + [str(count) for count in (len(preset.cells), len(preset.seeds), preset.epochs)]
+        for preset in paper.PRESETS.values()
+    ]
+    console = open_console()
+    title = "The paper's tables and figures"
+    console.print(as_rich(columns, rows, console.width, title=title))
+    say(console, "\nsgdf reproduce NAME trains the runs behind one of them.")

@@ -17,6 +17,7 @@ from sgdf.cli.names import (
     TASKS,
 )
 from sgdf.cli.options import Commands, add_run_options, context_from, find_device, path, positive
+from sgdf.cli.screen import open_console
 from sgdf.support.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -142,11 +143,9 @@ def run(options: argparse.Namespace) -> None:
 
 def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quiet: bool) -> None:
     """Print how every run ended, and where it is."""
-    from rich.console import Console
-
     from sgdf.lab.runs.results import outcome
 
-    console = Console(quiet=quiet)
+    console = open_console(quiet=quiet)
     for config, result in zip(runs, results, strict=True):
         where = shlex.quote(str(out / config.name))
         console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)
