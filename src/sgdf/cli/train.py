@@ -16,7 +16,15 @@ from sgdf.cli.names import (
     TASK_SETTINGS,
     TASKS,
 )
-from sgdf.cli.options import Commands, add_run_options, context_from, find_device, path, positive
+from sgdf.cli.options import (
+    Commands,
+    add_run_options,
+    context_from,
+    find_device,
+    path,
+    positive,
+    say,
+)
 from sgdf.cli.screen import open_console
 from sgdf.support.errors import UserError, unknown
 
@@ -137,8 +145,17 @@ def run(options: argparse.Namespace) -> None:
 
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
         context = context_from(options, device)
+        console = open_console(quiet=team.rank > 0)
+        say(console, plan_in_words(runs, device, context.out))
         results = train_in(context, runs, team)
     show(runs, results, context.out, quiet=team.rank > 0)
+
+
+def plan_in_words(runs: "list[Config]", device: object, out: Path) -> str:
+    first = runs[0]
+    seeds = f"seed {first.seed}" if len(runs) == 1 else f"{len(runs)} seeds"
+    what = f"{first.task}, {first.model}, {first.optimizer}, lr {first.lr:g}, {seeds}"
+    return f"Training {what}, {first.length} on {device}; written to {out}"
 
 
 def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quiet: bool) -> None:
@@ -152,3 +169,4 @@ def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quie
     failed = sum(result["status"] == "failed" for result in results)
     if failed:
         raise UserError(f"{failed} of {len(results)} runs failed: the same command resumes them")
+    say(console, f"sgdf report {shlex.quote(str(out))} compares the runs there")

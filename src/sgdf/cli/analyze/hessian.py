@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> None:
     console, device = open_console(), subjects.device_from(options)
     spectra = {}
     found = subjects.find(options.runs, options.epochs)
+    say(console, subjects.plan_in_words("the Hessian", found, options, device))
     for subject in found:
         model, data = subjects.load(subject, options, device)
         with refusals(str(subject.folder)):

@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> None:
     kind = "line" if options.dimensions == 1 else "landscape"
     surfaces = {}
     found = subjects.find(options.runs, options.epochs)
+    say(console, subjects.plan_in_words("the loss", found, options, device))
     for subject in found:
         model, data = subjects.load(subject, options, device)
         file = options.out / f"{kind}-{subject.name}.npz"

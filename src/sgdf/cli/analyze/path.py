@@ -28,7 +28,9 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.support.files import explained
 
     console, device = open_console(), subjects.device_from(options)
-    for subject in subjects.find(options.runs):
+    found = subjects.find(options.runs)
+    say(console, subjects.plan_in_words("the path", found, options, device))
+    for subject in found:
         epochs, weights = subjects.kept_weights(subject)
         model, data = subjects.load(subject, options, device)
         stem = options.out / f"path-{subject.name}"
