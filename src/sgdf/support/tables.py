@@ -30,8 +30,10 @@ class Part(NamedTuple):
 Rows = Sequence[Sequence[str]]
 
 
-def fitting(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[Part]:
-    """The columns in as many parts as it takes.
+def fitting(
+    columns: Sequence[Column], rows: Rows, width: int, *, wraps: bool = True
+) -> Iterator[Part]:
+    """The columns in as many parts as it takes, with titles and text wrapped or not.
 
     >>> columns = [Column("", "label"), Column("loss"), Column("time in seconds")]
     >>> rows = [["sgdf", "0.125", "17.25"]]
@@ -40,7 +42,12 @@ def fitting(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[Part]
     >>> [part.columns for part in fitting(columns, rows, 16)]
     [[0, 1], [0, 2]]
     """
-    least = [least_width(column, cells_of(rows, i), width) for i, column in enumerate(columns)]
+    least = [
+        least_width(column, cells_of(rows, i), width)
+        if wraps
+        else longest_of([column.title, *cells_of(rows, i)])
+        for i, column in enumerate(columns)
+    ]
     labels = [i for i, column in enumerate(columns) if column.kind == "label"]
     part = list(labels)
     for i in range(len(labels), len(columns)):
@@ -86,7 +93,7 @@ def widened(
     widths = [least[i] for i in part]
     room = width - total(widths)
     for place, i in enumerate(part):
-        whole = max(longest_of([columns[i].title]), longest_of(cells_of(rows, i)))
+        whole = longest_of([columns[i].title, *cells_of(rows, i)])
         more = max(0, min(whole - widths[place], room))
         widths[place] += more
         room -= more
@@ -130,17 +137,14 @@ def as_rich(
 
 
 def as_lines(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[str]:
-    """The same without rich, for a terminal or a file; text is not wrapped."""
-    whole = [Column(c.title, "label" if c.kind == "label" else "number") for c in columns]
-    for number, part in enumerate(fitting(whole, rows, width)):
-        widths = [
-            max(longest_of([columns[i].title]), longest_of(cells_of(rows, i))) for i in part.columns
-        ]
+    """The same without rich; nothing is wrapped."""
+    titles = [column.title for column in columns]
+    for number, part in enumerate(fitting(columns, rows, width, wraps=False)):
         if number:
             yield ""
-        for row in ([c.title for c in columns], *rows):
+        for row in (titles, *rows):
             cells = [
                 row[i].rjust(w) if columns[i].kind == "number" else row[i].ljust(w)
-                for i, w in zip(part.columns, widths, strict=True)
+                for i, w in zip(part.columns, part.widths, strict=True)
             ]
             yield (" " * GAP).join(cells).rstrip()
