@@ -68,7 +68,7 @@ def table(results: "list[Result]", width: int) -> "Table":
     table.title, table.title_justify = "The paper's statements, checked by simulation", "left"
     numbers = [numbers_of(result) for result in results]
     printed, measured = (max(map(len, column)) for column in zip(*numbers, strict=True))
-    verdict = 24 if width >= WIDE else 18
+    verdict = 24 if width >= WIDE else 18 if width >= 80 else 12
     table.add_column("statement, its check, and where in the paper", overflow="fold")
     table.add_column("printed", justify="right", width=max(printed, 7))
     table.add_column("measured", justify="right", width=max(measured, 8))
