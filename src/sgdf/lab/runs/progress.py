@@ -230,7 +230,7 @@ class ProgressBars(ProgressLines):
         bar = self.bars[id(config)]
         self.display.stop_task(bar)
         elapsed = next(task.elapsed for task in self.display.tasks if task.id == bar)
-        self.display.update(bar, words=[status, f"after {duration(elapsed or 0)}"])
+        self.display.update(bar, words=[f"{status} after {duration(elapsed or 0)}"])
 
 
 class RunDisplay(rich.progress.Progress):
