@@ -155,7 +155,8 @@ def plan_in_words(runs: "list[Config]", device: object, out: Path) -> str:
     first = runs[0]
     seeds = f"seed {first.seed}" if len(runs) == 1 else f"{len(runs)} seeds"
     what = f"{first.task}, {first.model}, {first.optimizer}, lr {first.lr:g}, {seeds}"
-    return f"Training {what}, {first.length} on {device}; written to {out}"
+    length = first.length.removesuffix("s") if first.length.startswith("1 ") else first.length
+    return f"Training {what}, {length} on {device}; written to {out}"
 
 
 def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quiet: bool) -> None:
