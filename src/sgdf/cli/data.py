@@ -44,13 +44,13 @@ def show_datasets(folder: str | Path | None, console: "Console") -> None:
     folder = data_folder(folder)
     columns = [
         Column("name", "label"),
-        *(Column("train"), Column("test"), Column("classes")),
+        *(Column("train / test"), Column("classes")),
         *(Column("here", "text"), Column("from, or fetched by", "text")),
     ]
     rows = []
     for spec in data.all_datasets():
         here, where = spec.availability(folder)
-        counts = (str(spec.train), str(spec.test)) if spec.train else ("your own", "")
-        rows.append([spec.name, *counts, str(spec.classes or "–"), here, where])
+        counts = f"{spec.train} / {spec.test}" if spec.train else "your own"
+        rows.append([spec.name, counts, str(spec.classes or "–"), here, where])
     console.print(as_rich(columns, rows, console.width, title=f"Datasets in {folder}"))
     say(console, "\nsgdf data fetch NAME downloads a dataset, checks it and unpacks it.")
