@@ -83,6 +83,7 @@ class Pace:
     start: tuple[float, int]  # when the first step was done, and its number
     epoch_start: tuple[float, int]  # the same of this epoch: evaluations do not count as slow steps
     shown: float = 0.0  # when steps were last shown
+    looked: float = 0.0  # when it was last asked whether to show them
 
     @property
     def total(self) -> int:
@@ -156,7 +157,8 @@ class ProgressLines:
         position = done % per_epoch
         if position == 1:
             pace.epoch_start = now, done
-        if now - pace.shown >= self.interval or position == 0:
+        if now - pace.looked >= self.interval or position == 0:
+            pace.looked = now
             self.show_step(pace, now, done)
 
     def show_step(self, pace: Pace, now: float, done: int) -> None:
