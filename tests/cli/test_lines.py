@@ -22,7 +22,9 @@ def lines(tmp_path_factory):
         "theory": ["theory", "--only", "gradient-sum"],
     }
     said = {}
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORCE_COLOR", "1")  # as on a terminal
+        patch.delenv("NO_COLOR", raising=False)
         (folder / "it.toml").write_text(
             "task = 'digits'\nepochs = 1\ndata = 'synthetic'\nset = {batch = 512}\n"
             "[grid]\nlr = [0.1, 0.2]\n"

@@ -27,7 +27,8 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
     write_plan(sweep, context.out, context.command)
     try:
         arguments = engine_arguments(options, context.device)
-        say(console, plan_in_words(sweep, context, arguments))
+        if console.is_terminal:
+            say(console, plan_in_words(sweep, context, arguments))
         results = run_all(sweep.configs, context, console=console, **arguments)
     finally:
         show(sweep, context.out, console)

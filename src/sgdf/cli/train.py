@@ -146,7 +146,8 @@ def run(options: argparse.Namespace) -> None:
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
         context = context_from(options, device)
         console = open_console(quiet=team.rank > 0)
-        say(console, plan_in_words(runs, device, context.out))
+        if console.is_terminal:  # every line of a log names its run already
+            say(console, plan_in_words(runs, device, context.out))
         results = train_in(context, runs, team)
     show(runs, results, context.out, quiet=team.rank > 0)
 
