@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 from report import made
@@ -57,3 +58,21 @@ def test_titles_that_are_broken_do_not_cost_a_number(tmp_path: Path) -> None:
     shown = in_terminal(made.compare(tmp_path), 80)
     assert shown.count("n = 1: no interval   0.04 s\n") == 1
     assert shown.count("reference   0.04 s\n") == 1
+
+
+def test_long_labels_are_wrapped_and_leave_room_for_numbers(tmp_path: Path) -> None:
+    """In 80 columns; in a wide terminal the table stays one, with whole labels."""
+    name = "a.package." + "OptimizerWithALongName" * 3
+    for seed in (0, 1):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60.0 + seed])
+        made.run(
+            tmp_path,
+            dataclasses.replace(made.hostile(name, lr=0.1), seed=seed),
+            [50, 55, 50.0 + 1.1 * seed],
+        )
+    comparison = made.compare(tmp_path)
+    shown = in_terminal(comparison, 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    assert "60.50\xa0±\xa00.71 (2)   60.50\xa0±\xa00.71 (2)" in shown, "side by side"
+    assert name in in_terminal(comparison, 300)

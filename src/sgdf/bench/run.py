@@ -72,6 +72,7 @@ def step(
     start = time.perf_counter()
     record, screen = new_record(budget, command), open_screen()
     record["settings"]["total"] = total
+    screen.line(f"Measuring {', '.join(names)} on {device}; the record goes to {target}")
     for number, name in enumerate(names):
         if total is not None:
             left = total - (time.perf_counter() - start)

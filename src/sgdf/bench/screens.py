@@ -1,34 +1,39 @@
 """Terminal output: tables and progress, with rich where it is installed."""
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sgdf.bench.costs import disturbed
+from sgdf.support import tables
+from sgdf.support.tables import Column
 
 HEADER = (
     *("optimizer", "path", "params", "state B/param", "ms", "± IQR/2"),
     *("GB/s", "% of copy", "x SGD fused", "x AdamW fused", "extra mem %"),
 )
 TEXT_COLUMNS = 3  # the first columns of HEADER; the others are numbers
+FULL_WIDTH = 200  # of what is written to a file
 
 
 class PlainScreen:
     """Plain lines, used if rich is not installed."""
 
+    @property
+    def width(self) -> int:
+        """Of the terminal; a file needs no wrapping."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else FULL_WIDTH
+
     def line(self, text: str) -> None:
         print(text, flush=True)
 
     def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
-        widths = [max(map(len, column)) for column in zip(HEADER, *cells, strict=True)]
         self.line(f"\n{title}")
-        for row in (HEADER, *cells):
-            padded = [
-                cell.ljust(width) if index < TEXT_COLUMNS else cell.rjust(width)
-                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            self.line("  ".join(padded).rstrip())
+        columns, rows = shown_columns(cells, self.width)
+        for line in tables.as_lines(columns, rows, self.width):
+            self.line(line)
 
     @contextlib.contextmanager
     def progress(self, name: str, _total: int) -> Iterator[Callable[[str], None]]:
@@ -49,29 +54,57 @@ class RichScreen(PlainScreen):
 
         self.console = Console(highlight=False)
         if not self.console.is_terminal:
-            self.console.width = 200  # a file needs no wrapping
+            self.console.width = FULL_WIDTH
+
+    @property
+    def width(self) -> int:
+        return self.console.width
 
     def line(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for index, name in enumerate(HEADER):
-            table.add_column(name, justify="left" if index < TEXT_COLUMNS else "right")
-        for row in cells:
-            table.add_row(*row, style="bold" if row[:2] == ["SGDF", "fused"] else None)
-        self.console.print(table)
+        columns, rows = shown_columns(cells, self.width)
+        bold = [number for number, row in enumerate(cells) if row[:2] == ["SGDF", "fused"]]
+        self.console.print()
+        self.console.print(tables.as_rich(columns, rows, self.width, title=title, bold=bold))
+        self.console.print()
 
     @contextlib.contextmanager
     def progress(self, name: str, total: int) -> Iterator[Callable[[str], None]]:
+        if not self.console.is_terminal:  # where rich would print the bar once, at its end
+            with super().progress(name, total) as tick:
+                yield tick
+            return
         from rich.progress import Progress
 
         with Progress(console=self.console, transient=True) as progress:
             task = progress.add_task(name, total=total)
             yield lambda doing: progress.update(task, advance=1, description=f"{name}: {doing}")
+
+
+def shown_columns(
+    cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[Sequence[str]]]:
+    """All columns where there is room. Else the labels are one, ms has its spread, GB/s is left
+    out: the share of a copy tells the same.
+    """
+    columns = [Column(name, "label") for name in HEADER[:TEXT_COLUMNS]]
+    columns += [Column(name) for name in HEADER[TEXT_COLUMNS:]]
+    widths = [max(map(len, column)) for column in zip(HEADER, *cells, strict=True)]
+    if tables.total(widths) <= width:
+        return columns, list(cells)
+    folded = [
+        Column("optimizer, path", "label"),
+        *map(Column, ("state B/param", "ms ± IQR/2", *HEADER[7:])),
+    ]
+    return folded, [folded_row(row) for row in cells]
+
+
+def folded_row(row: Sequence[str]) -> list[str]:
+    optimizer, path, params, state, ms, spread, _, *rest = row
+    label = f"{optimizer} {path}" + (f", {params} parameters" if params != "fp32" else "")
+    return [label, state, ms if spread == "-" else f"{ms} ± {spread}", *rest]
 
 
 def open_screen() -> PlainScreen:

@@ -2,9 +2,7 @@
 
 import argparse
 
-from sgdf import bench
-from sgdf.bench.run import REPEATS, SECONDS, WITH_TARGETS, selectable
-from sgdf.bench.shapes import LISTS, default_lists
+from sgdf.cli.names import CONTESTANTS, DEFAULT_LISTS, LISTS, REPEATS, SECONDS, WITH_TARGETS
 from sgdf.cli.options import Commands, number, path, positive
 
 
@@ -16,10 +14,8 @@ def add_to(commands: Commands) -> None:
     )
     add = step_parser.add_argument
     add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
-    names = selectable()
-    default = "; ".join(
-        f"on {device} {', '.join(default_lists(device))}" for device in ("cpu", "cuda")
-    )
+    names = (*CONTESTANTS, WITH_TARGETS)
+    default = "; ".join(f"on {device} {', '.join(it)}" for device, it in DEFAULT_LISTS.items())
     add("--lists", nargs="+", choices=LISTS, metavar="LIST",
         help=f"lists of parameters: {', '.join(LISTS)} (default: {default})")  # fmt: skip
     add("--only", nargs="+", choices=names, metavar="NAME",
@@ -35,6 +31,8 @@ def add_to(commands: Commands) -> None:
 
 
 def run_step(options: argparse.Namespace) -> None:
+    from sgdf import bench
+
     bench.step(
         device=options.device,
         lists=options.lists,

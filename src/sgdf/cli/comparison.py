@@ -2,10 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from sgdf.cli.options import engine_arguments, say, sweep_context_from
+from sgdf.cli.screen import open_console
+from sgdf.lab.runs.session import RunContext
 from sgdf.lab.sweeps.execute import run_all
 from sgdf.lab.sweeps.plan import Sweep, write_plan
 from sgdf.lab.train.distributed import is_team
@@ -20,15 +23,29 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Run everything; when finished or interrupted, show what there is."""
     if is_team():
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
-    context, console = sweep_context_from(options), Console()
+    context, console = sweep_context_from(options), open_console()
     write_plan(sweep, context.out, context.command)
     try:
         arguments = engine_arguments(options, context.device)
+        if console.is_terminal:
+            say(console, plan_in_words(sweep, context, arguments))
         results = run_all(sweep.configs, context, console=console, **arguments)
     finally:
         show(sweep, context.out, console)
     if failed := sum(result["status"] == "failed" for result in results):
         raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
+
+
+def plan_in_words(sweep: Sweep, context: RunContext, arguments: dict[str, Any]) -> str:
+    count = len(sweep.configs)
+    runs = "1 run" if count == 1 else f"{count} runs"
+    if arguments["engine"] == "ray":
+        how = "on Ray"
+    else:
+        jobs, together = arguments["jobs"], arguments["together"]
+        at_once = min(count, jobs if jobs > 1 else together)
+        how = f"on {context.device}, {'one' if at_once == 1 else at_once} at a time"
+    return f"{runs} {how}, written to {visible(context.out)}; the same command resumes them"
 
 
 def show(sweep: Sweep, out: Path, console: Console) -> None:

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgdf.cli.names import DATASETS
 from sgdf.cli.options import Commands, add_data_dir, say
-from sgdf.lab import data
-from sgdf.lab.data.location import data_folder
+from sgdf.cli.screen import open_console
+from sgdf.support.tables import Column, as_rich
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +17,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("data", help="the datasets: list what is here, fetch the rest")
     subjects = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     fetch = subjects.add_parser("fetch", help="download a dataset, check it and unpack it")
-    fetch.add_argument("name", metavar="NAME", help=f"of {', '.join(data.DATASETS)}")
+    fetch.add_argument("name", metavar="NAME", help=f"of {', '.join(DATASETS)}")
     fetch.set_defaults(run=run_fetch)
     show = subjects.add_parser("list", help="show which datasets are here, and from where")
     show.set_defaults(run=run_list)
@@ -25,32 +26,31 @@ def add_to(commands: Commands) -> None:
 
 
 def run_fetch(options: argparse.Namespace) -> None:
-    spec = data.find(options.name)
-    from rich.console import Console
+    from sgdf.lab import data
 
-    console = Console()
+    spec = data.find(options.name)
+    console = open_console()
     say(console, spec.fetch(options.data_dir, console))
 
 
 def run_list(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    show_datasets(options.data_dir, Console())
+    show_datasets(options.data_dir, open_console())
 
 
 def show_datasets(folder: str | Path | None, console: "Console") -> None:
-    from rich.markup import escape
-    from rich.table import Table
+    from sgdf.lab import data
+    from sgdf.lab.data.location import data_folder
 
     folder = data_folder(folder)
-    table = Table(title=f"Datasets in {escape(str(folder))}")
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("train / test", justify="right")
-    table.add_column("classes", justify="right")
-    table.add_column("here")
-    table.add_column("from, or fetched by", overflow="fold")
+    columns = [
+        Column("name", "label"),
+        *(Column("train / test"), Column("classes")),
+        *(Column("here", "text"), Column("from, or fetched by", "text")),
+    ]
+    rows = []
     for spec in data.all_datasets():
         here, where = spec.availability(folder)
         counts = f"{spec.train} / {spec.test}" if spec.train else "your own"
-        table.add_row(escape(spec.name), counts, str(spec.classes or "–"), here, escape(where))
-    console.print(table)
+        rows.append([spec.name, counts, str(spec.classes or "–"), here, where])
+    console.print(as_rich(columns, rows, console.width, title=f"Datasets in {folder}"))
+    say(console, "\nsgdf data fetch NAME downloads a dataset, checks it and unpacks it.")

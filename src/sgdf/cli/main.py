@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sgdf import __version__
 from sgdf.cli import (
@@ -21,6 +21,7 @@ from sgdf.cli import (
     train,
 )
 from sgdf.cli.encoding import make_printable
+from sgdf.cli.layout import Layout, examples
 from sgdf.support.errors import UserError, describe, one_line
 
 CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
@@ -29,7 +30,10 @@ COMMANDS = (demo, bench, train, reproduce, sweep, report, analyze, theory, data)
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong name with the near ones."""
+    """Answers a wrong name with the near ones; breaks no name of its help at a hyphen."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"formatter_class": Layout, **settings})
 
     def error(self, message: str) -> NoReturn:
         wrong, _, choices = message.partition("(choose from ")
@@ -42,7 +46,14 @@ class Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command line, with the command to `run` and the line as `typed`."""
-    parser = Parser(prog="sgdf", description="SGD with a Wiener filter in the place of momentum")
+    parser = Parser(
+        prog="sgdf",
+        description="SGD with a Wiener filter in the place of momentum",
+        epilog=examples(
+            ("sgdf demo", "four optimizers on handwritten digits: a first look"),
+            ("sgdf train --help", "tasks, models, optimizers and settings"),
+        ),
+    )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

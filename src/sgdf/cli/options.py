@@ -1,6 +1,6 @@
 """Options that several commands share, and the objects that they describe.
 
-Importing this needs no more than sgdf itself does: heavy imports wait until a command runs.
+Importing this does not import torch: heavy imports wait until a command runs.
 """
 
 import argparse
@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from sgdf.lab.runs.config import LONGEST_NAME
+from sgdf.cli.names import LONGEST_NAME
 from sgdf.lab.sweeps import ENGINES
 from sgdf.support.errors import UserError, one_line, unknown
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from sgdf.lab.runs.session import RunContext
@@ -25,6 +24,9 @@ LONGEST_PATH = 4000  # bytes; Linux allows 4096
 
 #: What `add_parser` is called on; argparse has no public name for it.
 Commands = Any
+
+#: A parser, or a group of its options.
+Options = Any
 
 
 def positive(text: str) -> int:
@@ -62,12 +64,14 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: Options) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if available)")
 
 
-def find_device(name: str | None) -> torch.device:
+def find_device(name: str | None) -> "torch.device":
     """The device that --device names, which has to exist."""
+    import torch
+
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -81,7 +85,7 @@ def find_device(name: str | None) -> torch.device:
     return device
 
 
-def add_data_dir(parser: argparse.ArgumentParser) -> None:
+def add_data_dir(parser: Options) -> None:
     parser.add_argument(
         "--data-dir",
         type=path,
@@ -91,20 +95,25 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that trains."""
-    add = parser.add_argument
-    add_device(parser)
+def add_run_options(parser: argparse.ArgumentParser) -> Options:
+    """The options of every command that trains; returns the group of those about computing."""
+    files = parser.add_argument_group("files")
+    add = files.add_argument
     add("--out", type=path, default=Path("runs"), metavar="DIR",
         help="where to write the runs (default %(default)s)")  # fmt: skip
-    add_data_dir(parser)
-    add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
+    add_data_dir(files)
     add("--keep", type=positive, metavar="N",
         help="keep the initial weights and those of every Nth epoch, for sgdf analyze")  # fmt: skip
-    add("--no-compile", action="store_true", help="on a GPU: start at once, but train slower")
+    add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
+    computing = parser.add_argument_group("computing")
+    add_device(computing)
+    computing.add_argument(
+        "--no-compile", action="store_true", help="on a GPU: start at once, but train slower"
+    )
+    return computing
 
 
-def context_from(options: argparse.Namespace, device: torch.device) -> "RunContext":
+def context_from(options: argparse.Namespace, device: "torch.device") -> "RunContext":
     from sgdf.lab.runs.session import RunContext
 
     return RunContext(
@@ -120,7 +129,7 @@ def context_from(options: argparse.Namespace, device: torch.device) -> "RunConte
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that trains many runs."""
-    add = parser.add_argument
+    add = parser.add_argument_group("many runs").add_argument
     add("--retry", action="store_true", help="train runs again that failed before")
     add("--jobs", type=positive, metavar="N",
         help="worker processes (default: 1 on a GPU, one per core on a CPU)")  # fmt: skip
@@ -137,6 +146,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sweep_context_from(options: argparse.Namespace) -> "RunContext":
+    import torch
+
     if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
         device = torch.device("cuda")  # of the nodes: this machine may have none
     else:
@@ -144,7 +155,7 @@ def sweep_context_from(options: argparse.Namespace) -> "RunContext":
     return context_from(options, device)
 
 
-def engine_arguments(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+def engine_arguments(options: argparse.Namespace, device: "torch.device") -> dict[str, Any]:
     """The keyword arguments of `run_all` that the command line gives."""
     from sgdf.lab.sweeps.processes import available_cores
 

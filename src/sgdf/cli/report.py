@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgdf.cli.options import Commands, number, path, say
+from sgdf.cli.screen import open_console
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,14 +30,12 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Show the runs in the terminal, and write the page."""
-    from rich.console import Console
-
     from sgdf.report import page, terminal
     from sgdf.report.labels import visible
     from sgdf.report.records import read_plans, read_runs
     from sgdf.report.statistics import compare_runs
 
-    console = Console()
+    console = open_console()
     records, skipped = read_runs(options.runs)
     planned, unreadable = read_plans(options.runs)
     skipped += unreadable
@@ -45,6 +44,8 @@ def run(options: argparse.Namespace) -> None:
     if not records:
         places = ", ".join(map(visible, options.runs))
         raise UserError(f"there are no runs in {places}: `sgdf train` makes some")
+    count = "1 run" if len(records) == 1 else f"{len(records)} runs"
+    say(console, f"Comparing {count} of {', '.join(map(visible, options.runs))}\n")
     comparisons = compare_runs(records, planned, options.target)
     terminal.show(console, comparisons)
     if options.figure:

@@ -2,9 +2,10 @@
 
 import argparse
 
-from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive
-from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.parse import parse_setting
+from sgdf.cli.names import DATA, PRECISIONS
+from sgdf.cli.options import Commands, add_run_options, add_sweep_options, positive, say
+from sgdf.cli.screen import open_console
+from sgdf.support.tables import Column, as_rich
 
 
 def add_to(commands: Commands) -> None:
@@ -14,12 +15,13 @@ def add_to(commands: Commands) -> None:
     add("--only", nargs="+", metavar="OPTIMIZER", help="these only (default: all)")
     add("--seeds", type=int, nargs="+", help="default: the paper's")
     add("--epochs", type=positive, help="default: the paper's")
-    add("--precision", choices=configs.PRECISIONS, default="tf32", help="default %(default)s")
-    add("--data", choices=configs.DATA, default="real", help="default %(default)s")
+    add("--data", choices=DATA, default="real", help="default %(default)s")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="a setting for all runs, as in sgdf train")  # fmt: skip
     add_sweep_options(parser)
-    add_run_options(parser)
+    add_run_options(parser).add_argument(
+        "--precision", choices=PRECISIONS, default="tf32", help="default %(default)s"
+    )
     parser.set_defaults(run=run)
 
 
@@ -28,6 +30,7 @@ def run(options: argparse.Namespace) -> None:
         show_presets()
         return
     from sgdf.cli import comparison
+    from sgdf.lab.runs.parse import parse_setting
     from sgdf.lab.sweeps import reproduce
 
     sweep = reproduce.sweep_from_paper(
@@ -44,17 +47,16 @@ def run(options: argparse.Namespace) -> None:
 
 def show_presets() -> None:
     """List the presets with their sizes."""
-    from rich.console import Console
-    from rich.table import Table
-
     from sgdf.lab import paper
 
-    table = Table(title="sgdf reproduce NAME: the paper's tables and figures")
-    for column in ("name", "what"):
-        table.add_column(column)
-    for column in ("settings", "seeds", "epochs"):
-        table.add_column(column, justify="right")
-    for preset in paper.PRESETS.values():
-        counts = len(preset.cells), len(preset.seeds), preset.epochs
-        table.add_row(preset.name, preset.title, *map(str, counts))
-    Console().print(table)
+    columns = [Column("name", "label"), Column("what", "text")]
+    columns += map(Column, ("settings", "seeds", "epochs"))
+    rows = [
+        [preset.name, preset.title]
+        + [str(count) for count in (len(preset.cells), len(preset.seeds), preset.epochs)]
+        for preset in paper.PRESETS.values()
+    ]
+    console = open_console()
+    title = "The paper's tables and figures"
+    console.print(as_rich(columns, rows, console.width, title=title))
+    say(console, "\nsgdf reproduce NAME trains the runs behind one of them.")

@@ -2,15 +2,15 @@
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING
 
+from sgdf.cli.names import DATA, PRECISIONS, SEARCHES, TASKS
 from sgdf.cli.options import Commands, add_run_options, add_sweep_options, path, positive
-from sgdf.lab import models, tasks
-from sgdf.lab.runs import config as configs
-from sgdf.lab.runs.config import Config
-from sgdf.lab.runs.parse import parse_setting
-from sgdf.lab.sweeps import plan
-from sgdf.lab.sweeps.plan import Sweep
 from sgdf.support.errors import UserError
+
+if TYPE_CHECKING:
+    from sgdf.lab.runs.config import Config
+    from sgdf.lab.sweeps.plan import Sweep
 
 
 def add_to(commands: Commands) -> None:
@@ -19,18 +19,19 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
-    add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(plan.PRESETS)}")
-    add("--task", help=f"one of {', '.join(tasks.TASKS)} (default: the file's)")
-    add("--model", help=f"one of {', '.join(models.NAMES)} (default: the file's, or the task's)")
+    add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(SEARCHES)}")
+    add("--task", help=f"one of {', '.join(TASKS)} (default: the file's)")
+    add("--model", help="default: the file's, or the task's (sgdf train --help lists them)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
     add("--seeds", type=int, nargs="+", metavar="SEED", help="default: the file's, or 0")
-    add("--precision", choices=configs.PRECISIONS, help="default: the file's, or tf32")
-    add("--data", choices=configs.DATA, help="default: the file's, or real")
+    add("--data", choices=DATA, help="default: the file's, or real")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="a setting for all cells, as in sgdf train")  # fmt: skip
     add("--list", action="store_true", help="print the runs without training them")
     add_sweep_options(parser)
-    add_run_options(parser)
+    add_run_options(parser).add_argument(
+        "--precision", choices=PRECISIONS, help="default: the file's, or tf32"
+    )
     parser.set_defaults(run=run)
 
 
@@ -40,24 +41,28 @@ def run(options: argparse.Namespace) -> None:
         print(*map(line_of, sweep.configs), sep="\n")
         return
     from sgdf.cli import comparison
+    from sgdf.lab.runs import config as configs
 
     planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
     comparison.run(dataclasses.replace(sweep, configs=planned), options)
 
 
-def sweep_from(options: argparse.Namespace) -> Sweep:
+def sweep_from(options: argparse.Namespace) -> "Sweep":
+    if bool(options.file) == bool(options.preset):
+        raise UserError(f"give a sweep file, or --preset {' or '.join(SEARCHES)}")
+    from sgdf.lab.runs.parse import parse_setting
+    from sgdf.lab.sweeps import plan
+
     names = ("task", "model", "epochs", "seeds", "precision", "data")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))
-    if bool(options.file) == bool(options.preset):
-        raise UserError(f"give a sweep file, or --preset {' or '.join(plan.PRESETS)}")
     if options.preset:
         return plan.sweep_from_preset(options.preset, given)
     return plan.sweep_from_file(options.file, given)
 
 
-def line_of(config: Config) -> str:
+def line_of(config: "Config") -> str:
     settings = ", ".join(f"{name} {value}" for name, value in config.settings.items())
     return (
         f"{config.task} {config.model} {config.optimizer} seed {config.seed}, "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgdf.cli.options import Commands, path, say
+from sgdf.cli.screen import open_console
 from sgdf.support.errors import UserError, unknown
 from sgdf.theory import statements
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sgdf.theory.result import Result
+
+
+WIDE = 110  # columns, from which a verdict has one line
 
 
 def add_to(commands: Commands) -> None:
@@ -25,7 +29,6 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Check the statements, show a table, write results.json, theory.html and the figures."""
-    from rich.console import Console
     from rich.progress import track
 
     from sgdf.theory.output import write_results
@@ -40,37 +43,48 @@ def run(options: argparse.Namespace) -> None:
         out.mkdir(parents=True, exist_ok=True)  # before the minute that the checks take
     except OSError as error:
         raise UserError(f"cannot write to {out}: choose another folder with --out") from error
-    console = Console()
+    console = open_console()
+    count = "1 statement" if len(names) == 1 else f"{len(names)} statements"
+    say(console, f"Checking {count} by simulation; page, numbers and figures go to {out}\n")
     start = time.perf_counter()
     checking = track(names, "Checking", console=console, transient=True)
     results = [known[name]() for name in checking]
     seconds = time.perf_counter() - start
     write_results(results, out, command=options.typed, seconds=seconds)
-    console.print(table(results))
-    say(console, f"Wrote {out / 'theory.html'}, {out / 'results.json'} and {out / 'figures'}.")
+    console.print(table(results, console.width))
+    say(console, f"\nThe numbers are in {out / 'results.json'}, the figures in {out / 'figures'}")
+    say(console, f"The page is in {out / 'theory.html'}")
 
 
-def table(results: "list[Result]") -> "Table":
-    """One row per statement, with its most telling check."""
-    from rich.markup import escape
+def table(results: "list[Result]", width: int) -> "Table":
+    """One row per statement, with its most telling check below its name. No number is broken."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     from sgdf.theory.result import CONDITION, HOLDS
 
-    table = Table(title="The paper's statements, checked by simulation", show_lines=True)
-    table.add_column("statement", no_wrap=True, style="bold")
-    table.add_column("check, and where in the paper", overflow="fold")
-    table.add_column("printed", justify="right")
-    table.add_column("measured", justify="right")
-    table.add_column("verdict")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.title, table.title_justify = "The paper's statements, checked by simulation", "left"
+    numbers = [numbers_of(result) for result in results]
+    printed, measured = (max(map(len, column)) for column in zip(*numbers, strict=True))
+    verdict = 24 if width >= WIDE else 18 if width >= 80 else 12
+    table.add_column("statement, its check, and where in the paper", overflow="fold")
+    table.add_column("printed", justify="right", width=max(printed, 7))
+    table.add_column("measured", justify="right", width=max(measured, 8))
+    table.add_column("verdict", width=verdict)
     styles = {HOLDS: "green", CONDITION: "yellow"}
-    for result in results:
-        key = result.headline
-        numbers = (
-            f"{key.relation} {key.printed:.3g}",
-            f"{key.measured:.3g}" + (f" ± {key.error:.1g}" if key.error else ""),
-        )
+    for result, (claim, found) in zip(results, numbers, strict=True):
+        what = Text(result.name, "bold")
+        what.append(f"\n{result.headline.what}\n", "not bold").append(result.label, "not bold dim")
         style = styles.get(result.verdict, "red")
-        what = f"{escape(key.what)}\n[dim]{escape(result.label)}[/dim]"
-        table.add_row(result.name, what, *numbers, f"[{style}]{result.verdict}[/{style}]")
+        table.add_row(what, Text(claim), Text(found), Text(result.verdict, style))
+        table.add_row("", "", "", "")
     return table
+
+
+def numbers_of(result: "Result") -> tuple[str, str]:
+    """The printed number and the measured one, of the most telling check."""
+    key = result.headline
+    spread = f" ± {key.error:.1g}" if key.error else ""
+    return f"{key.relation} {key.printed:.3g}", f"{key.measured:.3g}{spread}"

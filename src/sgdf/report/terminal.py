@@ -40,7 +40,7 @@ def fitting(
     rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: int
 ) -> Iterator[list[TableColumn]]:
     """The columns in as many parts as it takes to break no number; a title may be broken."""
-    room = width - label_width(rows)
+    room = width - label_width(rows, width)
     part: list[TableColumn] = []
     used = 0
     for column in columns:
@@ -60,11 +60,12 @@ def column_width(rows: Sequence[ComparisonRow], column: TableColumn) -> int:
 
 def table(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: int) -> Table:
     built = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    built.add_column("", style="bold")
+    labels = label_width(rows, width)
+    built.add_column("", style="bold", width=labels, overflow="fold")
     least = {column.title: column_width(rows, column) for column in columns}
     full = sum(max(least[c.title], cell_len(c.title)) + 3 for c in columns)
     # rich would shrink columns below their numbers, if it had to break the titles itself.
-    is_tight = label_width(rows) + full > width
+    is_tight = labels + full > width
     for column in columns:
         needed = least[column.title]
         exact = needed if is_tight else None
@@ -74,5 +75,6 @@ def table(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn], width: 
     return built
 
 
-def label_width(rows: Sequence[ComparisonRow]) -> int:
-    return max(cell_len(wording.row_label(row)) for row in rows)
+def label_width(rows: Sequence[ComparisonRow], width: int) -> int:
+    """Of the longest label; where it would take most of the line, labels are wrapped."""
+    return min(max(cell_len(wording.row_label(row)) for row in rows), max(24, width // 3))

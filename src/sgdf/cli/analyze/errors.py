@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from sgdf.cli.analyze import starts, subjects
 from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
+from sgdf.support.tables import Column, as_rich
 
 if TYPE_CHECKING:
     import torch
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
     from sgdf.analysis.error_statistics import EstimatorErrors
     from sgdf.lab.data import Dataset
@@ -56,7 +56,7 @@ def measure(
             seed=config.seed,
             progress=console.is_terminal,
         )
-    console.print(table_of_errors(config, epoch, errors), highlight=False)
+    console.print(table_of_errors(config, epoch, errors, console.width))
     stem = options.out / ("gradients-errors" + ("" if epoch is None else f"-epoch{epoch}"))
     values = {"settings": config.as_json(), "errors": asdict(errors)}
     save_numbers(console, Path(f"{stem}.json"), {**origin(options, device), **values})
@@ -64,10 +64,10 @@ def measure(
     return errors
 
 
-def table_of_errors(config: "Config", epoch: int | None, errors: "EstimatorErrors") -> "Table":
+def table_of_errors(
+    config: "Config", epoch: int | None, errors: "EstimatorErrors", width: int
+) -> "Group":
     """Sums over the measured steps but the first, where there is nothing to average yet."""
-    from rich.table import Table
-
     from sgdf.analysis.figures.errors import ESTIMATOR_LOOKS
 
     since = errors.after_the_first
@@ -78,22 +78,20 @@ def table_of_errors(config: "Config", epoch: int | None, errors: "EstimatorError
     caption = f"all relative to the signal |g*|²; noise {noise / signal:.3g} of it"
     if drift:
         caption += f"; drift q {sum(drift) / len(drift):.2g} of the noise's std per step"
-    table = Table(
-        title=f"Estimates of the gradient along {config.optimizer}, lr {config.lr:g}, "
+    title = (
+        f"Estimates of the gradient along {config.optimizer}, lr {config.lr:g}, "
         f"{errors.images} images, batch {errors.batch}"
-        + ("" if epoch is None else f", after epoch {epoch}"),
-        caption=caption,
-    )
-    table.add_column("")
-    for name in ("bias²", "variance", "error ± se", "error / EMA's ± se"):
-        table.add_column(name, justify="right")
+    ) + ("" if epoch is None else f", after epoch {epoch}")
+    columns = [Column("", "label")]
+    columns += map(Column, ("bias²", "variance", "error ± se", "error / EMA's ± se"))
+    rows = []
     for name, (label, _, _) in ESTIMATOR_LOOKS.items():
         error, ratio = errors.relative(name, since), errors.ratio(name, since=since)
-        table.add_row(
+        rows.append([
             label,
             f"{errors.share(name, 'bias2', since):.3g}",
             f"{errors.share(name, 'variance', since):.3g}",
             f"{error.value:.3g} ± {error.error:.1g}",
             f"{ratio.value:.3g} ± {ratio.error:.1g}",
-        )
-    return table
+        ])  # fmt: skip
+    return as_rich(columns, rows, width, title=title, caption=caption)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sgdf.cli.analyze import errors, starts, subjects
 from sgdf.cli.analyze.output import add_out, origin, save_figure, save_numbers
 from sgdf.cli.options import Commands, add_data_dir, add_device, positive, say
+from sgdf.cli.screen import open_console
 from sgdf.support.errors import UserError
+from sgdf.support.tables import Column, as_rich
 
 if TYPE_CHECKING:
     import torch
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
     from sgdf.analysis.overhead import ProbeOverhead
     from sgdf.analysis.probe import ProbeRecord
@@ -58,11 +59,9 @@ def add_to(subparsers: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, print tables, write JSON and figures."""
-    from rich.console import Console
-
     from sgdf.analysis import figures
 
-    console = Console()
+    console = open_console()
     device = subjects.device_from(options)
     configs = starts.make_configs(options)
     config = next(iter(configs.values()))
@@ -73,6 +72,8 @@ def run(options: argparse.Namespace) -> None:
     moments = dict.fromkeys(options.epochs or [None]) if options.errors else {}
     for epoch in moments:
         errors.check(options, epoch, dataset, device)
+    say(console, f"{config.task}, {config.model}, {options.steps} steps on {device}; numbers and "
+        f"figures go to {options.out}\n")  # fmt: skip
     if not options.epochs:
         watch(options, configs, dataset, device, console)
     measured = {
@@ -115,7 +116,7 @@ def watch(
                         break
             records[name], losses[name] = probe.record(), training.loss
         cost = probe_overhead(training.optimizer, training.step, rounds=10)
-    console.print(table_of_records(configs, records, losses), highlight=False)
+    console.print(table_of_records(configs, records, losses, console.width))
     say(console, sentence_about(cost, name))
     values = {
         **origin(options, device),
@@ -142,33 +143,35 @@ def sentence_about(cost: "ProbeOverhead", optimizer: str) -> str:
 
 
 def table_of_records(
-    configs: "dict[str, Config]", records: "dict[str, ProbeRecord]", losses: dict[str, float]
-) -> "Table":
-    from rich.table import Table
-
+    configs: "dict[str, Config]",
+    records: "dict[str, ProbeRecord]",
+    losses: dict[str, float],
+    width: int,
+) -> "Group":
     config = next(iter(configs.values()))
     steps = max(record.steps for record in records.values())
-    table = Table(
-        title=f"Gradients on {config.task}, {config.model}, batch {config.batch}, {steps} steps",
-        caption="std over coordinates and steps, 2-norm and gain averaged over the steps",
-    )
-    for name in ("", "lr", "estimate is", "std raw", "std est.", "‖raw‖", "‖est.‖", "K", "loss"):
-        table.add_column(name, justify="left" if name in ("", "estimate is") else "right")
+    columns = [Column("", "label"), Column("estimate is", "text")]
+    columns += map(Column, ("lr", "std raw", "std est.", "‖raw‖", "‖est.‖", "K", "loss"))
+    rows = []
     for name, record in records.items():
         gain = [layer[0] for row in record.rows for layer in row.gain or () if layer]
         loss = losses[name]
-        table.add_row(
+        rows.append([
             name,
-            f"{configs[name].lr:g}",
             record.estimate,
+            f"{configs[name].lr:g}",
             f"{record.raw.std:.2g}" if record.raw else "",
             f"{record.estimated.std:.2g}" if record.estimated else "",
             average([row.raw_norm for row in record.rows]),
             average([row.estimated_norm for row in record.rows]),
             average(gain),
             f"{loss:.3f}" if math.isfinite(loss) else f"diverged at {record.steps}",
-        )
-    return table
+        ])  # fmt: skip
+    return as_rich(
+        *(columns, rows, width),
+        title=f"Gradients on {config.task}, {config.model}, batch {config.batch}, {steps} steps",
+        caption="std over coordinates and steps, 2-norm and gain averaged over the steps",
+    )
 
 
 def average(values: list[Any]) -> str:

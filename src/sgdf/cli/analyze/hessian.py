@@ -6,6 +6,7 @@ import dataclasses
 from sgdf.cli.analyze import subjects
 from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
 from sgdf.cli.options import Commands, say
+from sgdf.cli.screen import open_console
 
 BATCH = 200  # smaller than for losses: second derivatives need more memory
 
@@ -25,14 +26,14 @@ def add_to(subparsers: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the largest eigenvalue and the trace of each run, and draw all of them."""
-    from rich.console import Console
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, hessian
 
-    console, device = Console(), subjects.device_from(options)
+    console, device = open_console(), subjects.device_from(options)
     spectra = {}
     found = subjects.find(options.runs, options.epochs)
+    say(console, subjects.plan_in_words("the Hessian", found, options, device))
     for subject in found:
         model, data = subjects.load(subject, options, device)
         with refusals(str(subject.folder)):

@@ -5,6 +5,7 @@ import argparse
 from sgdf.cli.analyze import subjects
 from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
 from sgdf.cli.options import Commands, say
+from sgdf.cli.screen import open_console
 
 BATCH = 1000
 
@@ -23,16 +24,16 @@ def add_to(subparsers: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure each run's surface, resuming what was interrupted, and draw all of them."""
-    from rich.console import Console
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
     from sgdf.support.files import explained
 
-    console, device = Console(), subjects.device_from(options)
+    console, device = open_console(), subjects.device_from(options)
     kind = "line" if options.dimensions == 1 else "landscape"
     surfaces = {}
     found = subjects.find(options.runs, options.epochs)
+    say(console, subjects.plan_in_words("the loss", found, options, device))
     for subject in found:
         model, data = subjects.load(subject, options, device)
         file = options.out / f"{kind}-{subject.name}.npz"

@@ -6,6 +6,7 @@ from pathlib import Path
 from sgdf.cli.analyze import subjects
 from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
 from sgdf.cli.options import Commands, say
+from sgdf.cli.screen import open_console
 
 BATCH = 1000
 
@@ -21,14 +22,15 @@ def add_to(subparsers: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Draw each run's path, from the weights it kept to its last ones, over the loss."""
-    from rich.console import Console
     from torch.nn.functional import cross_entropy
 
     from sgdf.analysis import figures, landscape
     from sgdf.support.files import explained
 
-    console, device = Console(), subjects.device_from(options)
-    for subject in subjects.find(options.runs):
+    console, device = open_console(), subjects.device_from(options)
+    found = subjects.find(options.runs)
+    say(console, subjects.plan_in_words("the path", found, options, device))
+    for subject in found:
         epochs, weights = subjects.kept_weights(subject)
         model, data = subjects.load(subject, options, device)
         stem = options.out / f"path-{subject.name}"

@@ -98,6 +98,17 @@ def find(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[S
     return subjects
 
 
+def plan_in_words(
+    what: str, found: Sequence[Subject], options: argparse.Namespace, device: object
+) -> str:
+    """What is about to be measured, and where it is written."""
+    unit = "checkpoint" + "s" * (len(found) > 1)
+    images = "all images" if options.images is None else f"{options.images} images"
+    return (
+        f"Measuring {what} of {len(found)} {unit}, {images}, on {device}; written to {options.out}"
+    )
+
+
 def labels(configs: "Sequence[Config]") -> list[str]:
     """The optimizer of each run, and as many of its settings as distinguish the runs."""
     from sgdf.report.labels import settings_words

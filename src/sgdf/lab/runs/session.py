@@ -93,9 +93,11 @@ class Session:
 
     def work(self) -> Iterator[None]:
         """Train, yielding after every step so that other runs take turns."""
+        started = False
         try:
             if not self._is_finished():
                 self.progress.started(self.config)
+                started = True
                 context = self.context
                 # Before the folder, so that a mistake leaves none.
                 trainer = trainers.build_trainer(
@@ -114,6 +116,9 @@ class Session:
                 raise
             self.result = failure_from(error)
             self.progress.failed(self.config, self.result["error"])
+        finally:
+            if started:
+                self.progress.ended(self.config, self.result.get("status", "stopped"))
 
     def _is_finished(self) -> bool:
         self.result = self.team.first_says(self.run.result() if self.writes else None) or {}
@@ -163,10 +168,11 @@ class Session:
 
     def _steps(self, trainer: Trainer) -> Generator[None, None, bool]:
         """Train an epoch; false if it was left because of a request to stop."""
-        for i, _ in enumerate(trainer.epoch()):
+        per_epoch = len(trainer.sizes)
+        for done, _ in enumerate(trainer.epoch(), trainer.done * per_epoch + 1):
             if self._may_stop_here(trainer):
                 return False
-            self.progress.step(self.config, trainer.done + (i + 1) / len(trainer.sizes))
+            self.progress.step(self.config, done, per_epoch)
             yield
         return True
 

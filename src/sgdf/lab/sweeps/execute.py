@@ -5,12 +5,10 @@ checkpoints: the same command resumes it.
 """
 
 import contextlib
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import rich.progress
 from rich.console import Console
 
 from sgdf.lab.runs.config import Config
@@ -19,10 +17,10 @@ from sgdf.lab.runs.results import outcome
 from sgdf.lab.runs.session import RunContext
 from sgdf.lab.runs.signals import sigterm_as_interrupt
 from sgdf.lab.sweeps import ENGINES, processes
+from sgdf.lab.sweeps.board import board, print_line
 from sgdf.lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf.lab.tasks import trainers
 from sgdf.support.errors import UserError, unknown
-from sgdf.support.files import read_text
 
 
 def run_all(
@@ -146,64 +144,3 @@ def collect(ended: Results, results: dict[str, dict[str, Any]], notify: Notify) 
         for config, result in ended:
             results[config.name] = result
             notify(outcome(config, result))
-
-
-# --- progress -----------------------------------------------------------------------------------
-
-
-def print_line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
-@contextlib.contextmanager
-def board(
-    configs: Sequence[Config], results: Mapping[str, Any], context: RunContext, console: Console
-) -> Iterator[Notify]:
-    """A bar over all runs, on a terminal; yields a function that prints a line above it."""
-
-    def notify(text: str) -> None:
-        print_line(console, text)
-
-    if not console.is_terminal:
-        yield notify
-        return
-    # Steps, if all runs count them; an epoch of the others has many.
-    in_steps = all(config.unit == "step" for config in configs)
-    unit = "step" if in_steps else "epoch"
-    columns = (
-        rich.progress.TextColumn("{task.fields[ended]} of " + f"{len(configs)} runs"),
-        rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.completed:.0f} of {task.total:.0f} " + f"{unit}s"),
-        rich.progress.TimeRemainingColumn(),
-    )
-    stop = threading.Event()
-
-    def follow(display: rich.progress.Progress) -> None:
-        def sizes(config: Config) -> int:
-            return config.interval if in_steps else 1
-
-        bar = display.add_task("", total=sum(c.epochs * sizes(c) for c in configs), ended=0)
-        while True:
-            done = sum(epochs_done(c, c.name in results, context) * sizes(c) for c in configs)
-            display.update(bar, completed=done, ended=len(results))
-            if stop.wait(0.5):
-                return
-
-    with rich.progress.Progress(*columns, console=console, transient=True) as display:
-        follower = threading.Thread(target=follow, args=(display,), daemon=True)
-        follower.start()
-        try:
-            yield notify
-        finally:
-            stop.set()
-            follower.join()
-
-
-def epochs_done(config: Config, has_ended: bool, context: RunContext) -> int:
-    """Read from the run's folder: its process may be on another machine."""
-    if has_ended:
-        return config.epochs
-    try:
-        return read_text(context.out / config.name / "metrics.jsonl").count("\n")
-    except (OSError, ValueError):
-        return 0

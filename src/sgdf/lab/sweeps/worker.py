@@ -21,9 +21,9 @@ from typing import Any, TextIO
 import torch
 
 from sgdf.lab.runs.config import Config
-from sgdf.lab.runs.progress import MessagesOnly
 from sgdf.lab.runs.results import failure_from
 from sgdf.lab.runs.session import RunContext, train
+from sgdf.lab.sweeps.heartbeat import Heartbeat
 from sgdf.support.files import write_atomically
 
 MAX_DEATHS = 3  # a run whose process died so often has failed
@@ -56,7 +56,7 @@ def results_of(
     configs: Sequence[Config], context: RunContext, notify: Notify
 ) -> list[dict[str, Any]]:
     try:
-        return train(configs, context, MessagesOnly(notify))
+        return train(configs, context, Heartbeat(notify, context.out))
     except (Exception, SystemExit) as error:  # `train` raises for a single run only
         return [failure_from(error)]
 
