@@ -133,7 +133,9 @@ def test_the_tasks():
         *("text", "enwik8", "text8", "imagenet", "images"),
         *(f"finetune-{name}" for name in photos),
     ]
-    kinds = {name: tasks.find(name).kind for name in ("digits", "voc", "wgan-gp", "text")}
+    kinds = {
+        name: tasks.find(name).kind for name in ("digits", "voc", "cifar10-fast", "wgan-gp", "text")
+    }
     assert kinds == {
         "digits": "classify", "voc": "detect", "wgan-gp": "gan", "text": "language"
     }  # fmt: skip

@@ -66,6 +66,16 @@ _ROWS = (
         on_cuda=FUSED,
     ),
     OptimizerRow(
+        name="sgd-nesterov",
+        builder=partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+        about="SGD with Nesterov's momentum 0.9",
+        source="torch",
+        colour=BLUE,
+        dash="dashdot",
+        settings={"lr": 0.1},
+        on_cuda=FUSED,
+    ),
+    OptimizerRow(
         name="sgd-ema",
         builder=adapters.sgd_ema,
         about="SGD along a moving average of the gradient",
