@@ -236,6 +236,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 1e-2},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="muon",
@@ -257,6 +258,7 @@ _ROWS = (
         dash="dash",
         settings={"lr": 3e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="shampoo",
@@ -267,6 +269,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 0.1},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="schedule-free-sgd",
@@ -307,6 +310,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 3e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="cautious-adamw",
@@ -336,6 +340,7 @@ _ROWS = (
         dash="solid",
         settings={"lr": 1e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="laprop",
@@ -356,6 +361,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 1e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="prodigy",
@@ -366,6 +372,7 @@ _ROWS = (
         dash="dot",
         settings={"lr": 1.0},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="grokfast-adamw",
