@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,15 +19,23 @@ from sgdf.support.errors import UserError
 
 def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Run everything; when finished or interrupted, show what there is."""
+    refuse_failures(execute(sweep, options))
+
+
+def execute(sweep: Sweep, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same, with the results of all runs, failed ones too."""
     if is_team():
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
     context, console = sweep_context_from(options), Console()
     write_plan(sweep, context.out, context.command)
     try:
         arguments = engine_arguments(options, context.device)
-        results = run_all(sweep.configs, context, console=console, **arguments)
+        return run_all(sweep.configs, context, console=console, **arguments)
     finally:
         show(sweep, context.out, console)
+
+
+def refuse_failures(results: list[dict[str, Any]]) -> None:
     if failed := sum(result["status"] == "failed" for result in results):
         raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
 

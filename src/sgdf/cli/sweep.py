@@ -8,7 +8,7 @@ from sgdf.lab import models, tasks
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.parse import parse_setting
-from sgdf.lab.sweeps import plan
+from sgdf.lab.sweeps import plan, tuned
 from sgdf.lab.sweeps.plan import Sweep
 from sgdf.support.errors import UserError
 
@@ -19,7 +19,9 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
-    add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(plan.PRESETS)}")
+    add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(plan.PRESET_NAMES)}")
+    add("--trials", type=positive, metavar="N",
+        help="settings to try of each optimizer, before its best one runs with all seeds")  # fmt: skip
     add("--task", help=f"one of {', '.join(tasks.TASKS)} (default: the file's)")
     add("--model", help=f"one of {', '.join(models.NAMES)} (default: the file's, or the task's)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
@@ -42,16 +44,22 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.cli import comparison
 
     planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
-    comparison.run(dataclasses.replace(sweep, configs=planned), options)
+    sweep = dataclasses.replace(sweep, configs=planned)
+    if not sweep.contestants:
+        comparison.run(sweep, options)
+        return
+    results = comparison.execute(sweep, options)
+    results += comparison.execute(tuned.best_of(sweep, options.out), options)
+    comparison.refuse_failures(results)
 
 
 def sweep_from(options: argparse.Namespace) -> Sweep:
-    names = ("task", "model", "epochs", "seeds", "precision", "data")
+    names = ("task", "model", "epochs", "seeds", "precision", "data", "trials")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))
     if bool(options.file) == bool(options.preset):
-        raise UserError(f"give a sweep file, or --preset {' or '.join(plan.PRESETS)}")
+        raise UserError(f"give a sweep file, or --preset {' or '.join(plan.PRESET_NAMES)}")
     if options.preset:
         return plan.sweep_from_preset(options.preset, given)
     return plan.sweep_from_file(options.file, given)
