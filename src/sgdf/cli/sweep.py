@@ -21,7 +21,7 @@ def add_to(commands: Commands) -> None:
     add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
     add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(plan.PRESET_NAMES)}")
     add("--trials", type=positive, metavar="N",
-        help="settings to try of each optimizer, before its best one runs with all seeds")  # fmt: skip
+        help="settings to try of each optimizer; its best then runs with all seeds")  # fmt: skip
     add("--task", help=f"one of {', '.join(tasks.TASKS)} (default: the file's)")
     add("--model", help=f"one of {', '.join(models.NAMES)} (default: the file's, or the task's)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
