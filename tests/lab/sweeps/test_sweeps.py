@@ -447,7 +447,7 @@ def test_an_empty_grid(command):
 
 
 def test_no_file_no_preset_no_engine(command, tmp_path):
-    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget"
+    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget or tuned"
     assert command("no.toml") == "sgdf: there is no file no.toml"
     assert "did you mean lr-grid?" in command("--preset", "lr-gird", "--task", "digits")
     assert "the preset lr-grid needs a task: --task" in command("--preset", "lr-grid")
