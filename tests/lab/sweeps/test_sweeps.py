@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import threading
 import time
 from collections import Counter
@@ -484,11 +485,13 @@ def test_budget_is_the_published_search():
 
 def test_the_example_of_the_documentation(command):
     text = DOCS.read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, of_trials = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    tuned = plan.sweep_from_table("docs", tomllib.loads(of_trials))
+    assert (len(tuned.configs), tuned.contestants) == (16, 2)
     output = command("grid.toml", "--jobs", "1", "--epochs", "1", grid=example)
     lines = [line for line in output.splitlines() if "(3)" in line]
     assert len({line.partition("  ")[0] for line in lines}) == 7
-    for preset in plan.PRESETS:
+    for preset in plan.PRESET_NAMES:
         assert f"--preset {preset} " in text
 
 
