@@ -8,9 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 import threading
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 
