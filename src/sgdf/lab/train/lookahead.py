@@ -24,8 +24,8 @@ def decays(first: int, count: int, total: int, every: int) -> list[float]:
     Used after every `every`th step, and after the last step of the run, which is 1 unless it is
     one of these.
 
-    >>> decays(0, 4, 4, 3)  # after step 3: 0.95^3 (3/4)^3
-    [0.0, 0.0, 0.361705078125, 1.0]
+    >>> [round(decay, 4) for decay in decays(0, 4, 4, 3)]  # after step 3: 0.95^3 (3/4)^3
+    [0.0, 0.0, 0.3617, 1.0]
     """
 
     def after(steps: int) -> float:
