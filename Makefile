@@ -54,7 +54,7 @@ $(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: $(DEPENDENCIES) | $(BIN)/python
-	$(INSTALL) -e ".[lab,analysis,vision,jax,cluster,tensorboard,dev]"
+	$(INSTALL) -e ".[lab,analysis,vision,jax,cluster,tensorboard,integrations,dev]"
 	touch $(VENV)/.installed-lab $@
 
 $(BIN)/python:

@@ -109,7 +109,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
             name: given for key, given in names.OTHER_MODELS.items() for name in key.split(", ")
         }
         assert tuple(task.models) == shown.get(kind, ())
-    assert list(plan.PRESETS) == list(names.SEARCHES)
+    assert plan.PRESET_NAMES == names.SEARCHES
     assert (config.PRECISIONS, config.DATA) == (names.PRECISIONS, names.DATA)
     assert config.LONGEST_NAME == names.LONGEST_NAME
     assert list(shapes.LISTS) == list(names.LISTS)

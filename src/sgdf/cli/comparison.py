@@ -21,6 +21,11 @@ from sgdf.support.errors import UserError
 
 def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Run everything; when finished or interrupted, show what there is."""
+    refuse_failures(execute(sweep, options))
+
+
+def execute(sweep: Sweep, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same, with the results of all runs, failed ones too."""
     if is_team():
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
     context, console = sweep_context_from(options), open_console()
@@ -29,9 +34,12 @@ def run(sweep: Sweep, options: argparse.Namespace) -> None:
         arguments = engine_arguments(options, context.device)
         if console.is_terminal:
             say(console, plan_in_words(sweep, context, arguments))
-        results = run_all(sweep.configs, context, console=console, **arguments)
+        return run_all(sweep.configs, context, console=console, **arguments)
     finally:
         show(sweep, context.out, console)
+
+
+def refuse_failures(results: list[dict[str, Any]]) -> None:
     if failed := sum(result["status"] == "failed" for result in results):
         raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
 

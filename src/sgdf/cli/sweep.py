@@ -20,6 +20,8 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
     add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(SEARCHES)}")
+    add("--trials", type=positive, metavar="N",
+        help="settings to try of each optimizer; its best then runs with all seeds")  # fmt: skip
     add("--task", help=f"one of {', '.join(TASKS)} (default: the file's)")
     add("--model", help="default: the file's, or the task's (sgdf train --help lists them)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
@@ -44,7 +46,15 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.lab.runs import config as configs
 
     planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
-    comparison.run(dataclasses.replace(sweep, configs=planned), options)
+    sweep = dataclasses.replace(sweep, configs=planned)
+    if not sweep.contestants:
+        comparison.run(sweep, options)
+        return
+    from sgdf.lab.sweeps import tuned
+
+    results = comparison.execute(sweep, options)
+    results += comparison.execute(tuned.best_of(sweep, options.out), options)
+    comparison.refuse_failures(results)
 
 
 def sweep_from(options: argparse.Namespace) -> "Sweep":
@@ -53,7 +63,7 @@ def sweep_from(options: argparse.Namespace) -> "Sweep":
     from sgdf.lab.runs.parse import parse_setting
     from sgdf.lab.sweeps import plan
 
-    names = ("task", "model", "epochs", "seeds", "precision", "data")
+    names = ("task", "model", "epochs", "seeds", "precision", "data", "trials")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -447,7 +448,7 @@ def test_an_empty_grid(command):
 
 
 def test_no_file_no_preset_no_engine(command, tmp_path):
-    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget"
+    assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget or tuned"
     assert command("no.toml") == "sgdf: there is no file no.toml"
     assert "did you mean lr-grid?" in command("--preset", "lr-gird", "--task", "digits")
     assert "the preset lr-grid needs a task: --task" in command("--preset", "lr-grid")
@@ -484,11 +485,13 @@ def test_budget_is_the_published_search():
 
 def test_the_example_of_the_documentation(command):
     text = DOCS.read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, of_trials = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    tuned = plan.sweep_from_table("docs", tomllib.loads(of_trials))
+    assert (len(tuned.configs), tuned.contestants) == (16, 2)
     output = command("grid.toml", "--jobs", "1", "--epochs", "1", grid=example)
     lines = [line for line in output.splitlines() if "(3)" in line]
     assert len({line.partition("  ")[0] for line in lines}) == 7
-    for preset in plan.PRESETS:
+    for preset in plan.PRESET_NAMES:
         assert f"--preset {preset} " in text
 
 

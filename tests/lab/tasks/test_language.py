@@ -384,19 +384,46 @@ def test_the_token_file_is_made_once_and_again_if_the_text_changes(tmp_path, own
     assert len(list((own_data_folder / "tokens").iterdir())) == 2
 
 
-def test_a_run_does_not_resume_with_another_text(tmp_path, capsys):
+def test_two_texts_are_two_runs(tmp_path, monkeypatch):
+    """In two data folders, and under one relative path in two folders or at two times."""
+    runs = tmp_path / "runs"
+    short = [*TINY, "--set", "batch=4", "--set", "steps=4", "--set", "eval_every=4"]
+
+    def train_on(*words: str) -> dict[str, Any]:
+        before = set(runs.iterdir()) if runs.exists() else set()
+        assert main(["train", *short, "--optimizer", "sgd", *words, "--out", str(runs)]) == 0
+        (new,) = set(runs.iterdir()) - before
+        (line,) = lines(new)
+        digest = json.loads((new / "env.json").read_text())["data"]
+        options = json.loads((new / "config.json").read_text())["options"]
+        assert digest.startswith(options["fingerprint"])
+        return line
+
+    texts = {"one": 40 * LINE, "two": b"Something else, and long enough.\n" * 60}
+    for name, content in texts.items():
+        corpus(tmp_path / name, content)
+        corpus(tmp_path / name / "mine", content)
+    losses = [train_on("--data-dir", str(tmp_path / name)) for name in texts]
+    assert losses[0] != losses[1]
+    for name, line in zip(texts, losses, strict=True):
+        monkeypatch.chdir(tmp_path / name)
+        assert train_on("--set", "corpus=mine") == line
+    (tmp_path / "two" / "mine" / "a.txt").write_bytes(b"And now a third text, of its own.\n" * 60)
+    assert train_on("--set", "corpus=mine") not in losses
+    # The same text at another place is the same run.
+    corpus(tmp_path / "copy")
+    count = len(list(runs.iterdir()))
+    words = ["--optimizer", "sgd", "--data-dir", str(tmp_path / "copy"), "--out", str(runs)]
+    assert main(["train", *short, *words]) == 0
+    assert len(list(runs.iterdir())) == count
+
+
+def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     folder = corpus(tmp_path / "mine")
-    words = ["train", *TINY, "--set", f"corpus={folder}", "--set", "batch=4", "--set",
-             "steps=40", "--set", "eval_every=20", "--optimizer", "sgd",
-             "--out", str(tmp_path / "runs")]  # fmt: skip
-    assert main(words) == 0
-    path = folder_in(tmp_path / "runs")
-    (path / "result.json").unlink()
-    (folder / "a.txt").write_bytes(b"Something else, and long enough.\n" * 60)
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "belongs to a run on other data" in said
-    assert "the run starts again" in said
+    config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
+    corpus(folder, b"Something else, and long enough.\n" * 60)
+    with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
+        trainers.check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -493,8 +520,10 @@ def test_bad_text_is_one_sentence(tmp_path, capsys):
          "the validation part of"),
         ([f"corpus={tmp_path / 'mine'}", "context=100000"], "too few for a context of 100,000"),
         (["corpus=3"], "corpus is the path of a file, not 3"),
-        (["context=-1"], "context is an integer of at least 0, not -1"),
-        (["eval_tokens=none"], "eval_tokens is an integer of at least 1, not None"),
+        ([f"corpus={tmp_path / 'mine'}", "context=-1"],
+         "context is an integer of at least 0, not -1"),
+        ([f"corpus={tmp_path / 'mine'}", "eval_tokens=none"],
+         "eval_tokens is an integer of at least 1, not None"),
         ([], "--set corpus=PATH"),
         ([f"corpus={tmp_path / 'mine'}", "validation=10"], "always holds out the last 5%"),
     ]  # fmt: skip

@@ -129,7 +129,7 @@ def test_listing_tasks_imports_no_extra():
 def test_the_tasks():
     photos = ("cifar10", "cifar100", "pets", "flowers102", "food101", "imagenet")
     assert list(tasks.TASKS) == [
-        *("digits", "fashion-mnist", "cifar10", "cifar100", "voc", "wgan-gp"),
+        *("digits", "fashion-mnist", "cifar10", "cifar100", "voc", "cifar10-fast", "wgan-gp"),
         *("text", "enwik8", "text8", "imagenet", "images"),
         *(f"finetune-{name}" for name in photos),
     ]

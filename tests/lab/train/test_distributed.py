@@ -14,7 +14,9 @@ import torch
 
 from lab.runs import interrupted
 from lab.runs.commands import Ended, fault
+from lab.train import shard_driver
 from sgdf.cli.main import main
+from sgdf.lab import optimizers
 from sgdf.lab.runs import config as configs
 from sgdf.lab.runs.session import RunContext, train
 from sgdf.lab.train.distributed import ALONE, Team
@@ -237,3 +239,30 @@ def test_one_process_communicates_with_none():
     assert ALONE.first_says("x") == "x"
     assert ALONE.any(True)
     assert not ALONE.any(False)
+
+
+# --- the optimizers with shared weights -----------------------------------------------------------
+
+SHARDABLE = [
+    name for name, row in optimizers.OPTIMIZERS.items() if row.shardable and not row.needs_hessian
+]
+REFUSED = sorted(optimizers.OPTIMIZERS.keys() - {*SHARDABLE})
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "wiener-soap"])
+def test_an_optimizer_that_cannot_share_weights_is_refused_before_training(name):
+    with pytest.raises(UserError, match=f"^{name} does not support --shard: leave it out$"):
+        shard_driver.train(name, Team(0, 2, shards=True))
+
+
+@pytest.mark.slow
+def test_every_other_optimizer_shares_weights(tmp_path):
+    """Losses of a language model in two processes are those of one."""
+    names = [*SHARDABLE, "wiener-muon"]
+    file = tmp_path / "losses.json"
+    finish(start([*TORCHRUN, shard_driver.__file__, str(file), *names], tmp_path))
+    losses = json.loads(file.read_text())
+    assert {"muon", "sgdf", "filter-adamw", "schedule-free-adamw"} <= losses.keys()
+    torch.set_num_threads(1)
+    for name in names:
+        assert losses[name] == pytest.approx(shard_driver.train(name), rel=1e-4), name

@@ -138,6 +138,11 @@ class TextDataset(DatasetSpec):
         return f"name a file or folder with --set corpus=PATH, or put text into {root / self.name}"
 
 
+def own_files(named: str, dataset: TextDataset, folder: Path | None) -> tuple[Path, ...]:
+    """The files of the user's corpus: of the path that was named, or those in the data folder."""
+    return files_at(Path(named).expanduser()) if named else dataset.find(folder)
+
+
 def own_text(root: Path) -> Path | None:
     """The user's text in the data folder: the folder `text`, or else the .txt files beside it."""
     if root.is_file() or (root / "text").exists():

@@ -108,6 +108,21 @@ def hash_of(files: Sequence[Path]) -> str:
     return checksum.hexdigest()
 
 
+_KNOWN: dict[tuple[tuple[Path, int, int], ...], str] = {}  # by paths, sizes and times
+
+
+def known_hash_of(files: Sequence[Path]) -> str:
+    """The same, read once in a process: a sweep asks for every run."""
+    try:
+        facts = [(path.absolute(), path.stat()) for path in files]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+    key = tuple((path, status.st_size, status.st_mtime_ns) for path, status in facts)
+    if key not in _KNOWN:
+        _KNOWN[key] = hash_of(files)
+    return _KNOWN[key]
+
+
 def blocks_of(path: Path) -> Iterable[bytes]:
     try:
         with path.open("rb") as file:

@@ -69,6 +69,16 @@ _ROWS = (
         on_cuda=FUSED,
     ),
     OptimizerRow(
+        name="sgd-nesterov",
+        builder=partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+        about="SGD with Nesterov's momentum 0.9",
+        source="torch",
+        colour=BLUE,
+        dash="dashdot",
+        settings={"lr": 0.1},
+        on_cuda=FUSED,
+    ),
+    OptimizerRow(
         name="sgd-ema",
         builder=adapters.sgd_ema,
         about="SGD along a moving average of the gradient",
@@ -229,6 +239,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 1e-2},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="muon",
@@ -250,6 +261,7 @@ _ROWS = (
         dash="dash",
         settings={"lr": 3e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="shampoo",
@@ -260,6 +272,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 0.1},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="schedule-free-sgd",
@@ -300,6 +313,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 3e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="cautious-adamw",
@@ -329,6 +343,7 @@ _ROWS = (
         dash="solid",
         settings={"lr": 1e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="laprop",
@@ -349,6 +364,7 @@ _ROWS = (
         dash="longdash",
         settings={"lr": 1e-3},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="prodigy",
@@ -359,6 +375,7 @@ _ROWS = (
         dash="dot",
         settings={"lr": 1.0},
         capturable=False,
+        shardable=False,
     ),
     OptimizerRow(
         name="grokfast-adamw",

@@ -30,6 +30,8 @@ class OptimizerRow:
         needs_hessian: is a `HessianOptimizer`.
         any_setting: accepts settings under any name.
         groups: splits the parameters, given the model they belong to (or None), into groups.
+        shardable: step() works on weights that FSDP2 shares among processes (`--shard`); an
+            optimizer that needs the Hessian does not.
         typed: the annotations of the builder hold; those of a user's class may be wrong.
 
     Rows with a weight decay have one more setting: `decay_norms`, see `groups.without_decay`.
@@ -47,6 +49,7 @@ class OptimizerRow:
     needs_hessian: bool = False
     any_setting: bool = False
     groups: Callable[[Iterable[Any], nn.Module | None], ParamsT] | None = None
+    shardable: bool = True
     typed: bool = True
 
     @property

@@ -268,8 +268,10 @@ def with_data(config: Config, data_dir: Path | None) -> Config:
 def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The published settings of an optimizer, or else its own, with `overrides`; checked."""
     row = optimizers.find(optimizer)
-    if not tasks.find(task).of_paper:
-        defaults = {**default_rate(row.builder), **row.settings}
+    definition = tasks.find(task)
+    if not definition.of_paper:
+        of_task = definition.settings_of.get(row.published_as, {})
+        defaults = {**default_rate(row.builder), **row.settings, **of_task}
     else:
         in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
         defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)

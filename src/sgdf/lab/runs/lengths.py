@@ -25,7 +25,8 @@ def evaluations(
     if epochs is not None:
         raise UserError(f"{task.name} counts steps, not epochs: --set steps=N")
     every = counted("eval_every", options.get("eval_every", task.options["eval_every"]))
-    lengths = {name: counted(name, given.pop(name)) for name in GIVEN if name in given}
+    known = GIVEN if task.tokens_of else GIVEN[:1]
+    lengths = {name: counted(name, given.pop(name)) for name in known if name in given}
     if len(lengths) == 2:
         raise UserError("give steps or tokens, not both")
     if "tokens" in lengths:

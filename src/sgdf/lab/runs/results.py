@@ -23,6 +23,23 @@ def summary_of(
         "best_epoch": next((epoch for epoch, value in measured.items() if value == best), None),
         f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
+        **target_reached(config, measured, times),
+    }
+
+
+def target_reached(
+    config: Config, measured: dict[int, float], times: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The first evaluation at the metric's target, if it has one: steps or epochs, and seconds."""
+    metric = config.task_definition.metric
+    if metric.target is None:
+        return {}
+    first = next((e for e, v in measured.items() if metric.reaches(v, metric.target)), None)
+    seconds = [line["seconds"] for line in times if first is not None and line["epoch"] <= first]
+    return {
+        "target": metric.target,
+        f"{config.unit}s_to_target": None if first is None else first * config.interval,
+        "seconds_to_target": sum(seconds) if seconds else None,
     }
 
 
@@ -60,8 +77,10 @@ def outcome(config: Config, result: dict[str, Any]) -> str:
     best, final = (result[f"{which}_{metric.key}"] for which in ("best", "final"))
     if best is None or final is None:
         return f"{config.title}: finished, but its {metric.words} is not finite"
+    reached = result.get(f"{config.unit}s_to_target")
+    target = f", {metric.target:g} after {reached} {config.unit}s" if reached else ""
     return (
         f"{config.title}: best {metric.words} {metric.shown(best)}{beside} in {config.unit} "
-        f"{result['best_epoch'] * config.interval}, final {metric.shown(final)}, "
+        f"{result['best_epoch'] * config.interval}, final {metric.shown(final)}{target}, "
         f"{result['seconds']:.0f} s"
     )

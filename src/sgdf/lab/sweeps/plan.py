@@ -23,7 +23,7 @@ from sgdf.support.files import explained, write_atomically
 
 # Arguments of `configs.make`; every other name in a cell is an override.
 ARGUMENTS = ("task", "model", "optimizer", "epochs", "precision", "data")
-KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells")
+KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", "space")
 
 #: A sweep of more runs is a mistake: its plan alone would take gigabytes.
 MAX_RUNS = 10_000
@@ -40,6 +40,8 @@ class Sweep:
     title: str
     configs: tuple[Config, ...]
     note: str = ""  # for the reader of the results
+    contestants: int = 0  # of trials, in turns; their best settings follow, with these seeds
+    seeds: tuple[int, ...] = ()
 
 
 # --- from a file --------------------------------------------------------------------------------
@@ -63,6 +65,12 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
     title = values.get("title", name)
     if not isinstance(title, str):
         raise UserError(f"title is a text, not {title!r}")
+    if "trials" in values:
+        from sgdf.lab.sweeps import tuned
+
+        return tuned.sweep_from_table(name, values)
+    if "space" in values:
+        raise UserError("a [space] is searched by trials: give trials = N")
     shared = {**{key: values[key] for key in ARGUMENTS if key in values}, **subtable(values, "set")}
     grid, listed, seeds = grid_in(values), listed_cells(values), seeds_in(values)
     check_count(grid_size(grid) + len(listed), len(seeds))
@@ -201,12 +209,20 @@ PRESETS: dict[str, tuple[str, Callable[[str], list[Cell]]]] = {
     ),
     "budget": ("Every optimizer that the paper searched, over its published grid", budget_cells),
 }
+TUNED = "tuned"  # trials of every optimizer in its space, then seeds of the best
+PRESET_NAMES = (*PRESETS, TUNED)
 
 
 def sweep_from_preset(name: str, values: Table) -> Sweep:
     """A search by name, with a tenth of the training images held out for validation."""
+    if name == TUNED:
+        from sgdf.lab.sweeps import tuned
+
+        return tuned.sweep_from_preset(values)
     if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
+        raise unknown("preset", name, PRESET_NAMES)
+    if "trials" in values:
+        raise UserError(f"the preset {name} is a grid: leave --trials out")
     if "task" not in values:
         raise UserError(f"the preset {name} needs a task: --task, one of {', '.join(tasks.TASKS)}")
     task = tasks.find(values["task"])

@@ -107,6 +107,7 @@ class Classifier(HessianTrainer):
     """Learns classes by cross entropy; evaluated by the number of right answers."""
 
     counts_correct = True
+    smoothing = 0.0  # of labels: the part that is spread over all classes
 
     def __init__(
         self,
@@ -128,10 +129,17 @@ class Classifier(HessianTrainer):
         images, labels = self.batches.take(position, size)
         with self._autocast():
             logits = self.model(images)
-        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        loss = F.cross_entropy(
+            logits.float(), labels, reduction="sum", label_smoothing=self.smoothing
+        )
         return loss, (logits.argmax(1) == labels).sum()
 
     # --- evaluation -----------------------------------------------------------------------------
+
+    def _predict(self, images: Tensor) -> Tensor:
+        """Logits for evaluation."""
+        logits: Tensor = self.model(images)
+        return logits
 
     def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
         measured = {}
@@ -154,7 +162,7 @@ class Classifier(HessianTrainer):
         correct, top5 = torch.zeros((2,), dtype=torch.int64, device=self.device)
         for pixels, labels in images.batches(*self.team.share(len(images))):
             with self._autocast():
-                logits = self.model(pixels)
+                logits = self._predict(pixels)
             loss += F.cross_entropy(logits.float(), labels, reduction="sum")
             correct += (logits.argmax(1) == labels).sum()
             if self.counts_top5:

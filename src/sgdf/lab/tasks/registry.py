@@ -19,6 +19,7 @@ class Metric:
     column: str = ""  # how the names of its columns end in the paper's tables, if not by the model
     digits: int = 2  # after the point, where it is shown
     grain: float = 0.5  # a target that all runs reach is rounded to a multiple of it
+    target: float | None = None  # results say when a run reached it
 
     @property
     def title(self) -> str:
@@ -62,6 +63,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task alone, with defaults
     any_model: bool = False  # its trainer finds models by names that are not listed here
     of_paper: bool = True  # optimizers have the paper's settings; else the defaults of their class
+    settings_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by optimizer
     # Options by which a run knows a user's own data, from the run's options and the data folder.
     identify: Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None = None
     tokens_of: Mapping[str, int] = field(default_factory=dict)  # in an example, by model

@@ -5,7 +5,6 @@ from torch.nn import functional as F
 
 from sgdf.lab.train.batches import micro_batch_sizes
 from sgdf.lab.train.loop import Trainer
-from sgdf.support.errors import UserError
 
 
 class HessianTrainer(Trainer):
@@ -21,8 +20,6 @@ class HessianTrainer(Trainer):
 
     def _extra_step(self, size: int) -> None:
         """Give the optimizer the gradient for labels drawn from the model's own output."""
-        if self.team.shards:
-            raise UserError(f"{self.config.optimizer} does not support --shard")
         self.optimizer.zero_grad(set_to_none=True)
         start, share = self.team.share(size)
         position = self.batches.position - size + start

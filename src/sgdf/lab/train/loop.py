@@ -51,7 +51,7 @@ class Trainer:
         compile: bool = True,
         team: Team = ALONE,
     ) -> None:
-        check_team(team, config.batch, len(batches))
+        check_team(team, config, len(batches))
         self.config, self.device, self.team = config, device, team
         self.model, self.batches = model, batches
         self.on_gpu = device.type == "cuda"
@@ -374,9 +374,12 @@ class EpochSums:
         return (self.loss, self.correct, *self.norms.values())
 
 
-def check_team(team: Team, batch: int, examples: int) -> None:
-    if team.size > batch:
-        raise UserError(f"a batch of {batch} is too small for {team.size} processes")
+def check_team(team: Team, config: "Config", examples: int) -> None:
+    if team.size > config.batch:
+        raise UserError(f"a batch of {config.batch} is too small for {team.size} processes")
+    row = optimizers.find(config.optimizer)
+    if team.shards and (row.needs_hessian or not row.shardable):
+        raise UserError(f"{row.name} does not support --shard: leave it out")
     if team.shards and team.size > examples:
         raise UserError(
             f"{examples} training images are too few for {team.size} processes: leave --shard out"

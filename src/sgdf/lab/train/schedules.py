@@ -28,6 +28,11 @@ class Clock:
         return self.step / (self.steps_per_epoch * self.epochs)
 
     @property
+    def steps(self) -> int:
+        """Of the run."""
+        return self.steps_per_epoch * self.epochs
+
+    @property
     def since_warmup(self) -> int:
         """Steps since the end of the warm-up; 0 before."""
         return max(self.step - self.warmup, 0)
@@ -62,9 +67,21 @@ class Shape:
 
 Schedule = Callable[[Clock, Shape], float]
 
+START, PEAK, END = 0.2, 0.23, 0.07  # of "triangle": arXiv:2404.00498
+
+
+def triangle(now: Clock, shape: Shape) -> float:
+    """Rises in a line from START to 1 at the part PEAK of the run, and falls in a line to END."""
+    peak = int(PEAK * now.steps)
+    if now.step < peak:
+        return START + (1 - START) * now.step / peak
+    return 1 + (END - 1) * (now.step - peak) / (now.steps - peak)
+
+
 # Each returns the factor on the learning rate. The published one, "step", multiplies it by `drop`
 # once as many epochs as a milestone have been trained. "cosine", "linear" and "inverse-sqrt" begin
 # after the warm-up, so that they start at the full rate; milestones and `decay` count in the run.
+# "triangle" has a warm-up of its own.
 SCHEDULES: dict[str, Schedule] = {
     "step": lambda now, shape: shape.drop ** sum(m <= now.epoch for m in shape.milestones),
     "cosine": lambda now, shape: (1 + math.cos(math.pi * now.fraction)) / 2,
@@ -72,6 +89,7 @@ SCHEDULES: dict[str, Schedule] = {
     "inverse-sqrt": lambda now, shape: 1 / math.sqrt(now.since_warmup + 1),
     "linear": lambda now, shape: 1 - now.fraction,
     "wsd": lambda now, shape: min(1.0, (1 - now.done) / shape.decay),
+    "triangle": triangle,
 }
 
 
@@ -91,6 +109,8 @@ def check(name: str, shape: Shape) -> None:
             "warmup is a fraction of the run below 1, or a whole number of steps, not "
             f"{shape.warmup!r}"
         )
+    if name == "triangle" and shape.warmup:
+        raise UserError("the schedule triangle has a warm-up of its own: leave warmup out")
     if not is_number(shape.decay) or not 0 < shape.decay <= 1:
         raise UserError(f"decay is a fraction of the run, above 0 and up to 1, not {shape.decay!r}")
 

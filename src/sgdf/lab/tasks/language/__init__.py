@@ -1,12 +1,33 @@
 """Language modelling: a decoder-only transformer predicts the next token of a text."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sgdf.lab.data import text, tokens
+from sgdf.lab.data.corpora import own_files
 from sgdf.lab.models.gpt import SIZES
 from sgdf.lab.tasks.registry import Metric, Task
+from sgdf.support.errors import UserError
 
 LOSS = Metric(
     "val_loss", "validation loss", unit="nats/token", lower_is_better=True, digits=3, grain=0.05
 )
 BITS = Metric("bits_per_byte", "bits per byte", unit="", lower_is_better=True, digits=3)
+
+
+def path_in(options: Mapping[str, Any], name: str) -> str:
+    """An option that is a path; a `UserError` if it cannot be one."""
+    value = options[name]
+    if not isinstance(value, str) or "\0" in value:
+        raise UserError(f"{name} is the path of a file, not {value!r}")
+    return value
+
+
+def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
+    """The user's own text: two corpora never have runs of the same name."""
+    files = own_files(path_in({"corpus": "", **options}, "corpus"), text.DATASET, folder)
+    return {"fingerprint": tokens.known_hash_of(files)[:16]}
 
 
 def text_task(name: str, **options: str) -> Task:
@@ -29,7 +50,8 @@ def text_task(name: str, **options: str) -> Task:
             "tokenizer": "bytes",  # or a tokenizer.json
             **options,
         },
+        identify=identify if "corpus" in options else None,
     )
 
 
-TASKS = (text_task("text", corpus=""), text_task("enwik8"), text_task("text8"))
+TASKS = (text_task("text", corpus="", fingerprint=""), text_task("enwik8"), text_task("text8"))

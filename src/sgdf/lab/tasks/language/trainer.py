@@ -10,11 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sgdf.lab import data
-from sgdf.lab.data.corpora import TextDataset, files_at
+from sgdf.lab.data.corpora import TextDataset, own_files
 from sgdf.lab.data.text_synthetic import make_text
 from sgdf.lab.data.tokenizer import BYTES, Tokenizer, check_file, load_tokenizer
-from sgdf.lab.data.tokens import VALIDATION, Tokens, tokens_of_files, tokens_of_text
+from sgdf.lab.data.tokens import (
+    VALIDATION,
+    Tokens,
+    known_hash_of,
+    tokens_of_files,
+    tokens_of_text,
+)
 from sgdf.lab.models.gpt import GPT, SIZES, build_gpt
+from sgdf.lab.tasks.language import path_in
 from sgdf.lab.train.batches import seed_for
 from sgdf.lab.train.distributed import ALONE, Team, unsharded
 from sgdf.lab.train.hessian import HessianTrainer
@@ -49,19 +56,20 @@ def check(config: "Config", data_dir: Path | None) -> None:
 
 
 def path_option(config: "Config", name: str) -> str:
-    value = config.option(name)
-    if not isinstance(value, str) or "\0" in value:
-        raise UserError(f"{name} is the path of a file, not {value!r}")
-    return value
+    return path_in({name: config.option(name)}, name)
 
 
 def find_files(config: "Config", data_dir: Path | None) -> tuple[Path, ...]:
-    """The files of the corpus: those that the user named, or those in the data folder."""
-    if "corpus" in config.task_definition.options and (named := path_option(config, "corpus")):
-        return files_at(Path(named).expanduser())
+    """The files of the corpus: the user's own, or a published one in the data folder."""
     spec = data.find(config.task_definition.dataset)
     assert isinstance(spec, TextDataset)
-    return spec.find(data_dir)
+    if "corpus" not in config.task_definition.options:
+        return spec.find(data_dir)
+    files = own_files(path_option(config, "corpus"), spec, data_dir)
+    known = config.option("fingerprint")
+    if known and not known_hash_of(files).startswith(known):
+        raise UserError(f"{files[0]} does not hold the data of this run: it has changed")
+    return files
 
 
 def load_tokens(config: "Config", data_dir: Path | None, tokenizer: Tokenizer) -> Tokens:

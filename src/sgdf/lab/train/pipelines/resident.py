@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sgdf.lab.data import Dataset, Split
 from sgdf.lab.train.batches import digest_of, seed_for
+from sgdf.support.errors import UserError
 
 PADDING = 4
 EVALUATION_BATCH = 1000
@@ -39,6 +40,18 @@ def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
+def reflected(size: int, padding: int) -> Tensor:
+    """Indices of a line of pixels and of its mirror images at both ends.
+
+    >>> reflected(4, 2).tolist()
+    [2, 1, 0, 1, 2, 3, 2, 1]
+    """
+    if padding >= size:
+        raise UserError(f"images of {size} pixels cannot move by {padding}")
+    index = torch.arange(-padding, size + padding).abs()
+    return torch.where(index < size, index, 2 * (size - 1) - index)
+
+
 class ResidentImages:
     """Images on the device as bytes; normalised, and resized to `enlarged` pixels, when taken."""
 
@@ -49,11 +62,15 @@ class ResidentImages:
         device: torch.device,
         padding: int = 0,
         enlarged: int | None = None,
+        reflect: bool = False,
     ) -> None:
         self.size = split.images.shape[-1]
         self.enlarged = enlarged
         pixels = split.images.permute(0, 2, 3, 1)
-        if padding:  # zeros, around raw pixels
+        if padding and reflect:
+            inside = reflected(self.size, padding)
+            pixels = pixels[:, inside][:, :, inside]
+        elif padding:  # zeros, around raw pixels
             pixels = torch.nn.functional.pad(pixels, (0, 0, padding, padding, padding, padding))
         self.pixels = pixels.contiguous().to(device)
         self.labels = split.labels.to(device)
@@ -88,7 +105,8 @@ class ResidentImages:
 class ResidentBatches:
     """Training images in the epoch's order; `augmented` ones are cropped and flipped.
 
-    Without `padding` there is nothing to crop, and they are only flipped.
+    Without `padding` there is nothing to crop, and they are only flipped. It is of zeros, or with
+    `reflect` of mirrored pixels.
     """
 
     resident = True
@@ -103,10 +121,11 @@ class ResidentBatches:
         augmented: bool,
         padding: int = PADDING,
         enlarged: int | None = None,
+        reflect: bool = False,
     ) -> None:
         self.augmented = augmented
         self.padding = padding if augmented else 0
-        self.images = ResidentImages(split, dataset, device, self.padding, enlarged)
+        self.images = ResidentImages(split, dataset, device, self.padding, enlarged, reflect)
         self.seed = seed
         # Rows: order, y, x, flip. A column for each image.
         self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)

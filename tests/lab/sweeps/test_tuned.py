@@ -1,0 +1,142 @@
+"""Trials in declared spaces, and seeds of the best setting."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sgdf.cli.main import main
+from sgdf.lab import optimizers
+from sgdf.lab.runs import config as configs
+from sgdf.lab.sweeps import spaces, tuned
+from sgdf.lab.sweeps.plan import sweep_from_file, sweep_from_preset, sweep_from_table
+from sgdf.lab.sweeps.spaces import Range
+from sgdf.support.errors import UserError
+
+DIGITS = {"task": "digits", "epochs": 1, "trials": 4, "seeds": [1, 2], "set": {"validation": 200}}
+CELLS = [{"optimizer": "sgdf", "gain_scale": 1.0}, {"optimizer": "sgd-nesterov"}]
+EVIDENCE = sorted((Path(__file__).parents[3] / "benchmarks" / "evidence").glob("*.toml"))
+
+
+def test_everyone_gets_as_many_trials_at_the_same_parts_of_the_ranges():
+    sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
+    assert (len(sweep.configs), sweep.contestants, sweep.seeds) == (8, 2, (1, 2))
+    ours, theirs = sweep.configs[::2], sweep.configs[1::2]
+    assert {c.optimizer for c in ours} == {"sgdf"}
+    assert {c.seed for c in sweep.configs} == {0}
+    assert {c.settings["gain_scale"] for c in ours} == {1.0}
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.settings["betas"][0] == other.settings["momentum"]
+        parts = [
+            math.log(c.settings["lr"] / r.low) / math.log(r.high / r.low)
+            for c, r in ((mine, spaces.SPACES["sgdf"]["lr"]), (other, spaces.SPACES["sgd"]["lr"]))
+        ]
+        assert parts[0] == pytest.approx(parts[1], abs=1e-3)
+
+
+def test_more_trials_begin_with_the_same_ones():
+    few, many = (sweep_from_table("t", {**DIGITS, "trials": n, "cells": CELLS}) for n in (3, 20))
+    assert few.configs == many.configs[:6]
+    rates = sorted(c.lr for c in many.configs[:32:2])  # a power of two: one in each sixteenth
+    low, high = spaces.SPACES["sgdf"]["lr"].low, spaces.SPACES["sgdf"]["lr"].high
+    parts = [math.log(rate / low) / math.log(high / low) for rate in rates]
+    assert [int(16 * part) for part in parts] == list(range(16))
+
+
+def test_the_ends_of_a_range():
+    assert [Range(1e-4, 1e-2).at(part) for part in (0, 0.5, 1)] == [1e-4, 1e-3, 1e-2]
+    memory = Range(0.8, 0.98, memory=True)
+    assert [memory.at(part) for part in (0, 1)] == pytest.approx([0.8, 0.98])
+    assert memory.at(0.5) == pytest.approx(1 - math.sqrt(0.2 * 0.02), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*spaces.SPACES, "wiener-lion", "adopt"])
+def test_spaces_have_settings_that_the_optimizer_takes(name):
+    (cell, *_) = tuned.trials_of({"optimizer": name}, 2, {})
+    assert "lr" in cell
+    settings = {k: v for k, v in cell.items() if k != "optimizer"}
+    checked = optimizers.find(name).checked(settings)
+    assert checked.keys() == settings.keys()
+
+
+def test_the_best_by_validation_runs_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
+    file, out = tmp_path / "t.toml", tmp_path / "runs"
+    file.write_text(
+        'task = "digits"\nepochs = 1\ntrials = 3\nseeds = [4, 7]\n[set]\nvalidation = 200\n'
+        'batch = 256\n[grid]\noptimizer = ["sgdf", "adamw"]\n'
+    )
+    words = ["sweep", str(file), "--jobs", "1", "--device", "cpu", "--out", str(out)]
+    assert main(words) == 0
+    measured: dict[str, list[tuple[float, float]]] = {"sgdf": [], "adamw": []}
+    finals: dict[str, list[tuple[int, float]]] = {"sgdf": [], "adamw": []}
+    for path in out.glob("digits-*/config.json"):
+        config = json.loads(path.read_text())
+        line = json.loads((path.parent / "metrics.jsonl").read_text())
+        lr, name = config["settings"]["lr"], config["optimizer"]
+        if config["seed"] == 0:
+            measured[name].append((line["validation_accuracy"], lr))
+        else:
+            finals[name].append((config["seed"], lr))
+    for name, trials in measured.items():
+        assert len(trials) == 3
+        best = max(trials)[1]
+        assert sorted(finals[name]) == [(4, best), (7, best)]
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
+    assert len(times) == 10
+    capsys.readouterr()
+    assert main(words) == 0
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
+    assert "the best setting of each" in capsys.readouterr().out
+
+
+def test_the_choice_leaves_out_what_did_not_finish(monkeypatch, tmp_path):
+    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in (1.0, 2, 3)]
+    values: dict[float, float | None] = {1.0: 2.5, 2.0: None, 3.0: 2.4}
+    monkeypatch.setattr(tuned, "final_validation", lambda config, out: values[config.lr])
+    assert tuned.best_config(trials, tmp_path).lr == 3, "a loss: lower is better"
+    values.update({1.0: None, 3.0: None})
+    with pytest.raises(UserError, match="no trial of sgdf on text has finished"):
+        tuned.best_config(trials, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"set": {}}, "trials are compared by validation: set validation=N for digits"),
+        ({"trials": 0}, "trials is an integer of at least 1, not 0"),
+        ({"cells": []}, "there is nothing to run"),
+        ({"space": {"adam": {"lr": [1, 2]}}}, r"\[space.adam\] is of an optimizer that is not in"),
+        ({"space": {"sgdf": {"lr": [2, 1]}}}, "two positive numbers, the smaller one first"),
+        ({"space": {"sgdf": {"lr": 0.1}}}, "the space of lr is a list of two numbers, not 0.1"),
+        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting in the space of sgdf"),
+        ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
+        ({"trials": 10**6}, "and the limit is 10,000"),
+    ],
+)
+def test_bad_input_is_one_sentence(values, sentence):
+    with pytest.raises(UserError, match=sentence):
+        sweep_from_table("t", {**DIGITS, "cells": CELLS, **values})
+
+
+def test_a_space_without_trials():
+    with pytest.raises(UserError, match="a \\[space\\] is searched by trials: give trials = N"):
+        sweep_from_table("t", {"task": "digits", "space": {}, "cells": CELLS})
+
+
+@pytest.mark.parametrize(("task", "model"), [("text", "gpt-tiny"), ("digits", "mlp")])
+def test_the_preset(task, model):
+    values = {"task": task, "model": model, "data": "synthetic", "trials": 2}
+    sweep = sweep_from_preset("tuned", values)
+    assert len(sweep.configs) == 2 * sweep.contestants
+    assert len(sweep.seeds) >= 5
+    with pytest.raises(UserError, match="lr-grid is a grid: leave --trials out"):
+        sweep_from_preset("lr-grid", {"task": "digits", "trials": 2})
+
+
+@pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: path.stem)
+def test_the_files_of_the_evidence_can_be_planned(path):
+    sweep = sweep_from_file(path)
+    assert sweep.contestants > 1
+    assert len(sweep.seeds) >= 5
+    assert {config.precision for config in sweep.configs} == {"bf16"}
