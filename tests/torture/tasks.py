@@ -84,10 +84,14 @@ def builder(kind: Any, state: torch.dtype) -> Any:
 
 
 def compiled(kind: Any) -> Any:
-    """On a CPU the lab compiles nothing, so the optimizer brings a compiled step."""
+    """On a CPU the lab compiles nothing, so the optimizer brings a compiled step.
+
+    Its rate is a tensor. A number would be a constant of the first graph that a process compiles,
+    so that a resumed process would have another one, and round otherwise: torch's AdamW, too.
+    """
 
     def build(params: Any, lr: float = 0.01) -> Optimizer:
-        made: Optimizer = kind(params, lr, foreach=True)
+        made: Optimizer = kind(params, torch.tensor(lr), foreach=True)
         made.step = torch.compile(made.step)  # type: ignore[method-assign]
         return made
 

@@ -252,6 +252,16 @@ def test_one_rate_is_not_multiplied(lr):
     assert all(group["lr"] is new for group in optimizer.param_groups)
 
 
+def test_a_rate_that_the_optimizer_has_as_a_tensor_stays_one():
+    """A compiled step has it as an input; a number would be a constant of its graph."""
+    rate = torch.tensor(0.1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=rate)
+    rates = GroupRates([optimizer], 0.1)
+    rates.set(0.05)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.05)
+
+
 def test_rates_that_are_tensors_change_in_place():
     """Captured steps read them; the run's own is shared."""
     lr = torch.tensor(0.3)

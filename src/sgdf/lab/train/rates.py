@@ -34,10 +34,13 @@ class GroupRates:
     def set(self, lr: Tensor | float) -> None:
         """Scale all groups to a rate of the run; tensors are changed in place."""
         for group, factor in self._groups():
-            if not isinstance(lr, Tensor):
+            if isinstance(lr, Tensor):
+                if group["lr"] is not lr:
+                    group["lr"].copy_(lr * factor)
+            elif isinstance(group.get("lr"), Tensor):  # a compiled step has it as an input
+                group["lr"].fill_(lr * factor)
+            else:
                 group["lr"] = lr if factor == 1 else lr * factor
-            elif group["lr"] is not lr:
-                group["lr"].copy_(lr * factor)
 
 
 def ratio(rate: Any, lr: Tensor | float) -> float:
