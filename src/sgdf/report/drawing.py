@@ -11,11 +11,9 @@ from typing import Any
 
 from sgdf.report.curves import CurveView
 from sgdf.report.labels import visible
-from sgdf.support.palette import ON_DARK
+from sgdf.support.palette import AXIS, GRID, INK, ON_DARK, PAGE_ON_DARK, PAPER
 
 Json = dict[str, Any]
-
-PAPER, INK, AXIS, GRID = "#ffffff", "#222222", "#888888", "#e6e6e6"
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,8 @@ class Chart:
 
 def dark_colours() -> dict[str, str]:
     """Every colour of the charts with its counterpart on a dark page."""
-    plain_ones = ON_DARK | {PAPER: "#16181d", INK: "#e4e4e4", AXIS: "#8d939c", GRID: "#33373e"}
     bands = {translucent(light): translucent(dark) for light, dark in ON_DARK.items()}
-    return plain_ones | bands
+    return ON_DARK | PAGE_ON_DARK | bands
 
 
 def base_layout(y: Json, x_title: str) -> Json:

@@ -25,7 +25,6 @@ from sgdf.report.curves import (
     with_margin,
     y_range,
 )
-from sgdf.report.drawing import INK, dark_colours
 from sgdf.report.rate_views import RateView, rate_view
 from sgdf.report.statistics import Comparison
 from sgdf.support.figures import STYLE, plain, write
@@ -51,31 +50,11 @@ def write_all(comparisons: Sequence[Comparison], stem: Path) -> list[Path]:
     files = []
     for i, comparison in enumerate(drawn, start=1):
         name = stem.name if len(drawn) == 1 else f"{stem.name}-{i}"
-        files += write_figure(epochs_figure(comparison), stem.with_name(name))
+        files += write(epochs_figure(comparison), stem.with_name(name))
         if sweeps := learning_rate_sweeps(comparison.cells):
             figure = learning_rate_figure(comparison, sweeps)
-            files += write_figure(figure, stem.with_name(f"{name}-lr"))
+            files += write(figure, stem.with_name(f"{name}-lr"))
     return files
-
-
-def write_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write PNG and SVG; the SVG follows the reader's colour scheme."""
-    files = write(figure, stem)
-    svg = files[-1].read_text(encoding="utf-8")
-    files[-1].write_text(svg.replace("</style>", f"{dark_style()}</style>", 1), encoding="utf-8")
-    return files
-
-
-def dark_style() -> str:
-    """Rules that replace the colours, which matplotlib writes into the style of every element."""
-    colours = {light.lower(): dark for light, dark in dark_colours().items() if light[0] == "#"}
-    rules = "".join(
-        f'[style*="{part}: {light}"]{{{part}: {dark} !important}}'
-        for light, dark in colours.items()
-        for part in ("fill", "stroke")
-    )
-    ink = colours[INK]  # what is black has no fill of its own
-    return f"@media (prefers-color-scheme: dark){{svg{{fill: {ink}}}{rules}}}"
 
 
 def cells_with_curves(comparison: Comparison) -> list[RunCell]:

@@ -6,6 +6,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sgdf.support.palette import INK, ON_DARK, PAGE_ON_DARK
+
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -16,13 +18,27 @@ STYLE: Any = {
 
 
 def write(figure: Figure, stem: Path) -> list[Path]:
-    """Write the figure as PNG and as SVG."""
+    """Write the figure as PNG, and as SVG that follows the reader's colour scheme."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in (".png", ".svg")]
     with rc_context(STYLE):
         figure.savefig(files[0], dpi=200)
         figure.savefig(files[1], metadata={"Date": None})
+    files[1].write_text(with_dark_style(files[1].read_text(encoding="utf-8")), encoding="utf-8")
     return files
+
+
+def with_dark_style(svg: str) -> str:
+    """Add rules for the colours, which matplotlib writes into the style of every element."""
+    colours = {light.lower(): dark for light, dark in (ON_DARK | PAGE_ON_DARK).items()}
+    rules = "".join(
+        f'[style*="{part}: {light}"]{{{part}: {dark} !important}}'
+        for light, dark in colours.items()
+        for part in ("fill", "stroke")
+    )
+    # What is black has no fill of its own.
+    dark = f"@media (prefers-color-scheme: dark){{svg{{fill: {PAGE_ON_DARK[INK]}}}{rules}}}"
+    return svg.replace("</style>", f"{dark}</style>", 1)
 
 
 def plain(label: str) -> str:

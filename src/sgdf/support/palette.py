@@ -12,6 +12,8 @@ ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#7B4B1E"
 OLIVE, WINE, INDIGO = "#8A8A1F", "#882255", "#332288"
 
+PAPER, INK, AXIS, GRID = "#ffffff", "#222222", "#888888", "#e6e6e6"  # of the page itself
+
 #: The colours on a dark page: lighter, so that each stands out from it.
 ON_DARK = {
     BLACK: "#F2F2F2",
@@ -27,6 +29,7 @@ ON_DARK = {
     WINE: "#E8588C",
     INDIGO: "#9D8CF5",
 }
+PAGE_ON_DARK = {PAPER: "#16181d", INK: "#e4e4e4", AXIS: "#8d939c", GRID: "#33373e"}
 
 SPARE = (ORANGE, SKY, GREEN, BLUE, PURPLE, BROWN, BLACK, GREY)  # for unknown optimizers
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly's names
