@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf import FilterAdamW
+from sgdf import FilterAdamW, param_groups
 
 OPTIMIZERS = {"filteradamw": FilterAdamW, "adamw": torch.optim.AdamW}
 
@@ -39,16 +39,6 @@ class GPT(nn.Module):
         return self.head(self.blocks(x, mask=mask, is_causal=True))
 
 
-def groups_of(model: nn.Module, decay: float) -> list[dict]:
-    """Weight decay on matrices alone: not on biases, norms and embeddings."""
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    parameters = list(model.parameters())
-    decayed = [p for p in parameters if p.dim() > 1 and id(p) not in embeddings]
-    chosen = {id(p) for p in decayed}
-    rest = [p for p in parameters if id(p) not in chosen]
-    return [{"params": decayed, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
-
-
 def rate(step: int, warmup: int, steps: int) -> float:
     """Factor on the learning rate: linear warm-up, then cosine down to a tenth."""
     if step < warmup:
@@ -68,9 +58,8 @@ def main(args: argparse.Namespace) -> list[float]:
     data = torch.tensor(list(Path(args.text).read_bytes()))
     torch.manual_seed(0)
     model = GPT(args.width, args.layers, args.context)
-    optimizer = OPTIMIZERS[args.optimizer](
-        groups_of(model, decay=0.1), lr=args.lr, betas=(0.9, 0.95)
-    )
+    groups = param_groups(model, weight_decay=0.1)  # none on norms, biases and embeddings
+    optimizer = OPTIMIZERS[args.optimizer](groups, lr=args.lr, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: rate(step, args.warmup, args.steps)
     )

@@ -36,7 +36,7 @@ def test_the_small_gpt_resumes_with_the_same_numbers(tmp_path: Path, capsys) -> 
 
 def test_the_small_gpt_decays_matrices_alone() -> None:
     model = nanogpt.GPT(width=8, layers=1, context=4)
-    decayed, rest = nanogpt.groups_of(model, decay=0.1)
+    decayed, rest = nanogpt.param_groups(model, weight_decay=0.1)
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in decayed["params"]} == {
         "blocks.layers.0.self_attn.in_proj_weight",
