@@ -71,7 +71,8 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
         "sgdf/report/assets/page.js",
         "sgdf/theory/assets/page.css",
     } <= written
-    information = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    plotly = "licenses/src/sgdf/report/assets/plotly-LICENSE.txt"
+    information = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", plotly}
     assert set(contents(wheel)) == written | {f"{NAME}.dist-info/{name}" for name in information}
 
 
@@ -186,7 +187,7 @@ def test_the_command_of_the_wheel_trains_the_demo(installed, surroundings):
     assert run(command, "--version", **surroundings).strip() == sgdf.__version__
     printed = run(command, "demo", "--epochs", "1", "--jobs", "1", **surroundings)
     runs = surroundings["cwd"] / "runs" / "demo"
-    assert len(list(runs.glob("*/result.json"))) == 36
+    assert len(list(runs.glob("*/result.json"))) == 48
     (page,) = runs.glob("*.html")
     assert page.name in printed
     assert "</html>" in page.read_text()

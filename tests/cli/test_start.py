@@ -38,9 +38,7 @@ MISTAKES = {
     "train": "which task? There are digits, ",
     "train digits --epochs 0": "0 is not a positive whole number",
     "train digits --precision fp31": "did you mean fp32?",
-    "bench step --lists resnet5": "did you mean resnet50 or resnet18?",
-    "bench step --only sgdf-fsed": "did you mean sgdf-fused",
-    "sweep": "give a sweep file, or --preset lr-grid or budget",
+    "sweep": "give a sweep file, or --preset lr-grid or budget or tuned",
     "report": "the following arguments are required: RUNS",
     "analyze hesian": "did you mean hessian?",
 }

@@ -16,9 +16,9 @@ def add_to(commands: Commands) -> None:
     add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     names = (*CONTESTANTS, WITH_TARGETS)
     default = "; ".join(f"on {device} {', '.join(it)}" for device, it in DEFAULT_LISTS.items())
-    add("--lists", nargs="+", choices=LISTS, metavar="LIST",
+    add("--lists", nargs="+", metavar="LIST",
         help=f"lists of parameters: {', '.join(LISTS)} (default: {default})")  # fmt: skip
-    add("--only", nargs="+", choices=names, metavar="NAME",
+    add("--only", nargs="+", metavar="NAME",
         help=f"measure only these: {', '.join(names)} ({WITH_TARGETS}: all that the targets of "
         "the list compare)")  # fmt: skip
     add("--repeats", type=positive, default=REPEATS, help="timings of each (default %(default)s)")

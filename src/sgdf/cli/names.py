@@ -1,7 +1,7 @@
 """Names and defaults that the help shows, without the registries, which import torch.
 
-The names of optimizers and datasets are read from the text of their files: one more needs no edit
-here. The others are written out. `tests/cli/test_start.py` compares all of them with registries.
+The names of optimizers, datasets and new tasks are read from the text of their files: one more
+needs no edit here. The others are written out. `tests/cli/test_start.py` compares all of them.
 """
 
 import ast
@@ -12,15 +12,19 @@ from typing import Any
 LAB = Path(__file__).parents[1] / "lab"
 
 
+def _calls(file: Path) -> Iterator[ast.Call]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The constants in each call of a file that has keyword arguments, by their keywords."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield {
-                each.arg: each.value.value
-                for each in node.keywords
-                if each.arg and isinstance(each.value, ast.Constant)
-            }
+    """The constants among the keyword arguments of each call in a file."""
+    for call in _calls(file):
+        yield {
+            each.arg: each.value.value
+            for each in call.keywords
+            if each.arg and isinstance(each.value, ast.Constant)
+        }
 
 
 def _optimizers() -> tuple[str, ...]:
@@ -34,12 +38,23 @@ def _datasets() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
-TASKS = (
+def _tasks(written: tuple[str, ...]) -> tuple[str, ...]:
+    """Those written out, some of which are made in loops, and every other `Task("NAME", ...)`."""
+    names = list(written)
+    for file in sorted([*(LAB / "tasks").glob("*.py"), *(LAB / "tasks").glob("*/__init__.py")]):
+        for call in _calls(file):
+            is_task = isinstance(call.func, ast.Name) and call.func.id == "Task"
+            if is_task and call.args and isinstance(call.args[0], ast.Constant):
+                names.append(call.args[0].value)
+    return tuple(dict.fromkeys(names))
+
+
+TASKS = _tasks((
     *("digits", "fashion-mnist", "cifar10", "cifar100", "voc", "cifar10-fast", "wgan-gp"),
     *("text", "enwik8", "text8", "imagenet", "images"),
     *("finetune-cifar10", "finetune-cifar100", "finetune-pets"),
     *("finetune-flowers102", "finetune-food101", "finetune-imagenet"),
-)
+))  # fmt: skip
 
 #: The lab's own classifiers, of small images.
 CLASSIFIERS = ("vgg11", "resnet18", "resnet34", "densenet121", "vit-small-cifar", "cnn", "mlp")
