@@ -45,7 +45,7 @@ def _tasks(written: tuple[str, ...]) -> tuple[str, ...]:
         for call in _calls(file):
             is_task = isinstance(call.func, ast.Name) and call.func.id == "Task"
             if is_task and call.args and isinstance(call.args[0], ast.Constant):
-                names.append(call.args[0].value)
+                names.append(str(call.args[0].value))
     return tuple(dict.fromkeys(names))
 
 

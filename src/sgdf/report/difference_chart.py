@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from sgdf.report import wording
 from sgdf.report.curves import optimizer_colours, short
-from sgdf.report.drawing import AXIS, INK, PAPER, Chart, Json, base_layout, plain
+from sgdf.report.drawing import Chart, Json, base_layout, plain
 from sgdf.report.statistics import Comparison, ComparisonRow, PairedDifference
+from sgdf.support.palette import AXIS, INK, PAPER
 
 ROW, TEXT, FRAME = 33, 17, 112  # pixels of a row, of a line of words in it, of everything else
 LINE = 42  # characters that fit a phone
