@@ -18,7 +18,7 @@ def deepspeed_zero() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**group, "MASTER_PORT": "0"}.items():
             patch.setenv(name, value)
-        # On a CPU DeepSpeed compiles this op for minutes; a single process has no use for it.
+        # As `main` does.
         patch.setitem(deepspeed.ops.__compatible_ops__, "deepspeed_shm_comm", False)
         yield importlib.import_module("examples.deepspeed_zero")
     if dist.is_initialized():
