@@ -81,6 +81,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A `report.browser.Browser`."""
+    from report.browser import CHROMIUM, Browser
+
+    if CHROMIUM is None and "CI" not in os.environ:
+        pytest.skip("there is no chromium here: install it to see pages in a browser")
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Compute with one thread, here and in started processes.
 

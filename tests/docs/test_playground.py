@@ -1,9 +1,8 @@
 """The playground: its arithmetic is the package's, it loads nothing, and it fits a phone."""
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from reference import Reference
-from report.browser import CHROMIUM, Browser
+from report.browser import Browser
 from sgdf import SGDF, FilterAdam
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf.lab import optimizers
@@ -31,14 +30,6 @@ GAINS = {"2K": (2.0, 1.0), "K": (1.0, 1.0), "root K": (1.0, 0.5), "constant": (0
          "none": (0.0, 1.0), "own": (1.25, 1.75)}  # fmt: skip
 CURVATURE = [[0.2, -0.3], [-0.3, 0.9]]
 START = [-9.0, 3.0]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None and "CI" not in os.environ:
-        pytest.skip("there is no chromium here: install it to run the playground")
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

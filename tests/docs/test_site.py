@@ -11,7 +11,7 @@ import pytest
 
 from docs.links import Page, broken, is_elsewhere
 from docs.public_names import figure_names, public_names
-from report.browser import PATIENCE, Browser
+from report.browser import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 FOUND = "[...document.querySelectorAll('.md-search-result__list a')].map(a => a.href).join(' ')"
@@ -73,12 +73,6 @@ def test_every_page_of_the_navigation_is_there(site):
     assert len(names) > 20
     for name in names:
         assert (site / f"{name}.html").is_file(), name
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as browser:
-        yield browser
 
 
 def wait_for(browser, script):

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from report import made
-from report.browser import CHROMIUM, Browser
+from report.browser import Browser
 from sgdf.cli.main import parse
 from sgdf.report import page
 from sgdf.report.records import read_runs
@@ -25,14 +25,6 @@ SCRIPT = "<script>alert(1)</script>"
 def write_page(out: Path, target: Path, title: str, skipped: Sequence[str] = ()) -> None:
     records, _ = read_runs([out])
     page.write(target, records, compare_runs(records), title=title, skipped=skipped)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None and "CI" not in os.environ:
-        pytest.skip("there is no chromium here: install it to see the page in a browser")
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_sweeps_refuse_torchrun(tmp_path, capsys, monkeypatch):
 def test_a_killed_process_is_restarted_and_the_run_ends_the_same(teams, tmp_path):
     """By torchrun itself, as a user starts it."""
     words = ("--epochs", "4", "--optimizer", "sgdf")
-    killed = [interrupted.__file__, "SIGKILL", "self", "replace last.pt", "2"]
+    killed = [interrupted.__file__, "replace last.pt", "2"]
     torchrun = [*TORCHRUN, "--max-restarts", "3", *killed, *TRAIN, *words, "--out", "killed"]
     process = start(torchrun, tmp_path)
     train_with(teams.run_two, *words, out=tmp_path / "straight")
