@@ -42,7 +42,7 @@ from torch.nn import functional as F
 
 from sgdf import FilterAdamW
 from sgdf.analysis import directions
-from sgdf.analysis.directions import Moments, mean_of, ratio_of
+from sgdf.analysis.directions import Moments, TriedSteps, mean_of, ratio_of
 from sgdf.analysis.layers import gains_by_part, parts_of
 from sgdf.lab.data.text_synthetic import make_text
 from sgdf.lab.data.tokens import split_of
@@ -56,7 +56,7 @@ from sgdf.support.numerics import full_precision
 
 ROOT = Path(__file__).parents[1]
 EPS, CLIP, DECAY = 1e-8, 1.0, 0.1
-FACTORS = (0.25, 1.0)  # sizes of the steps, in those of the training's own step
+SHORT = 0.25  # the shorter steps that are tried, in lengths of the training's own step
 IN_SPREADS = (0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5)  # edges of bins
 BY_SNR = (0, 0.1, 0.2, 0.3, 0.5, 1)
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -80,7 +80,7 @@ class Case(NamedTuple):
     text: int  # bytes of the generated text
 
 
-FULL = Case("gpt-11m", 64, 1e-3, 1500, (50, 200, 600, 1400), 40, 12, 256, 64, 1 << 22)
+FULL = Case("gpt-11m", 64, 1e-3, 1500, (50, 200, 600, 1400), 40, 12, 256, 128, 1 << 22)
 QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 64, 1 << 19)
 
 
@@ -410,25 +410,36 @@ class Measurement:
     # --- steps ---
 
     def steps(self) -> dict[str, Any]:
-        """Decrease of the held-out loss by steps of equal size, and its lead over m^'s."""
-        own = self.lr * np.mean(directions.sizes(self.estimates["average"] / self.denominator))
-        found: dict[str, Any] = {"size": float(own)}
+        """Decrease of the held-out loss by steps of equal size, beside those along m^."""
+        own = self.lr * float(
+            np.mean(directions.sizes(self.estimates["average"] / self.denominator))
+        )
         weights, loss_at = self.training.weights(), self.training.held_out_loss
+        found: dict[str, Any] = {"size": own}
         for metric, denominator in (("plain", 1.0), ("adam", self.denominator)):
-            for factor in FACTORS:
-                by_name = {
-                    name: directions.decreases(loss_at, weights, rows / denominator, own * factor)
-                    for name, rows in self.estimates.items()
-                }
-                found[f"{metric}, {factor:g}"] = {
-                    name: {
-                        "decrease": asdict(mean_of(values)),
-                        "lead": asdict(mean_of(np.subtract(values, by_name["average"]))),
-                        "ratio": asdict(ratio_of(values, by_name["average"])),
-                    }
-                    for name, values in by_name.items()
-                }
+            tried = {}
+            for name, rows in self.estimates.items():
+                short, full = (
+                    directions.decreases(loss_at, weights, rows / denominator, own * part)
+                    for part in (SHORT, 1.0)
+                )
+                tried[name] = TriedSteps(SHORT, short, full)
+            found[metric] = {
+                name: summary_of(steps, tried["average"]) for name, steps in tried.items()
+            }
         return found
+
+
+def summary_of(steps: TriedSteps, average: TriedSteps) -> dict[str, Any]:
+    return {
+        "decrease": asdict(mean_of(steps.full)),
+        "lead": asdict(mean_of(np.subtract(steps.full, average.full))),
+        "short decrease": asdict(mean_of(steps.short)),
+        "short lead": asdict(mean_of(np.subtract(steps.short, average.short))),
+        **steps.summary(),
+        "over average": {name: asdict(ratio) for name, ratio in steps.over(average).items()},
+        "tried": asdict(steps),
+    }
 
 
 # --- the screen -----------------------------------------------------------------------------------
@@ -440,18 +451,23 @@ def show(point: dict[str, Any]) -> None:
         f"lr {point['lr']:.2e}, clipped {point['clipped']:.0%}, noise / signal per coordinate "
         f"{point['noise'] / point['signal']:.3g}"
     )
-    header = ("", "error / m^'s", "bias^2 / m^'s error", "cosine", "size", "decrease", "lead on m^")
+    header = (
+        "error / m^'s", "bias^2 / m^'s error", "cosine", "size / m^'s", "lead, short", "lead",
+        "slope / m^'s", "cost / m^'s",
+    )  # fmt: skip
     for metric in ("plain", "adam"):
-        print(f"{metric:10s}" + "".join(f"{word:>22s}" for word in header[1:]))
+        print(f"\n{metric:9s}" + "".join(f"{word:>20s}" for word in header))
+        average = point[metric]["average"]
         for name, row in point[metric].items():
-            step = point["steps"][f"{metric}, 1"][name]
-            share = row["bias2"]["value"] / point[metric]["average"]["mse"]["value"]
+            step = point["steps"][metric][name]
+            over = step["over average"]
             cells = (
-                with_error(row["ratio"]), f"{share:.3f}", with_error(row["cosine"]),
-                f"{row['size']['value']:.3g}", with_error(step["decrease"], 3),
-                with_error(step["lead"], 3),
+                with_error(row["ratio"]), f"{row['bias2']['value'] / average['mse']['value']:.3f}",
+                with_error(row["cosine"]), f"{row['size']['value'] / average['size']['value']:.3f}",
+                with_error(step["short lead"], 3), with_error(step["lead"], 3),
+                with_error(over["slope"]), with_error(over["cost"]),
             )  # fmt: skip
-            print(f"{name:10s}" + "".join(f"{cell:>22s}" for cell in cells))
+            print(f"{name:9s}" + "".join(f"{cell:>20s}" for cell in cells))
     for metric in ("plain", "adam"):
         (found,) = point["gain_by"]["all"][metric]
         print(f"{metric}: K {found['gain']:.4f}, best constant gain {with_error(found['best'])}")

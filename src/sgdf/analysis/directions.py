@@ -55,7 +55,8 @@ class Moments:
 
     @classmethod
     def zeros(cls, like: Tensor, betas: tuple[float, float]) -> "Moments":
-        return cls(*(torch.zeros_like(like) for _ in range(3)), betas)
+        m, s, v = (torch.zeros_like(like) for _ in range(3))
+        return cls(m, s, v, betas)
 
     def add(self, g: Tensor) -> None:
         beta1, beta2 = self.betas
@@ -65,19 +66,19 @@ class Moments:
 
     def repeated(self, replicas: int) -> "Moments":
         """Rows that start from these moments; later gradients are added to the rows alone."""
-        rows = (x.expand(replicas, -1).clone() for x in (self.m, self.s, self.v))
-        return Moments(*rows, self.betas, self.step)
+        m, s, v = (x.expand(replicas, -1).clone() for x in (self.m, self.s, self.v))
+        return Moments(m, s, v, self.betas, self.step)
 
     @property
     def average(self) -> Tensor:
         """m^, the bias-corrected average."""
-        return self.m / bias_corrections(self.step, *self.betas).trend
+        trend: float = bias_corrections(self.step, *self.betas).trend
+        return self.m / trend
 
     @property
     def second(self) -> Tensor:
         """v^, the bias-corrected average of g^2."""
-        unscaled = bias_corrections(self.step, *self.betas, correction=False)
-        return self.v * unscaled.fluctuation
+        return self.v * self._unscaled
 
     def estimates(self, g: Tensor, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The estimates of g's mean, by the name of their rule. The moments have seen g."""
@@ -97,8 +98,13 @@ class Moments:
 
     def spread(self) -> Tensor:
         """The standard deviation of the gradient about its trend, as s knows it."""
-        unscaled = bias_corrections(self.step, *self.betas, correction=False)
-        return (self.s * unscaled.fluctuation).sqrt()
+        return (self.s * self._unscaled).sqrt()
+
+    @property
+    def _unscaled(self) -> float:
+        """1 / (1 - b2^t)."""
+        factor: float = bias_corrections(self.step, *self.betas, correction=False).fluctuation
+        return factor
 
 
 def with_least_eps(rule: Mapping[str, float], g: Tensor) -> dict[str, Any]:
@@ -242,3 +248,44 @@ def decreases(
 def steps_against(weights: Tensor, rows: Tensor, size: float) -> Iterator[Tensor]:
     for row, now in zip(rows, sizes(rows), strict=True):
         yield weights - (size / now) * row
+
+
+@dataclass(frozen=True)
+class TriedSteps:
+    """Decreases of the loss by steps of one size and of a `part` of it, a number per replica.
+
+    Along a direction the decrease of a step x times as long as the full one is taken as
+    slope x - cost x^2: what the first order promises less what the curvature takes.
+    """
+
+    part: float
+    short: list[float]
+    full: list[float]
+
+    def fitted(self, kept: Any = slice(None)) -> tuple[float, float]:
+        """slope and cost, from the means over some replicas."""
+        short = float(np.asarray(self.short)[kept].mean())
+        full = float(np.asarray(self.full)[kept].mean())
+        slope = (short / self.part**2 - full) / (1 / self.part - 1)
+        return slope, slope - full
+
+    def summary(self, kept: Any = slice(None)) -> dict[str, float]:
+        """With `most`, the decrease at the best length along the direction, `length`.
+
+        Where there is no cost, no length is the best one.
+        """
+        slope, cost = self.fitted(kept)
+        length = slope / (2 * cost) if cost > 0 else math.nan
+        return {"slope": slope, "cost": cost, "length": length, "most": slope * length / 2}
+
+    def over(self, others: "TriedSteps") -> dict[str, WithError]:
+        """slope, cost, length and most over those of other directions from the same replicas."""
+
+        def ratio(name: str) -> Callable[[Any], float]:
+            return lambda kept: divided(self.summary(kept)[name], others.summary(kept)[name])
+
+        return {name: jackknife(ratio(name), len(self.short)) for name in self.summary()}
+
+
+def divided(ours: float, theirs: float) -> float:
+    return ours / theirs if theirs else math.nan
