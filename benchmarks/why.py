@@ -77,7 +77,7 @@ class Case(NamedTuple):
     replicas: int
     truth: int  # batches
     held_out: int  # windows
-    text: int  # bytes of the generated text
+    generated: int  # bytes of text, if none is given
 
 
 FULL = Case("gpt-11m", 64, 1e-3, 1500, (50, 200, 600, 1400), 40, 12, 256, 128, 1 << 22)
@@ -94,7 +94,7 @@ def main() -> None:
         return
     case = chosen_case(options)
     device = torch.device(options.device)
-    tokens = text_of(options.data, case.text)
+    tokens = text_of(options.data, case.generated)
     training = Training(case, options, tokens, device)
     out = options.out or ROOT / "results" / (
         "why-gpt-tiny.json" if options.quick else "why-gpt.json"
