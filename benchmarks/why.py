@@ -25,6 +25,8 @@ of docs/why.md and fills its tables, and measures nothing.
 
 import argparse
 import copy
+import io
+import json
 import math
 import shlex
 import sys
@@ -51,10 +53,11 @@ from sgdf.lab.train.batches import seed_for
 from sgdf.lab.train.pipelines.tokens import EvaluationWindows, resident, windows
 from sgdf.lab.train.schedules import Shape, factors
 from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf.support.files import write_atomically, write_json
 from sgdf.support.numerics import full_precision
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 EPS, CLIP, DECAY = 1e-8, 1.0, 0.1
 SHORT = 0.25  # the shorter steps that are tried, in lengths of the training's own step
 IN_SPREADS = (0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5)  # edges of bins
@@ -87,10 +90,7 @@ QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 64, 1 << 19)
 def main() -> None:
     options = arguments()
     if options.figures:
-        from sgdf.analysis.figures import directions as drawn
-
-        for path in drawn.write_all(options.figures, ROOT / "docs"):
-            print("wrote", path)
+        fill_page(json.loads(options.figures.read_text(encoding="utf-8")))
         return
     case = chosen_case(options)
     device = torch.device(options.device)
@@ -118,6 +118,25 @@ def main() -> None:
         write_json(out, for_json(record), indent=1)
     print("seconds:", {name: round(s, 1) for name, s in training.seconds.items()})
     print("wrote", out)
+
+
+def fill_page(record: dict[str, Any]) -> None:
+    """Draw the figures of docs/why.md and fill its tables."""
+    from matplotlib import rc_context
+
+    from sgdf.analysis.direction_tables import blocks, filled
+    from sgdf.analysis.figures.directions import all_figures
+    from sgdf.support.figures import STYLE, with_dark_style
+
+    for name, figure in all_figures(record).items():
+        text = io.StringIO()
+        with rc_context(STYLE):
+            figure.savefig(text, format="svg", metadata={"Date": None})
+        write_atomically(DOCS / "figures" / f"{name}.svg", with_dark_style(text.getvalue()))
+        print("wrote", DOCS / "figures" / f"{name}.svg")
+    page = DOCS / "why.md"
+    write_atomically(page, filled(page.read_text(encoding="utf-8"), blocks(record)))
+    print("wrote", page)
 
 
 def command(words: list[str]) -> str:
