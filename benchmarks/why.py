@@ -84,7 +84,7 @@ class Case(NamedTuple):
 
 
 FULL = Case("gpt-11m", 64, 1e-3, 1500, (50, 200, 600, 1400), 40, 12, 256, 128, 1 << 22)
-QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 64, 1 << 19)
+QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 32, 1 << 19)
 
 
 def main() -> None:
