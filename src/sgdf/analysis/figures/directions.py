@@ -117,9 +117,22 @@ def best_gain(record: Record) -> Figure:
             ax.set_xticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
             ax.minorticks_off()
         axes[0].set_ylabel("gain")
+        axes[0].set_ylim(*heights(record))
         axes[1].tick_params(labelleft=False)
         legend_below(figure, axes[0], 2, fontsize=9)
     return figure
+
+
+def heights(record: Record) -> tuple[float, float]:
+    """The ends of the axis: around all gains, whatever their error bars."""
+    bins = [
+        one
+        for point in record["points"]
+        for metric in METRICS
+        for one in point["gain_by"]["residual"][metric]
+    ]
+    values = [0.0, 1.0, *(one["best"]["value"] for one in bins)]
+    return min(values) - 0.15, max(values) + 0.15
 
 
 def curve_of_k(record: Record, metric: str) -> tuple[list[float], list[float]]:
@@ -141,7 +154,7 @@ def gains(record: Record) -> Figure:
     points = record["points"]
     kinds = list(dict.fromkeys(part["kind"] for part in points[0]["gains"]))
     with rc_context(STYLE):
-        figure = Figure(figsize=(7, 0.62 * len(kinds) + 2.6), layout="constrained")
+        figure = Figure(figsize=(7, 0.55 * len(kinds) + 2), layout="constrained")
         by_kind, by_depth = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True, sharex=True)
         for i, (shade, point) in enumerate(zip(BY_TIME, points, strict=False)):
             shift = 0.16 * (i - (len(points) - 1) / 2)
