@@ -35,6 +35,7 @@ def blocks(record: Record) -> dict[str, str]:
         "setting": setting(record),
         "parts": parts_table(record),
         "errors": errors_table(record),
+        "angles": angles_table(record),
         "downhill": downhill_table(record),
         "best gain": best_gain_table(record),
         "steps": steps_table(record),
@@ -145,6 +146,19 @@ def estimates_table(
         for name in names
     ]
     return markdown(["", *by_step(record)], rows)
+
+
+def angles_table(record: Record) -> str:
+    """After the division: the cosines with the truth and with its signs, and the size."""
+
+    def cell(point: Mapping[str, Any], name: str) -> str:
+        rows = point["adam"]
+        size = rows[name]["size"]["value"] / rows["average"]["size"]["value"]
+        cosines = (rows[name][key]["value"] for key in ("cosine", "sign_cosine"))
+        return "; ".join(f"{number:.3f}" for number in (*cosines, size))
+
+    rows = [[LABELS[name], *(cell(p, name) for p in record["points"])] for name in LABELS]
+    return markdown([METRICS["adam"], *by_step(record)], rows)
 
 
 def downhill_table(record: Record) -> str:
