@@ -216,36 +216,45 @@ def leads_table(record: Record) -> str:
 
 
 def answers(record: Record) -> str:
-    """An answer per question: at which steps yes, at which no, and where nothing is certain."""
-    steps = [point["step"] for point in record["points"]]
-    rows = []
-    for metric, words in METRICS.items():
-        for question, numbers in questions(record, metric).items():
-            found = sorted_steps(steps, [above_zero(number) for number in numbers])
-            rows.append([f"{question} ({words})", *found])
-    return markdown(["", "yes, at step", "no, at step", "not clear"], rows)
+    """Yes, no or not clear, by question and point; a table before and one after the division."""
+    return "".join(
+        markdown(
+            [words, *by_step(record)],
+            [
+                [question, *(in_a_word(number) for number in numbers)]
+                for question, numbers in questions(record, metric).items()
+            ],
+        )
+        for metric, words in METRICS.items()
+    )
 
 
 def questions(record: Record, metric: str) -> dict[str, list[dict[str, float]]]:
     """By question, a number per point that is above 0 if the answer is yes."""
     points = record["points"]
     return {
-        "Is the estimate with K nearer to the truth than m^?": [
+        "Is K nearer to the truth than m^?": [
             one_minus(point[metric]["K"]["ratio"]) for point in points
         ],
-        "Does a short step along it lower the loss more than one along m^?": [
+        "Does a short step along K lower the loss more than one along m^?": [
             point["steps"][metric]["K"]["short lead"] for point in points
         ],
         "Does a step of the real length?": [
             point["steps"][metric]["K"]["lead"] for point in points
         ],
-        "Does it lower the loss more than one with the constant gain (1 - β₁)/2?": [
+        "More than one with the constant gain (1 - β₁)/2?": [
             lead_over(point, metric, "K", "half") for point in points
         ],
-        "Does one with 2K more than one with Nesterov's 1 - β₁?": [
+        "And one along 2K more than Nesterov's 1 - β₁?": [
             lead_over(point, metric, "2K", "nesterov") for point in points
         ],
     }
+
+
+def in_a_word(number: Mapping[str, float]) -> str:
+    if abs(number["value"]) <= CLEAR * number["error"]:
+        return "not clear"
+    return "yes" if number["value"] > 0 else "no"
 
 
 def lead_over(point: Mapping[str, Any], metric: str, ours: str, theirs: str) -> dict[str, float]:
@@ -257,20 +266,3 @@ def lead_over(point: Mapping[str, Any], metric: str, ours: str, theirs: str) -> 
 
 def one_minus(ratio: Mapping[str, float]) -> dict[str, float]:
     return {"value": 1 - ratio["value"], "error": ratio["error"]}
-
-
-def above_zero(number: Mapping[str, float]) -> bool | None:
-    """None within CLEAR standard errors of 0."""
-    if abs(number["value"]) <= CLEAR * number["error"]:
-        return None
-    return number["value"] > 0
-
-
-def sorted_steps(steps: Sequence[int], answers: Sequence[bool | None]) -> list[str]:
-    """The steps with yes, with no and with neither."""
-    return [
-        ", ".join(
-            f"{step:,}" for step, answer in zip(steps, answers, strict=True) if answer is kind
-        )
-        for kind in (True, False, None)
-    ]
