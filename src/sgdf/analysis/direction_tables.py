@@ -4,13 +4,16 @@ The page keeps them between two comments, ``<!-- NAME -->`` and ``<!-- end of NA
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from sgdf.analysis.directions import mean_of
+from sgdf.analysis.directions import TriedSteps, mean_of
 
 Record = Mapping[str, Any]
+Point = Mapping[str, Any]
+Number = Mapping[str, Any]  # value and error; None where there is none
 
 LABELS = {
     "average": "m^",
@@ -58,7 +61,7 @@ def filled(page: str, contents: Mapping[str, str]) -> str:
 # --- numbers in words -----------------------------------------------------------------------------
 
 
-def with_error(number: Mapping[str, Any], digits: int = 2, scale: float = 1.0) -> str:
+def with_error(number: Number, digits: int = 2, scale: float = 1.0) -> str:
     value, error = number["value"], number["error"]
     if value is None or error is None:
         return "none"
@@ -126,7 +129,7 @@ def parts_table(record: Record) -> str:
     return markdown(header, rows)
 
 
-def lag_share(point: Mapping[str, Any], metric: str) -> float:
+def lag_share(point: Point, metric: str) -> float:
     row = point[metric]["average"]
     return float(row["bias2"]["value"] / row["mse"]["value"])
 
@@ -137,7 +140,7 @@ def errors_table(record: Record) -> str:
 
 
 def estimates_table(
-    record: Record, cell: Callable[[Mapping[str, Any], str, str], str], names: Sequence[str]
+    record: Record, cell: Callable[[Point, str, str], str], names: Sequence[str]
 ) -> str:
     """A row per estimate, before and after the division, and a column per point."""
     rows = [
@@ -151,7 +154,7 @@ def estimates_table(
 def angles_table(record: Record) -> str:
     """After the division: the cosines with the truth and with its signs, and the size."""
 
-    def cell(point: Mapping[str, Any], name: str) -> str:
+    def cell(point: Point, name: str) -> str:
         rows = point["adam"]
         size = rows[name]["size"]["value"] / rows["average"]["size"]["value"]
         cosines = (rows[name][key]["value"] for key in ("cosine", "sign_cosine"))
@@ -189,18 +192,18 @@ def best_gain_table(record: Record) -> str:
     return markdown(["K; the best gain", *by_step(record)], rows)
 
 
-def bin_at(point: Mapping[str, Any], metric: str, low: float) -> Mapping[str, Any]:
+def bin_at(point: Point, metric: str, low: float) -> Mapping[str, Any]:
     bins = point["gain_by"]["residual"][metric]
     (found,) = (one for one in bins if one["low"] == low)
     return dict(found)
 
 
 def steps_table(record: Record) -> str:
-    """Slope and cost of a step over those of a step along m^."""
+    """Slope, cost and what the best length would win, over those of a step along m^."""
 
-    def cell(point: Mapping[str, Any], metric: str, name: str) -> str:
+    def cell(point: Point, metric: str, name: str) -> str:
         over = point["steps"][metric][name]["over average"]
-        return f"{with_error(over['slope'])}; {with_error(over['cost'])}"
+        return "; ".join(with_error(over[key]) for key in ("slope", "cost", "most"))
 
     return estimates_table(record, cell, OTHERS[:-1])
 
@@ -229,7 +232,7 @@ def answers(record: Record) -> str:
     )
 
 
-def questions(record: Record, metric: str) -> dict[str, list[dict[str, float]]]:
+def questions(record: Record, metric: str) -> dict[str, list[Number]]:
     """By question, a number per point that is above 0 if the answer is yes."""
     points = record["points"]
     return {
@@ -248,21 +251,38 @@ def questions(record: Record, metric: str) -> dict[str, list[dict[str, float]]]:
         "And one along 2K more than Nesterov's 1 - β₁?": [
             lead_over(point, metric, "2K", "nesterov") for point in points
         ],
+        "If every step had its best length, would K win more than m^?": [
+            less_one(point["steps"][metric]["K"]["over average"]["most"]) for point in points
+        ],
+        "Has 2K a lower cost than the constant gain (1 - β₁)/2?": [
+            one_minus(cost_over(point, metric, "2K", "half")) for point in points
+        ],
     }
 
 
-def in_a_word(number: Mapping[str, float]) -> str:
-    if abs(number["value"]) <= CLEAR * number["error"]:
-        return "not clear"
-    return "yes" if number["value"] > 0 else "no"
-
-
-def lead_over(point: Mapping[str, Any], metric: str, ours: str, theirs: str) -> dict[str, float]:
+def lead_over(point: Point, metric: str, ours: str, theirs: str) -> Number:
     rows = point["steps"][metric]
     difference = np.subtract(rows[ours]["tried"]["full"], rows[theirs]["tried"]["full"])
-    found = mean_of(difference.tolist())
-    return {"value": found.value, "error": found.error}
+    return asdict(mean_of(difference.tolist()))
 
 
-def one_minus(ratio: Mapping[str, float]) -> dict[str, float]:
-    return {"value": 1 - ratio["value"], "error": ratio["error"]}
+def cost_over(point: Point, metric: str, ours: str, theirs: str) -> Number:
+    rows = point["steps"][metric]
+    first, second = (TriedSteps(**rows[name]["tried"]) for name in (ours, theirs))
+    return asdict(first.over(second)["cost"])
+
+
+def one_minus(ratio: Number) -> Number:
+    return {**ratio, "value": 1 - ratio["value"]}
+
+
+def less_one(ratio: Number) -> Number:
+    return ratio if ratio["value"] is None else {**ratio, "value": ratio["value"] - 1}
+
+
+def in_a_word(number: Number) -> str:
+    """Yes above 0; None is what could not be fitted."""
+    value, error = number["value"], number["error"]
+    if value is None or error is None or not abs(value) > CLEAR * error:
+        return "not clear"
+    return "yes" if value > 0 else "no"
