@@ -158,7 +158,8 @@ def angles_table(record: Record) -> str:
         rows = point["adam"]
         size = rows[name]["size"]["value"] / rows["average"]["size"]["value"]
         cosines = (rows[name][key]["value"] for key in ("cosine", "sign_cosine"))
-        return "; ".join(f"{number:.3f}" for number in (*cosines, size))
+        numbers = (*cosines, size)
+        return "; ".join("none" if one is None else f"{one:.3f}" for one in numbers)
 
     rows = [[LABELS[name], *(cell(p, name) for p in record["points"])] for name in LABELS]
     return markdown([METRICS["adam"], *by_step(record)], rows)
