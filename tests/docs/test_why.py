@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sgdf.analysis.direction_tables import blocks, filled, lead_over
+from sgdf.analysis.direction_tables import blocks, cost_over, filled, in_a_word, lead_over
 from sgdf.analysis.figures.directions import all_figures
 
 ROOT = Path(__file__).parents[2]
@@ -50,14 +50,33 @@ def test_the_page_says_whose_numbers_it_has(record):
 
 def test_an_answer_is_yes_no_or_not_clear(record):
     """One line, written out: K's short step against m^'s, after the division."""
-    line = re.search(r"\| Does a short step .*\(divided as in Adam\) \|(.*)\|(.*)\|(.*)\|", PAGE)
-    shown = [re.findall(r"[\d,]+\d|\d", cell) for cell in line.groups()]
-    expected = [[], [], []]
+    table = PAGE.partition("<!-- answers -->")[2].partition("| divided as in Adam |")[2]
+    line = next(line for line in table.splitlines() if "short step" in line)
+    expected = []
     for point in record["points"]:
         lead = point["steps"]["adam"]["K"]["short lead"]
         clear = abs(lead["value"]) > 2 * lead["error"]
-        expected[2 if not clear else int(lead["value"] < 0)].append(f"{point['step']:,}")
-    assert shown == expected
+        expected.append(("yes" if lead["value"] > 0 else "no") if clear else "not clear")
+    assert [cell.strip() for cell in line.strip("|").split("|")[1:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(0.3, "yes"), (-0.3, "no"), (0.2, "not clear"), (-0.1, "not clear")]
+)
+def test_an_answer_needs_two_standard_errors(value, word):
+    assert in_a_word({"value": value, "error": 0.1}) == word
+
+
+def test_what_could_not_be_fitted_is_not_clear():
+    assert in_a_word({"value": None, "error": None}) == "not clear"
+
+
+def test_the_cost_is_compared_with_that_of_another_estimate():
+    def rows(cost):  # slope 1; short and full step of each replica
+        return {"tried": {"part": 0.5, "short": [0.5 - cost / 4] * 3, "full": [1 - cost] * 3}}
+
+    point = {"steps": {"adam": {"2K": rows(0.3), "half": rows(0.6)}}}
+    assert cost_over(point, "adam", "2K", "half")["value"] == pytest.approx(0.5)
 
 
 def test_a_lead_over_another_estimate_is_paired():

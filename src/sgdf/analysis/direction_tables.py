@@ -4,13 +4,16 @@ The page keeps them between two comments, ``<!-- NAME -->`` and ``<!-- end of NA
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from sgdf.analysis.directions import mean_of
+from sgdf.analysis.directions import TriedSteps, mean_of
 
 Record = Mapping[str, Any]
+Point = Mapping[str, Any]
+Number = Mapping[str, Any]  # value and error; None where there is none
 
 LABELS = {
     "average": "m^",
@@ -35,6 +38,7 @@ def blocks(record: Record) -> dict[str, str]:
         "setting": setting(record),
         "parts": parts_table(record),
         "errors": errors_table(record),
+        "angles": angles_table(record),
         "downhill": downhill_table(record),
         "best gain": best_gain_table(record),
         "steps": steps_table(record),
@@ -57,7 +61,7 @@ def filled(page: str, contents: Mapping[str, str]) -> str:
 # --- numbers in words -----------------------------------------------------------------------------
 
 
-def with_error(number: Mapping[str, Any], digits: int = 2, scale: float = 1.0) -> str:
+def with_error(number: Number, digits: int = 2, scale: float = 1.0) -> str:
     value, error = number["value"], number["error"]
     if value is None or error is None:
         return "none"
@@ -125,7 +129,7 @@ def parts_table(record: Record) -> str:
     return markdown(header, rows)
 
 
-def lag_share(point: Mapping[str, Any], metric: str) -> float:
+def lag_share(point: Point, metric: str) -> float:
     row = point[metric]["average"]
     return float(row["bias2"]["value"] / row["mse"]["value"])
 
@@ -136,7 +140,7 @@ def errors_table(record: Record) -> str:
 
 
 def estimates_table(
-    record: Record, cell: Callable[[Mapping[str, Any], str, str], str], names: Sequence[str]
+    record: Record, cell: Callable[[Point, str, str], str], names: Sequence[str]
 ) -> str:
     """A row per estimate, before and after the division, and a column per point."""
     rows = [
@@ -145,6 +149,20 @@ def estimates_table(
         for name in names
     ]
     return markdown(["", *by_step(record)], rows)
+
+
+def angles_table(record: Record) -> str:
+    """After the division: the cosines with the truth and with its signs, and the size."""
+
+    def cell(point: Point, name: str) -> str:
+        rows = point["adam"]
+        size = rows[name]["size"]["value"] / rows["average"]["size"]["value"]
+        cosines = (rows[name][key]["value"] for key in ("cosine", "sign_cosine"))
+        numbers = (*cosines, size)
+        return "; ".join("none" if one is None else f"{one:.3f}" for one in numbers)
+
+    rows = [[LABELS[name], *(cell(p, name) for p in record["points"])] for name in LABELS]
+    return markdown([METRICS["adam"], *by_step(record)], rows)
 
 
 def downhill_table(record: Record) -> str:
@@ -175,18 +193,18 @@ def best_gain_table(record: Record) -> str:
     return markdown(["K; the best gain", *by_step(record)], rows)
 
 
-def bin_at(point: Mapping[str, Any], metric: str, low: float) -> Mapping[str, Any]:
+def bin_at(point: Point, metric: str, low: float) -> Mapping[str, Any]:
     bins = point["gain_by"]["residual"][metric]
     (found,) = (one for one in bins if one["low"] == low)
     return dict(found)
 
 
 def steps_table(record: Record) -> str:
-    """Slope and cost of a step over those of a step along m^."""
+    """Slope, cost and what the best length would win, over those of a step along m^."""
 
-    def cell(point: Mapping[str, Any], metric: str, name: str) -> str:
+    def cell(point: Point, metric: str, name: str) -> str:
         over = point["steps"][metric][name]["over average"]
-        return f"{with_error(over['slope'])}; {with_error(over['cost'])}"
+        return "; ".join(with_error(over[key]) for key in ("slope", "cost", "most"))
 
     return estimates_table(record, cell, OTHERS[:-1])
 
@@ -202,61 +220,70 @@ def leads_table(record: Record) -> str:
 
 
 def answers(record: Record) -> str:
-    """An answer per question: at which steps yes, at which no, and where nothing is certain."""
-    steps = [point["step"] for point in record["points"]]
-    rows = []
-    for metric, words in METRICS.items():
-        for question, numbers in questions(record, metric).items():
-            found = sorted_steps(steps, [above_zero(number) for number in numbers])
-            rows.append([f"{question} ({words})", *found])
-    return markdown(["", "yes, at step", "no, at step", "not clear"], rows)
+    """Yes, no or not clear, by question and point; a table before and one after the division."""
+    return "".join(
+        markdown(
+            [words, *by_step(record)],
+            [
+                [question, *(in_a_word(number) for number in numbers)]
+                for question, numbers in questions(record, metric).items()
+            ],
+        )
+        for metric, words in METRICS.items()
+    )
 
 
-def questions(record: Record, metric: str) -> dict[str, list[dict[str, float]]]:
+def questions(record: Record, metric: str) -> dict[str, list[Number]]:
     """By question, a number per point that is above 0 if the answer is yes."""
     points = record["points"]
     return {
-        "Is the estimate with K nearer to the truth than m^?": [
+        "Is K nearer to the truth than m^?": [
             one_minus(point[metric]["K"]["ratio"]) for point in points
         ],
-        "Does a short step along it lower the loss more than one along m^?": [
+        "Does a short step along K lower the loss more than one along m^?": [
             point["steps"][metric]["K"]["short lead"] for point in points
         ],
         "Does a step of the real length?": [
             point["steps"][metric]["K"]["lead"] for point in points
         ],
-        "Does it lower the loss more than one with the constant gain (1 - β₁)/2?": [
+        "More than one with the constant gain (1 - β₁)/2?": [
             lead_over(point, metric, "K", "half") for point in points
         ],
-        "Does one with 2K more than one with Nesterov's 1 - β₁?": [
+        "And one along 2K more than Nesterov's 1 - β₁?": [
             lead_over(point, metric, "2K", "nesterov") for point in points
+        ],
+        "If every step had its best length, would K win more than m^?": [
+            less_one(point["steps"][metric]["K"]["over average"]["most"]) for point in points
+        ],
+        "Has 2K a lower cost than the constant gain (1 - β₁)/2?": [
+            one_minus(cost_over(point, metric, "2K", "half")) for point in points
         ],
     }
 
 
-def lead_over(point: Mapping[str, Any], metric: str, ours: str, theirs: str) -> dict[str, float]:
+def lead_over(point: Point, metric: str, ours: str, theirs: str) -> Number:
     rows = point["steps"][metric]
     difference = np.subtract(rows[ours]["tried"]["full"], rows[theirs]["tried"]["full"])
-    found = mean_of(difference.tolist())
-    return {"value": found.value, "error": found.error}
+    return asdict(mean_of(difference.tolist()))
 
 
-def one_minus(ratio: Mapping[str, float]) -> dict[str, float]:
-    return {"value": 1 - ratio["value"], "error": ratio["error"]}
+def cost_over(point: Point, metric: str, ours: str, theirs: str) -> Number:
+    rows = point["steps"][metric]
+    first, second = (TriedSteps(**rows[name]["tried"]) for name in (ours, theirs))
+    return asdict(first.over(second)["cost"])
 
 
-def above_zero(number: Mapping[str, float]) -> bool | None:
-    """None within CLEAR standard errors of 0."""
-    if abs(number["value"]) <= CLEAR * number["error"]:
-        return None
-    return number["value"] > 0
+def one_minus(ratio: Number) -> Number:
+    return {**ratio, "value": 1 - ratio["value"]}
 
 
-def sorted_steps(steps: Sequence[int], answers: Sequence[bool | None]) -> list[str]:
-    """The steps with yes, with no and with neither."""
-    return [
-        ", ".join(
-            f"{step:,}" for step, answer in zip(steps, answers, strict=True) if answer is kind
-        )
-        for kind in (True, False, None)
-    ]
+def less_one(ratio: Number) -> Number:
+    return ratio if ratio["value"] is None else {**ratio, "value": ratio["value"] - 1}
+
+
+def in_a_word(number: Number) -> str:
+    """Yes above 0; None is what could not be fitted."""
+    value, error = number["value"], number["error"]
+    if value is None or error is None or not abs(value) > CLEAR * error:
+        return "not clear"
+    return "yes" if value > 0 else "no"

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgdf.analysis.figures.layout import legend_below, panels
+from sgdf.analysis.figures.layout import legend_below
 from sgdf.support import palette
 from sgdf.support.figures import STYLE
 
@@ -96,36 +96,57 @@ def draw_parts(ax: Axes, record: Record, metric: str) -> None:
 # --- gains ----------------------------------------------------------------------------------------
 
 
+PROFILES = (  # panels: what the bins are made of, before or after the division, axis, title
+    ("residual", "plain", "|g - m^| in standard deviations", METRICS["plain"]),
+    ("residual", "adam", "|g - m^| in standard deviations", METRICS["adam"]),
+    ("gradient", "adam", "|g| / √v^", METRICS["adam"]),
+    ("signal", "adam", "|true gradient| / noise", METRICS["adam"]),
+)
+
+
 def best_gain(record: Record) -> Figure:
-    """K and the gain that would be best, by the size of the residual."""
+    """K and the gain that would be best, by what the coordinates are like."""
     with rc_context(STYLE):
-        figure, axes = panels(2, 3.5, 3.6)
-        axes[1].sharey(axes[0])
-        for ax, (metric, title) in zip(axes, METRICS.items(), strict=True):
-            for shade, point in zip(BY_TIME, record["points"], strict=False):
-                bins = point["gain_by"]["residual"][metric]
-                middle = [centre(one) for one in bins]
-                ax.errorbar(
-                    middle, [one["best"]["value"] for one in bins],
-                    [2 * one["best"]["error"] for one in bins],
-                    color=shade, marker="o", ms=3.5, lw=1.5, capsize=2,
-                    label=f"best gain, step {point['step']}",
-                )  # fmt: skip
-            ax.plot(*curve_of_k(record, metric), "--", color=palette.ORANGE, lw=2, label="K")
-            ax.axhline(0, color=palette.GREY, linewidth=1)
-            ax.set(xscale="log", xlabel="|g - m^| in standard deviations", title=title)
+        figure = Figure(figsize=(7, 6.6), layout="constrained")
+        axes = figure.subplots(2, 2, sharey=True)
+        for ax, (kind, metric, label, title) in zip(axes.flat, PROFILES, strict=True):
+            by_point = [point["gain_by"][kind][metric] for point in record["points"]]
+            draw_profiles(ax, by_point, [point["step"] for point in record["points"]])
+            ax.set(xscale="log", xlabel=label, title=title)
             ax.set_xticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
             ax.minorticks_off()
-        axes[0].set_ylabel("gain")
-        axes[1].tick_params(labelleft=False)
-        legend_below(figure, axes[0], 2, fontsize=9)
+        for ax in axes[:, 0]:
+            ax.set_ylabel("gain")
+        axes[0, 0].set_ylim(*heights(record))
+        legend_below(figure, axes[0, 0], 2, fontsize=9)
     return figure
 
 
-def curve_of_k(record: Record, metric: str) -> tuple[list[float], list[float]]:
-    """From the point with the most bins: K depends on the place in them alone."""
-    bins = max((point["gain_by"]["residual"][metric] for point in record["points"]), key=len)
-    return [centre(one) for one in bins], [one["gain"] for one in bins]
+def draw_profiles(ax: Axes, by_point: Sequence[Any], steps: Sequence[int]) -> None:
+    """The best gain at each point, with two standard errors, and K."""
+    for shade, bins, step in zip(BY_TIME, by_point, steps, strict=False):
+        ax.errorbar(
+            [centre(one) for one in bins], [one["best"]["value"] for one in bins],
+            [2 * one["best"]["error"] for one in bins],
+            color=shade, marker="o", ms=3.5, lw=1.5, capsize=2, label=f"best gain, step {step}",
+        )  # fmt: skip
+    for bins in by_point:  # K by residual is the same at all points, by others nearly so
+        places, gains = [centre(one) for one in bins], [one["gain"] for one in bins]
+        label = "K" if bins is by_point[0] else None
+        ax.plot(places, gains, "--", color=palette.ORANGE, lw=1.5, label=label)
+    ax.axhline(0, color=palette.GREY, linewidth=1)
+
+
+def heights(record: Record) -> tuple[float, float]:
+    """The ends of the axis: around all gains, whatever their error bars."""
+    bins = [
+        one
+        for point in record["points"]
+        for kind, metric, *_ in PROFILES
+        for one in point["gain_by"][kind][metric]
+    ]
+    values = [0.0, 1.0, *(one["best"]["value"] for one in bins)]
+    return min(values) - 0.15, max(values) + 0.15
 
 
 def centre(one: Mapping[str, Any]) -> float:
@@ -141,7 +162,7 @@ def gains(record: Record) -> Figure:
     points = record["points"]
     kinds = list(dict.fromkeys(part["kind"] for part in points[0]["gains"]))
     with rc_context(STYLE):
-        figure = Figure(figsize=(7, 0.62 * len(kinds) + 2.6), layout="constrained")
+        figure = Figure(figsize=(7, 0.55 * len(kinds) + 2), layout="constrained")
         by_kind, by_depth = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True, sharex=True)
         for i, (shade, point) in enumerate(zip(BY_TIME, points, strict=False)):
             shift = 0.16 * (i - (len(points) - 1) / 2)
