@@ -78,7 +78,7 @@ OPTIMIZERS = _optimizers()
 TASK_SETTINGS = (
     *("augment", "bias_passes", "bias_scale", "classes", "context", "corpus", "critic_norm"),
     *("eval_every", "eval_tokens", "features", "fid_every", "fid_samples", "lists", "lookahead"),
-    *("names", "shift", "size", "smoothing", "tokenizer", "views", "weights"),
+    *("names", "shift", "size", "smoothing", "test_tokens", "tokenizer", "views", "weights"),
 )
 
 DATASETS = _datasets()

@@ -104,6 +104,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> Options:
     add_data_dir(files)
     add("--keep", type=positive, metavar="N",
         help="keep the initial weights and those of every Nth epoch, for sgdf analyze")  # fmt: skip
+    add("--no-checkpoints", action="store_true",
+        help="for many short runs: save no weights; a stopped run begins again")  # fmt: skip
     add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
     computing = parser.add_argument_group("computing")
     add_device(computing)
@@ -124,6 +126,7 @@ def context_from(options: argparse.Namespace, device: "torch.device") -> "RunCon
         command=options.typed,
         tensorboard=options.tensorboard,
         keep=options.keep,
+        checkpoints=not options.no_checkpoints,
     )
 
 

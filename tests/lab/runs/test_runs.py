@@ -560,6 +560,19 @@ def test_stop_signals(word, op, nth, saved, server, ends_the_same, out):
     assert json.loads((where / "env.json").read_text())["from_epoch"] == saved
 
 
+def test_a_run_without_checkpoints_begins_again(server, undisturbed, out):
+    spoilt = fault("open metrics.jsonl", "SIGINT", nth=1)
+    ended = server.run((*SHORT, "--no-checkpoints"), out, **spoilt)
+    assert ended.code == 130, ended
+    assert "saved: 0 epochs" in ended.output
+    assert not list(out.glob("**/*.pt"))
+    ended = server.run((*SHORT, "--no-checkpoints"), out)
+    assert ended.code == 0, ended
+    assert not list(out.glob("**/*.pt"))
+    assert without_times(result_in(out)) == without_times(undisturbed(SHORT).result)
+    assert json.loads((folder_in(out) / "env.json").read_text())["from_epoch"] == 0
+
+
 def test_a_stop_signal_when_saving_is_slow(server, ends_the_same, out):
     """The epoch in progress is completed and saved first."""
     spoilt = {**fault("open metrics.jsonl", "SIGINT", nth=1), "saving_share": 1e-9}

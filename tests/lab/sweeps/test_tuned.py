@@ -60,6 +60,19 @@ def test_spaces_have_settings_that_the_optimizer_takes(name):
     assert checked.keys() == settings.keys()
 
 
+def test_a_constant_gain_follows_beta1():
+    cells = tuned.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
+    for cell in cells:
+        assert cell["gain_power"] == 0
+        assert cell["gain_scale"] == pytest.approx((1 - cell["betas"][0]) / 2, rel=1e-3)
+        assert "gain_share" not in cell
+    assert len({cell["gain_scale"] for cell in cells}) == 8
+    with pytest.raises(UserError, match="gain_share is a number of at least 0, not -1"):
+        tuned.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
+    with pytest.raises(UserError, match="gain_share is a share of 1 - beta1: give betas"):
+        tuned.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
+
+
 def test_the_best_by_validation_runs_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
     file, out = tmp_path / "t.toml", tmp_path / "runs"
     file.write_text(
@@ -140,3 +153,5 @@ def test_the_files_of_the_evidence_can_be_planned(path):
     assert sweep.contestants > 1
     assert len(sweep.seeds) >= 5
     assert {config.precision for config in sweep.configs} == {"bf16"}
+    for config in sweep.configs:  # what it is chosen by is not what is reported
+        assert config.validation or config.option("test_tokens")

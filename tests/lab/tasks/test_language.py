@@ -234,6 +234,26 @@ def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_fo
         assert (mine[name] - end).norm() <= 1e-3 * (end - begun[name]).norm() + 1e-6, name
 
 
+def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
+    words = ["--set", "steps=8", "--set", "eval_every=4", "--set", "test_tokens=100000",
+             "--set", "eval_tokens=100000", "--optimizer", "sgd"]  # fmt: skip
+    folder = train(tmp_path, *words)
+    first, last = lines(folder)
+    assert "test_loss" not in first
+    trainer = build(test_tokens=100_000, eval_tokens=100_000)
+    assert trainer.test is not None
+    half = len(trainer.test.tokens)
+    assert abs(half - len(trainer.evaluation.tokens)) <= 1
+    assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
+    trainer.model.load_state_dict(
+        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+    )
+    for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
+        expected = float(trainer._evaluate_on(part)) / len(part) / part.context
+        assert last[name] == pytest.approx(expected, rel=1e-5)
+    assert last["test_loss"] != last["val_loss"]
+
+
 def test_a_run_whose_validation_loss_is_not_finite_has_diverged(tmp_path, monkeypatch, capsys):
     broken = {"val_loss": (torch.tensor(math.nan), 1.0)}
     monkeypatch.setattr(LanguageModel, "_evaluate", lambda self: broken)

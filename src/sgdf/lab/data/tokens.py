@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ READ = 1 << 22  # bytes at once
 
 @dataclass(frozen=True)
 class Tokens:
-    """A corpus in tokens: what is trained on, and the last part, for validation."""
+    """A corpus in tokens: what is trained on, and the last part, for validation and test."""
 
     train: NDArray[Any]
     validation: NDArray[Any]
@@ -30,11 +30,18 @@ class Tokens:
     validation_bytes: int
     digest: str  # of text and tokenizer
     source: str
+    test: NDArray[Any] | None = None
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the validation text."""
-        return self.validation_bytes / len(self.validation)
+        """Of the text that is held out."""
+        test = 0 if self.test is None else len(self.test)
+        return self.validation_bytes / (len(self.validation) + test)
+
+    def with_test(self) -> "Tokens":
+        """The second half of the validation text for a test: the first chooses the settings."""
+        half = len(self.validation) // 2
+        return replace(self, validation=self.validation[:half], test=self.validation[half:])
 
 
 def split_of(text: NDArray[np.uint8]) -> int:

@@ -35,6 +35,7 @@ class RunContext:
     command: str = ""
     tensorboard: bool = False
     keep: int | None = None  # keep the weights of every Nth epoch
+    checkpoints: bool = True  # to resume from
 
 
 def train(
@@ -177,8 +178,9 @@ class Session:
         return True
 
     def _may_stop_here(self, trainer: Trainer) -> bool:
-        """Within an epoch, if all earlier ones are saved. A team agrees after the epoch only."""
-        return self.stop.requested and self.saved_epochs == trainer.done and self.team.size == 1
+        """Within an epoch, if nothing is left to save. A team agrees after the epoch only."""
+        saved = self.saved_epochs == trainer.done or not self.context.checkpoints
+        return self.stop.requested and saved and self.team.size == 1
 
     def _save_or_stop(self, trainer: Trainer) -> bool:
         """After an epoch: save if it is due; true if the run stops here."""
@@ -187,7 +189,7 @@ class Session:
         self.stop.requested |= stopping  # whichever process of the team got the signal
         due = self.team.first_says(self.run.save_is_due())
         is_last = trainer.done == self.config.epochs
-        if is_last or stopping or due:
+        if self.context.checkpoints and (is_last or stopping or due):
             self._save(trainer)
         return stopping and not is_last
 

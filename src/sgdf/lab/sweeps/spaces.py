@@ -51,15 +51,16 @@ class Range:
 Space = dict[str, Range]
 
 BETAS = ("beta1", "beta2")  # together the setting betas
+GAIN_SHARE = "gain_share"  # of a cell: a constant gain, as a share of 1 - beta1
 
 MOMENTUM = Range(0.8, 0.98, memory=True)
-SECOND = Range(0.9, 0.9995, memory=True)
+SECOND = Range(0.9, 0.999, memory=True)
 GAIN = Range(0.25, 4.0)
 L2 = Range(5e-5, 5e-3)
-DECOUPLED = Range(1e-3, 1.0)
+DECOUPLED = Range(1e-2, 1.0)
 
 ADAMS: Space = {
-    "lr": Range(1e-4, 2e-2), "beta1": MOMENTUM, "beta2": SECOND, "weight_decay": DECOUPLED
+    "lr": Range(3e-4, 1e-2), "beta1": MOMENTUM, "beta2": SECOND, "weight_decay": DECOUPLED
 }  # fmt: skip
 SPACES: dict[str, Space] = {
     "sgd": {"lr": Range(3e-3, 1.0), "momentum": MOMENTUM, "weight_decay": L2},
@@ -75,8 +76,8 @@ SPACES: dict[str, Space] = {
     "filter-adamw": {**ADAMS, "gain_scale": GAIN},
     "schedule-free-adamw": ADAMS,
     "soap": ADAMS,
-    "lion": {**ADAMS, "lr": Range(1e-5, 2e-3), "weight_decay": Range(1e-2, 10.0)},
-    "muon": {"lr": Range(1e-4, 2e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
+    "lion": {**ADAMS, "lr": Range(3e-5, 1e-3), "weight_decay": Range(0.1, 10.0)},
+    "muon": {"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
 }  # fmt: skip
 
 
@@ -92,6 +93,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], ends: Mapping[str, Any]) 
     found = {}
     for name, known in declared.items():
         if name in fixed or (name in BETAS and "betas" in fixed):
+            continue
+        if name == "gain_scale" and GAIN_SHARE in fixed:
             continue
         low, high = pair(name, ends[name]) if name in ends else (known.low, known.high)
         found[name] = Range(low, high, known.memory)
@@ -116,3 +119,23 @@ def settings_at(space: Space, point: Mapping[str, float]) -> dict[str, Any]:
     values: dict[str, Any] = {name: space[name].at(part) for name, part in point.items()}
     betas = [values.pop(name) for name in BETAS if name in values]
     return {**values, "betas": betas} if betas else values
+
+
+def with_constant_gain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A share of 1 - beta1 as the gain that it is: 1 is Nesterov's momentum, 0 a plain average.
+
+    >>> with_constant_gain({"betas": [0.9, 0.99], "gain_share": 0.5})
+    {'betas': [0.9, 0.99], 'gain_power': 0.0, 'gain_scale': 0.05}
+    """
+    if GAIN_SHARE not in settings:
+        return dict(settings)
+    others = {name: value for name, value in settings.items() if name != GAIN_SHARE}
+    share = settings[GAIN_SHARE]
+    if not is_number(share) or share < 0:
+        raise UserError(f"{GAIN_SHARE} is a number of at least 0, not {share!r}")
+    if "betas" not in others:
+        raise UserError(
+            f"{GAIN_SHARE} is a share of 1 - beta1: give betas, or let them be searched"
+        )
+    gain = float(f"{share * (1 - others['betas'][0]):.{DIGITS}g}")
+    return {**others, "gain_power": 0.0, "gain_scale": gain}

@@ -85,7 +85,10 @@ def trials_in(values: Table) -> int:
 def trials_of(cell: Cell, trials: int, ends: Mapping[str, Any]) -> list[Cell]:
     optimizer = cell.get("optimizer", "sgdf")
     space = spaces.space_of(optimizer, cell, subtable(ends, optimizer))
-    return [{**cell, **spaces.settings_at(space, point)} for point in points(space, trials)]
+    return [
+        spaces.with_constant_gain({**cell, **spaces.settings_at(space, point)})
+        for point in points(space, trials)
+    ]
 
 
 def points(space: spaces.Space, trials: int) -> list[dict[str, float]]:

@@ -46,6 +46,7 @@ def text_task(name: str, **options: str) -> Task:
         options={
             "eval_every": 100,  # steps between evaluations
             "eval_tokens": 1 << 18,  # of the validation text
+            "test_tokens": 0,  # of the second half of that text, for one test at the end
             "context": 0,  # tokens in a window; 0: the model's
             "tokenizer": "bytes",  # or a tokenizer.json
             **options,

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
 
 LONGEST_CONTEXT = 1 << 20
+LEAST = {"eval_every": 1, "eval_tokens": 1, "test_tokens": 0, "context": 0}  # of integer options
 
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if an option is wrong or the text is missing."""
-    for name, least in (("eval_every", 1), ("eval_tokens", 1), ("context", 0)):
+    for name, least in LEAST.items():
         value = config.option(name)
         if type(value) is not int or value < least:
             raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
@@ -81,9 +82,10 @@ def load_tokens(config: "Config", data_dir: Path | None, tokenizer: Tokenizer) -
 
 
 def check_length(tokens: Tokens, context: int) -> None:
-    """Both parts have to hold a window and the token after it."""
-    for words, part in (("training", tokens.train), ("validation", tokens.validation)):
-        if len(part) <= context:
+    """Every part has to hold a window and the token after it."""
+    parts = {"training": tokens.train, "validation": tokens.validation, "test": tokens.test}
+    for words, part in parts.items():
+        if part is not None and len(part) <= context:
             raise UserError(
                 f"the {words} part of {tokens.source} has {len(part):,} tokens, too few for a "
                 f"context of {context:,}: give more text, or a shorter context"
@@ -100,6 +102,8 @@ def build_trainer(
 ) -> Trainer:
     check(config, data_dir)
     tokens = load_tokens(config, data_dir, load_tokenizer(config.option("tokenizer")))
+    if config.option("test_tokens"):
+        tokens = tokens.with_test()
     context = config.option("context") or SIZES[config.model].context
     check_length(tokens, context)
     with torch.random.fork_rng(devices=[]):
@@ -119,6 +123,10 @@ def build_trainer(
     trainer = LanguageModel(
         config, model.to(device), batches, evaluation, device, compile=compile, team=team
     )
+    if tokens.test is not None:
+        trainer.test = EvaluationWindows(
+            tokens.test, device, context=context, most=config.option("test_tokens")
+        )
     trainer.bytes_per_token = tokens.bytes_per_token
     trainer.notes = (note(config, tokens, evaluation),)
     return trainer
@@ -126,9 +134,11 @@ def build_trainer(
 
 def note(config: "Config", tokens: Tokens, evaluation: EvaluationWindows) -> str:
     """What is trained and evaluated on, in a sentence."""
+    tested = "" if tokens.test is None else " and the test"
+    held_out = len(tokens.validation) + (0 if tokens.test is None else len(tokens.test))
     return (
         f"{config.task}: {len(tokens.train):,} training tokens of {tokens.source}; its last "
-        f"{VALIDATION:.0%}, {len(tokens.validation):,} tokens, are for validation, evaluated on "
+        f"{VALIDATION:.0%}, {held_out:,} tokens, are for validation{tested}, evaluated on "
         f"{len(evaluation):,} windows of {evaluation.context}"
     )
 
@@ -140,6 +150,7 @@ class LanguageModel(HessianTrainer):
     model: GPT
     batches: TokenBatches
     bytes_per_token = 1.0
+    test: EvaluationWindows | None = None  # looked at once, after the last step
 
     def __init__(
         self,
@@ -176,8 +187,11 @@ class LanguageModel(HessianTrainer):
         with unsharded(self.model):
             work = functools.partial(self._evaluate_on, self.evaluation)
             loss = self.graphs.run("validation", work) if self.graphs else work()
+            result = {"val_loss": (loss, tokens_in(self.evaluation))}
+            if self.test is not None and self.done == self.config.epochs:
+                result["test_loss"] = self._evaluate_on(self.test), tokens_in(self.test)
         self.model.train()
-        return {"val_loss": (loss, float(len(self.evaluation) * self.evaluation.context))}
+        return result
 
     @torch.no_grad()
     def _evaluate_on(self, evaluation: EvaluationWindows) -> Tensor:
@@ -192,3 +206,7 @@ class LanguageModel(HessianTrainer):
         result["step"] = self.done * len(self.sizes)
         result["tokens"] = self.done * len(self.batches) * self.batches.context
         return result
+
+
+def tokens_in(evaluation: EvaluationWindows) -> float:
+    return float(len(evaluation) * evaluation.context)
