@@ -30,7 +30,9 @@ def test_the_paired_test_is_scipys():
 
 
 def test_the_paired_test_by_hand():
-    test = paired_test([1.0, 2.0, 3.0])  # mean 2, standard error 1 / sqrt(3), t(2) at 97.5 %: 4.3027
+    test = paired_test(
+        [1.0, 2.0, 3.0]
+    )  # mean 2, standard error 1 / sqrt(3), t(2) at 97.5 %: 4.3027
     assert test.high == pytest.approx(2 + 4.302653 / math.sqrt(3), rel=1e-6)
     assert test.low == pytest.approx(2 - 4.302653 / math.sqrt(3), rel=1e-6)
 
@@ -76,7 +78,9 @@ def test_the_share_within_a_margin():
     losses = [2.00, 2.02, 2.03, None]  # 2.02 is at the margin, in spite of rounding
     assert share_within(losses, 2.0, 0.02, lower_is_better=True) == 0.5
     assert share_within(losses, 1.0, 0.02, lower_is_better=True) == 0
-    assert share_within([90.0, 89.0, 88.9], 90.0, 1.0, lower_is_better=False) == pytest.approx(2 / 3)
+    assert share_within([90.0, 89.0, 88.9], 90.0, 1.0, lower_is_better=False) == pytest.approx(
+        2 / 3
+    )
 
 
 def test_a_median_counts_who_never_arrived():

@@ -69,7 +69,7 @@ def as_markdown(table: EvidenceTable) -> str:
 
 
 def escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace("|", "\\|").replace("\n", " ").replace(NO_BREAK, " ")
 
 
 def tables(summary: Summary) -> Iterator[EvidenceTable]:
