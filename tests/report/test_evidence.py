@@ -282,6 +282,13 @@ def test_the_edge_of_what_was_tried(tmp_path):
     assert any("AdamW (largest lr)" in note for note in summary["notes"])
 
 
+def test_runs_of_another_plan_are_counted(tmp_path):
+    run(tmp_path, made.config("lion", epochs=2), 70)
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER)
+    assert (summary["runs"], summary["other_runs"]) == (21, 1)
+    assert "1 runs are not of this plan, and were left out." in summary["notes"]
+
+
 def test_references_by_name_or_label(tmp_path):
     names = ["FilterAdamW, 2K", "adamw"]
     summary = summary_of(tmp_path, DIGITS, FINALS, AFTER, references=names)
@@ -340,14 +347,26 @@ def test_the_figures_have_the_numbers_of_the_summary(tmp_path):
     rows = {row["contestant"]: row for row in summary["comparisons"][0]["rows"]}
     means = [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() == "o"]
     assert means == pytest.approx([rows[label]["mean"] for label in labels])
-    left, right = drawn["best-of-k"].axes
-    assert [len(axes.get_lines()) for axes in (left, right)] == [1, 3]
-    curve = left.get_lines()[0].get_ydata()
+    (axes,) = drawn["best-of-k"].axes
+    assert len(axes.get_lines()) == 3
+    curve = axes.get_lines()[0].get_ydata()
     assert list(curve) == pytest.approx(summary["contestants"][0]["expected_best"])
     panels = [axes for axes in drawn["rates"].axes if axes.get_visible()]
     assert len(panels) == 3
     crosses = [line for axes in panels for line in axes.get_lines() if line.get_marker() == "x"]
     assert len(crosses) == 1
+
+
+def test_of_many_contestants_those_with_the_filter_have_a_panel(tmp_path):
+    names = ["adamw", "nadamw", "lion", "adabelief", "soap"]
+    cells = [*({"optimizer": name} for name in names), *CELLS[1:]]
+    values = [[80.0 + i, 79, 78, 77] for i in range(len(cells))]
+    summary = summary_of(tmp_path, {**DIGITS, "cells": cells}, values)
+    left, right = dict(figures.figures(summary))["best-of-k"].axes
+    assert [len(axes.get_lines()) for axes in (left, right)] == [5, 2 + 2], "references in both"
+    for axes in (left, right):
+        heights = sorted(text.xyann[1] for text in axes.texts)
+        assert len({round(height, 6) for height in heights}) == len(axes.get_lines())
 
 
 def test_a_far_difference_is_an_arrow_and_does_not_stretch_the_axis():

@@ -23,6 +23,7 @@ from sgdf.support.palette import AXIS, DASHES, GRID, INK, ON_DARK, PAPER
 MARKERS = "osD^vP*X<>hp"
 FAR = 4.0  # times the median: a value so far out has an arrow instead of stretching the axis
 COLUMNS = 4  # of panels
+IN_ONE = 6  # contestants whose curves fit into one panel
 LABEL_HEIGHT = 0.18  # inches, of a line of small text
 FILTERED = ("sgdf", "filter-", "wiener-")  # how the names of optimizers with the filter begin
 Json = Mapping[str, Any]
@@ -129,20 +130,18 @@ def draw_interval(
 
 
 def best_figure(summary: Summary) -> Figure:
-    """The expected best of k trials; contestants with the filter beside the others.
+    """The expected best of k trials; of many contestants, those with the filter beside the others.
 
-    References are in both panels. Labels stand at the ends of the lines, in their order.
+    References are then in both panels. Labels stand at the ends of the lines, in their order.
     """
     references = {comparison["reference"] for comparison in summary["comparisons"]}
     drawn = [c for c in summary["contestants"] if len(c["expected_best"]) > 1]
     with_filter = [c for c in drawn if c["optimizer"].startswith(FILTERED)]
     others = [c for c in drawn if c not in with_filter]
-    panels = {"without the filter": others}
-    if with_filter:
-        panels["with the filter"] = [
-            c for c in drawn if c in with_filter or c["label"] in references
-        ]
-    panels = {name: members for name, members in panels.items() if members}
+    panels = {"": drawn}
+    if len(drawn) > IN_ONE and with_filter and others:
+        beside = [c for c in drawn if c in with_filter or c["label"] in references]
+        panels = {"without the filter": others, "with the filter": beside}
     longest = max(map(len, panels.values()))
     with rc_context(STYLE):
         size = (5.2 * len(panels), max(3.6, 1.3 + 1.3 * LABEL_HEIGHT * longest))
@@ -154,7 +153,7 @@ def best_figure(summary: Summary) -> Figure:
             axes.set_ylim(bottom, top)
             draw_best(axes, members, looks, references, size[1] - 1.2)
             axes.set_title(name, fontsize=10, fontweight="normal")
-        words = f"expected best final {summary['validation']['words']}"
+        words = f"expected best {summary['validation']['words']}"
         all_axes[0].set_ylabel(plain(metric_title(summary, words)))
         figure.suptitle(plain(summary["title"]), fontweight="bold", fontsize=11)
     return figure

@@ -17,6 +17,7 @@ def sentences(summary: Summary) -> list[str]:
         *missing_seeds(summary),
         *lost_seeds(summary),
         *at_edges(summary),
+        *other_runs(summary),
     ]
 
 
@@ -89,6 +90,12 @@ def at_edges(summary: Summary) -> list[str]:
     if not edges:
         return []
     return [f"The chosen learning rate is at an edge of what was tried: {joined(edges)}."]
+
+
+def other_runs(summary: Summary) -> list[str]:
+    """Runs of an earlier choice, or of other options than the sweep had."""
+    n = summary["other_runs"]
+    return [f"{n} runs are not of this plan, and were left out."] if n else []
 
 
 def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, int]:

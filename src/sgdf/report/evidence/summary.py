@@ -45,7 +45,7 @@ def summarize(
 
     Args:
         sweep: the plan.
-        records: the runs; others than those of the plan are left out.
+        records: the runs; others than those of the plan are only counted.
         references: names of optimizers or of contestants to compare with; default: `REFERENCES`.
         command: that made the summary.
     """
@@ -79,6 +79,7 @@ def summarize(
             comparison(reference, contestants, metric)
             for reference in find_references(contestants, references)
         ],
+        "other_runs": len(records) - len(used),
         "command": command,
         **provenance([run.record for run in used if run.record]),
     }
