@@ -163,7 +163,7 @@ def test_a_diverged_seed_is_counted_and_marked(tmp_path):
     assert summary["contestants"][1]["final"]["n"] == 2
     notes = " ".join(summary["notes"])
     assert "2 seeds diverged or failed (FilterAdamW, K: 1; FilterAdamW, 2K: 1)" in notes
-    assert "1 seeds have not ended (FilterAdamW, 2K: 1)" in notes
+    assert "Incomplete: 1 seed to go (FilterAdamW, 2K: 1)" in notes
     rows = {row[0]: row[1:] for row in next(tables.differences(summary)).rows}
     assert rows["FilterAdamW, K"][0].endswith("]*")
     assert rows["FilterAdamW, 2K"] == ("+0.00*", "one seed")
@@ -223,12 +223,12 @@ def test_all_trials_of_all_diverged(tmp_path):
 def test_an_incomplete_sweep_says_what_is_missing(tmp_path):
     summary = summary_of(tmp_path, DIGITS, [FINALS[0], [82, None, "unfinished", 83], [None] * 4])
     notes = " ".join(summary["notes"])
-    assert "6 trials have not ended (FilterAdamW, K: 2; FilterAdamW, 2K: 4)" in notes
+    assert "6 trials to go (FilterAdamW, K: 2; FilterAdamW, 2K: 4)" in notes
     assert (
         "Not equal: some had 4 trials, others fewer (FilterAdamW, K: 2; FilterAdamW, 2K: 0)"
         in notes
     )
-    assert "6 seeds have not ended (AdamW: 3; FilterAdamW, K: 3)" in notes
+    assert "6 seeds to go (AdamW: 3; FilterAdamW, K: 3)" in notes
     assert len(summary["contestants"][1]["expected_best"]) == 2
     assert tables.markdown(summary)
     assert [name for name, _ in figures.figures(summary)] == ["best-of-k", "rates"]
@@ -256,6 +256,22 @@ def test_the_time_to_where_the_reference_ends(tmp_path):
     assert (soon["length"], soon["ratio"], soon["reached"]) == (20, 0.5, 3)
     assert (soon["seconds"], soon["seconds_ratio"]) == (2.0, 0.5)
     assert (late["length"], late["ratio"], late["reached"], late["n"]) == (None, None, 1, 3)
+    assert soon["time_ratio"] is None
+    timed = [
+        {"file": name, "optimizer": c.optimizer, "settings": dict(c.settings), "ms": ms}
+        for name, ms in (("other", [1.0] * 3), ("ours", [4.0, 5.0, 9.0]))
+        for c in sweep.configs[:2]
+    ]
+    timed[-1]["ms"] = [6.0, 60.0, 6.0]  # FilterAdamW, K
+    found = summarize(sweep, read_runs([tmp_path])[0], step_times=timed)
+    assert [c["step_ms"] for c in found["contestants"]] == [5, 6, None]
+    _, soon, late = found["comparisons"][0]["reached"]
+    assert soon["time_ratio"] == pytest.approx(0.5 * 6 / 5)
+    assert late["time_ratio"] is None
+    rows = {row[0]: row[1:] for row in tables.speed(found).rows}
+    assert rows["FilterAdamW, K"] == ("20 steps, 0.50×, time 0.60×", "6 ms")
+    assert rows["AdamW"] == ("reference", "5 ms")
+    assert rows["FilterAdamW, 2K"] == ("not reached (1 of 3)", "–")
 
 
 def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
@@ -286,7 +302,7 @@ def test_runs_of_another_plan_are_counted(tmp_path):
     run(tmp_path, made.config("lion", epochs=2), 70)
     summary = summary_of(tmp_path, DIGITS, FINALS, AFTER)
     assert (summary["runs"], summary["other_runs"]) == (21, 1)
-    assert "1 runs are not of this plan, and were left out." in summary["notes"]
+    assert "Left out: 1 run of another plan." in summary["notes"]
 
 
 def test_references_by_name_or_label(tmp_path):
@@ -419,6 +435,16 @@ def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out == tables.markdown(written) + "\n"
     assert "summary.json" in said.err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": [3]}', '{"rows": [{"file": "a"}]}'])
+def test_a_wrong_file_of_step_times_is_one_sentence(tmp_path, capsys, text):
+    (tmp_path / "ours.toml").write_text(TOML)
+    (tmp_path / "times.json").write_text(text)
+    run(tmp_path, sweep_from_table("ours", DIGITS).configs[0], 70)
+    words = ["evidence", str(tmp_path / "ours.toml"), "--out", str(tmp_path)]
+    assert main([*words, "--step-times", str(tmp_path / "times.json")]) == 1
+    assert "times.json is not of benchmarks/step_times.py" in capsys.readouterr().err
 
 
 def test_no_runs_is_one_sentence(tmp_path, capsys):

@@ -2,9 +2,10 @@
 
 import argparse
 import dataclasses
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sgdf.cli.options import Commands, add_data_dir, path, say
 from sgdf.cli.screen import open_console
@@ -27,6 +28,8 @@ def add_to(commands: Commands) -> None:
         "and the figures (default %(default)s)")  # fmt: skip
     add("--runs", type=path, nargs="+", metavar="RUNS", help="where the runs are: folders, or "
         "files of sgdf sweep --record (default: in --out)")  # fmt: skip
+    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
+        "of steps alone on a device, where the runs shared it")  # fmt: skip
     add_data_dir(files)
     add = parser.add_argument_group("what to show").add_argument
     add("--reference", nargs="+", default=[], metavar="NAME", help="compare with these optimizers "
@@ -49,7 +52,9 @@ def run(options: argparse.Namespace) -> None:
     records, skipped = read_runs(places)
     for complaint in skipped:
         say(console, f"skipped: {complaint}")
-    summary = summarize(sweep, records, options.reference, options.typed)
+    summary = summarize(
+        sweep, records, options.reference, options.typed, step_times_in(options.step_times)
+    )
     if not summary["runs"]:
         where = ", ".join(map(visible, places))
         raise UserError(f"there are no runs of {sweep.name} in {where}: `sgdf sweep` makes some")
@@ -65,6 +70,22 @@ def run(options: argparse.Namespace) -> None:
     for file in files:  # beside the markdown, which may be piped into a page
         line = f"Written: {visible(file)}"
         print(line, file=sys.stderr) if options.markdown else say(console, line)
+
+
+def step_times_in(file: Path | None) -> list[Any]:
+    """The rows of a file of benchmarks/step_times.py."""
+    if file is None:
+        return []
+    from sgdf.support.files import read_text
+
+    try:
+        rows = json.loads(read_text(file))["rows"]
+        names = {"file", "optimizer", "settings", "ms"}
+        if not all(names <= row.keys() for row in rows):
+            raise ValueError("a row is incomplete")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not of benchmarks/step_times.py: {error}") from None
+    return list(rows)
 
 
 def planned(options: argparse.Namespace) -> "Sweep":

@@ -26,8 +26,8 @@ def missing_trials(summary: Summary) -> list[str]:
     if not missing:
         return []
     return [
-        f"Incomplete: {sum(missing.values())} trials have not ended ({listed(missing)}); a choice "
-        "may still change."
+        f"Incomplete: {count(missing, 'trial')} to go ({listed(missing)}); a choice may still "
+        "change."
     ]
 
 
@@ -49,10 +49,10 @@ def lost_trials(summary: Summary) -> list[str]:
     if not lost:
         return []
     worst = summary["worst_finished"]
-    counted = "" if worst is None else f", and count as the worst finished one, {worst:.4g}"
+    counted = "" if worst is None else f", and counted as the worst finished one, {worst:.4g},"
     return [
-        f"{sum(lost.values())} trials diverged or failed ({listed(lost)}): they are never "
-        f"chosen{counted} in the expected best."
+        f"{count(lost, 'trial')} diverged or failed ({listed(lost)}): never chosen{counted} in the "
+        "expected best."
     ]
 
 
@@ -61,9 +61,7 @@ def missing_seeds(summary: Summary) -> list[str]:
     without = [c["label"] for c in summary["contestants"] if c["chosen"] is None]
     found = []
     if missing:
-        found.append(
-            f"Incomplete: {sum(missing.values())} seeds have not ended ({listed(missing)})."
-        )
+        found.append(f"Incomplete: {count(missing, 'seed')} to go ({listed(missing)}).")
     if without:
         found.append(f"Without a finished trial, and so without a setting: {joined(without)}.")
     return found
@@ -74,7 +72,7 @@ def lost_seeds(summary: Summary) -> list[str]:
     if not lost:
         return []
     return [
-        f"{sum(lost.values())} seeds diverged or failed ({listed(lost)}): means, differences and "
+        f"{count(lost, 'seed')} diverged or failed ({listed(lost)}): means, differences and "
         "p values marked * are over the others alone, and too good."
     ]
 
@@ -94,8 +92,8 @@ def at_edges(summary: Summary) -> list[str]:
 
 def other_runs(summary: Summary) -> list[str]:
     """Runs of an earlier choice, or of other options than the sweep had."""
-    n = summary["other_runs"]
-    return [f"{n} runs are not of this plan, and were left out."] if n else []
+    others = {"": n} if (n := summary["other_runs"]) else {}
+    return [f"Left out: {count(others, 'run')} of another plan."] if others else []
 
 
 def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, int]:
@@ -107,6 +105,15 @@ def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, in
         )
         found[contestant["label"]] += sum(run["status"] in statuses for run in runs)
     return {label: n for label, n in found.items() if n}
+
+
+def count(numbers: Mapping[str, int], word: str) -> str:
+    """
+    >>> count({"AdamW": 1}, "seed"), count({"AdamW": 1, "Lion": 2}, "seed")
+    ('1 seed', '3 seeds')
+    """
+    n = sum(numbers.values())
+    return f"{n} {word}{'s' * (n != 1)}"
 
 
 def listed(numbers: Mapping[str, int]) -> str:

@@ -1,6 +1,7 @@
 """All numbers of a tuned sweep as plain JSON: `summary.json`."""
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ def summarize(
     records: Sequence[RunRecord],
     references: Sequence[str] = (),
     command: str = "",
+    step_times: Sequence[Json] = (),
 ) -> Summary:
     """The summary of a sweep with trials, and of as many of its runs as there are.
 
@@ -48,6 +50,8 @@ def summarize(
         records: the runs; others than those of the plan are only counted.
         references: names of optimizers or of contestants to compare with; default: `REFERENCES`.
         command: that made the summary.
+        step_times: rows of benchmarks/step_times.py, for the times to a target: those of the runs
+            themselves are of runs side by side.
     """
     contestants = contestants_of(sweep, records)
     config = sweep.configs[0]
@@ -56,6 +60,7 @@ def summarize(
     worst = worst_finished(contestants, task.metric)
     best = best_of_all(contestants, task.metric)
     margin = MARGINS.get(task.kind, MARGIN)
+    alone = {c.label: step_time(c, sweep.name, step_times) for c in contestants}
     used = [run for c in contestants for run in (*c.trials, *c.seeds) if run.record]
     summary: Summary = {
         "version": VERSION,
@@ -73,10 +78,14 @@ def summarize(
         "ahead": AHEAD,
         "worst_finished": worst,
         "contestants": [
-            contestant_values(c, metric, worst=worst, best=best, margin=margin) for c in contestants
+            {
+                **contestant_values(c, metric, worst=worst, best=best, margin=margin),
+                "step_ms": alone[c.label],
+            }
+            for c in contestants
         ],
         "comparisons": [
-            comparison(reference, contestants, metric)
+            comparison(reference, contestants, metric, alone)
             for reference in find_references(contestants, references)
         ],
         "other_runs": len(records) - len(used),
@@ -188,6 +197,16 @@ def seconds_of(contestant: Contestant) -> float | None:
     return median_or_never(times)
 
 
+def step_time(contestant: Contestant, name: str, rows: Sequence[Json]) -> float | None:
+    """The median milliseconds of a step, of the row of its first trial."""
+    first = contestant.trials[0].config
+    settings = json.loads(json.dumps(first.settings))
+    for row in rows:
+        if (row["file"], row["optimizer"], row["settings"]) == (name, first.optimizer, settings):
+            return float(statistics.median(row["ms"]))
+    return None
+
+
 # --- comparisons ---------------------------------------------------------------------------------
 
 
@@ -204,7 +223,12 @@ def find_references(contestants: Sequence[Contestant], names: Sequence[str]) -> 
     return list({id(by_name[name]): by_name[name] for name in wanted}.values())
 
 
-def comparison(reference: Contestant, contestants: Sequence[Contestant], metric: Metric) -> Json:
+def comparison(
+    reference: Contestant,
+    contestants: Sequence[Contestant],
+    metric: Metric,
+    alone: Mapping[str, float | None],
+) -> Json:
     """Everybody against one: paired differences, and the time to where it ends."""
     rivals = [contestant for contestant in contestants if contestant is not reference]
     rows = [paired_row(rival, reference, metric) for rival in rivals]
@@ -217,8 +241,19 @@ def comparison(reference: Contestant, contestants: Sequence[Contestant], metric:
         "reference": reference.label,
         "rows": rows,
         "target": target,
-        "reached": [] if target is None else [reach(c, reference, target) for c in contestants],
+        "reached": []
+        if target is None
+        else [
+            with_time_alone(reach(c, reference, target), alone[c.label], alone[reference.label])
+            for c in contestants
+        ],
     }
+
+
+def with_time_alone(row: Json, own: float | None, reference: float | None) -> Json:
+    """The ratio in time, if a step takes as long as it does alone on the device."""
+    known = own and reference and row["ratio"] is not None
+    return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
 
 
 def paired_row(rival: Contestant, reference: Contestant, metric: Metric) -> Json:

@@ -170,19 +170,24 @@ def p_words(p: float) -> str:
 def speed(summary: Summary) -> EvidenceTable:
     usable = [comparison for comparison in summary["comparisons"] if comparison["reached"]]
     digits = summary["metric"]["digits"]
+    with_steps = any(c["step_ms"] for c in summary["contestants"])
     columns = [f"to {c['reference']}'s end, {c['target']:.{digits}f}" for c in usable]
+    columns += ["a step, alone"] if with_steps else ["a run"]
     rows = []
     for contestant in ranked(summary):
         label = contestant["label"]
         cells = [reach_words(comparison, label, summary["unit"]) for comparison in usable]
-        rows.append((label, *cells, time_words(contestant["seconds"])))
+        rows.append((label, *cells, time_words(contestant, with_steps)))
     caption = (
         f"The {summary['unit']}s until the {summary['validation']['words']} that the reference has "
         f"at its end, and their ratio to its {summary['length']} {summary['unit']}s: median over "
-        f"the seeds (how many reached it, if not all). It is measured every {every(summary)}. The "
-        "time of a run is wall time: runs that shared a device slowed each other down."
+        f"the seeds (how many reached it, if not all). It is measured every {every(summary)}. "
     )
-    return EvidenceTable("speed", "How soon", (*columns, "a run"), tuple(rows), caption)
+    if with_steps:
+        caption += "Times are steps times the time of a step, measured alone on the device."
+    else:
+        caption += "A run: wall time; runs that shared a device slowed each other down."
+    return EvidenceTable("speed", "How soon", tuple(columns), tuple(rows), caption)
 
 
 def every(summary: Summary) -> str:
@@ -204,10 +209,15 @@ def reach_words(comparison: Json, label: str, unit: str) -> str:
     if reached["length"] is None:
         return f"not reached{count if reached['reached'] else ''}"
     length = f"{reached['length']:g} {unit}s, {reached['ratio']:.2f}×"
+    if reached["time_ratio"] is not None:
+        length += f", time {reached['time_ratio']:.2f}×"
     return length if reached["reached"] == reached["n"] else length + count
 
 
-def time_words(seconds: float | None) -> str:
+def time_words(contestant: Json, with_steps: bool) -> str:
+    step, seconds = contestant["step_ms"], contestant["seconds"]
+    if with_steps:
+        return NOTHING if step is None else f"{step:.3g} ms"
     return NOTHING if seconds is None else duration(seconds)
 
 
