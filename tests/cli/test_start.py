@@ -29,7 +29,8 @@ print(json.dumps(answers))
 """
 
 HELP = [
-    *([], ["train"], ["sweep"], ["reproduce"], ["demo"], ["report"], ["theory"]),
+    *([], ["train"], ["sweep"], ["reproduce"], ["demo"], ["report"], ["evidence"]),
+    ["theory"],
     *(["bench"], ["bench", "step"], ["data"], ["data", "fetch"], ["analyze"]),
     *(["analyze", word] for word in ("hessian", "landscape", "path", "gradients")),
 ]
@@ -39,6 +40,7 @@ MISTAKES = {
     "train digits --epochs 0": "0 is not a positive whole number",
     "train digits --precision fp31": "did you mean fp32?",
     "sweep": "give a sweep file, or --preset lr-grid or budget or tuned",
+    "evidence": "give a sweep file, or --preset lr-grid or budget or tuned",
     "report": "the following arguments are required: RUNS",
     "analyze hesian": "did you mean hessian?",
 }

@@ -1,6 +1,8 @@
 """Run a comparison and show it: what `sgdf sweep`, `sgdf reproduce` and `sgdf demo` share."""
 
 import argparse
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from rich.console import Console
 
 from sgdf.cli.options import engine_arguments, say, sweep_context_from
 from sgdf.cli.screen import open_console
+from sgdf.lab.runs import packed
+from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.session import RunContext
 from sgdf.lab.sweeps.execute import run_all
 from sgdf.lab.sweeps.plan import Sweep, write_plan
@@ -30,13 +34,35 @@ def execute(sweep: Sweep, options: argparse.Namespace) -> list[dict[str, Any]]:
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
     context, console = sweep_context_from(options), open_console()
     write_plan(sweep, context.out, context.command)
+    with recorded(sweep, context.out, options.record, console) as on_end:
+        try:
+            arguments = engine_arguments(options, context.device)
+            if console.is_terminal:
+                say(console, plan_in_words(sweep, context, arguments))
+            return run_all(sweep.configs, context, console=console, on_end=on_end, **arguments)
+        finally:
+            show(sweep, context.out, console)
+
+
+@contextlib.contextmanager
+def recorded(
+    sweep: Sweep, out: Path, file: Path | None, console: Console
+) -> Iterator[Callable[[Config], None]]:
+    """Take earlier runs from the file; yields a function that adds one to it.
+
+    A machine that vanishes loses no run that has ended.
+    """
+    if file is None:
+        yield lambda _: None
+        return
+    folders = [out / config.name for config in sweep.configs]
+    if taken := packed.unpack(file, out, {folder.name for folder in folders}):
+        say(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
+    packed.pack(folders, file)
     try:
-        arguments = engine_arguments(options, context.device)
-        if console.is_terminal:
-            say(console, plan_in_words(sweep, context, arguments))
-        return run_all(sweep.configs, context, console=console, **arguments)
+        yield lambda config: packed.pack([out / config.name], file)
     finally:
-        show(sweep, context.out, console)
+        packed.pack(folders, file)  # a run may have ended while the sweep was being stopped
 
 
 def refuse_failures(results: list[dict[str, Any]]) -> None:

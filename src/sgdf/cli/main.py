@@ -14,6 +14,7 @@ from sgdf.cli import (
     bench,
     data,
     demo,
+    evidence,
     report,
     reproduce,
     sweep,
@@ -26,7 +27,7 @@ from sgdf.support.errors import UserError, describe, one_line
 
 CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
 
-COMMANDS = (demo, bench, train, reproduce, sweep, report, analyze, theory, data)
+COMMANDS = (demo, bench, train, reproduce, sweep, report, evidence, analyze, theory, data)
 
 
 class Parser(argparse.ArgumentParser):

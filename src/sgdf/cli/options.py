@@ -134,6 +134,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that trains many runs."""
     add = parser.add_argument_group("many runs").add_argument
     add("--retry", action="store_true", help="train runs again that failed before")
+    add("--record", type=path, metavar="FILE.jsonl", help="keep every ended run in this file as "
+        "well, and train none again that is in it")  # fmt: skip
     add("--jobs", type=positive, metavar="N",
         help="worker processes (default: 1 on a GPU, one per core on a CPU)")  # fmt: skip
     add("--together", type=positive, default=3, metavar="N",

@@ -5,7 +5,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from sgdf.cli.names import DATA, PRECISIONS, SEARCHES, TASKS
-from sgdf.cli.options import Commands, add_run_options, add_sweep_options, path, positive
+from sgdf.cli.options import (
+    Commands,
+    Options,
+    add_run_options,
+    add_sweep_options,
+    path,
+    positive,
+)
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +24,15 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "sweep", help="train a grid of settings and seeds, on this machine or on Ray"
     )
+    add_plan_options(parser)
+    parser.add_argument("--list", action="store_true", help="print the runs without training them")
+    add_sweep_options(parser)
+    add_precision(add_run_options(parser))
+    parser.set_defaults(run=run)
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """The options that decide which runs a sweep has."""
     add = parser.add_argument
     add("file", nargs="?", type=path, metavar="FILE.toml", help="the grid (see docs/sweeps.md)")
     add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(SEARCHES)}")
@@ -29,12 +45,10 @@ def add_to(commands: Commands) -> None:
     add("--data", choices=DATA, help="default: the file's, or real")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="a setting for all cells, as in sgdf train")  # fmt: skip
-    add("--list", action="store_true", help="print the runs without training them")
-    add_sweep_options(parser)
-    add_run_options(parser).add_argument(
-        "--precision", choices=PRECISIONS, help="default: the file's, or tf32"
-    )
-    parser.set_defaults(run=run)
+
+
+def add_precision(parser: Options) -> None:
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: the file's, or tf32")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,13 +3,13 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from sgdf.lab.runs import disk
+from sgdf.lab.runs import disk, packed
 from sgdf.lab.runs.config import Config, check_plain
 from sgdf.lab.tasks import Metric
 from sgdf.report.labels import visible
@@ -17,6 +17,7 @@ from sgdf.support.errors import UserError, describe, message_of, reason_of
 from sgdf.support.files import read_text
 from sgdf.support.numerics import is_number
 
+PACKED = ".jsonl"  # how the name of a file of packed runs ends
 STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
 
 
@@ -36,6 +37,11 @@ class RunRecord:
     def valid_epochs(self) -> list[Mapping[str, Any]]:
         """The measurements of every epoch except the one in which the run diverged."""
         return [epoch for epoch in self.metrics if not epoch.get("diverged")]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a line of a file; `folder` is then below that file."""
+        return self.folder.parent.suffix == PACKED
 
     @property
     def finished(self) -> bool:
@@ -91,12 +97,12 @@ class RunRecord:
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
-    """The runs in these folders, and a sentence for each folder that is damaged or no run's."""
+    """The runs in these folders and packed files, and a sentence for each that is damaged."""
     records: dict[str, RunRecord] = {}
-    complaints = []
-    for folder in run_folders(paths):
+    complaints: list[str] = []
+    for folder, read in sources(paths, complaints):
         try:
-            record = read_run(folder)
+            record = read()
             name = record.config.name
         except UserError as error:
             complaints.append(visible(message_of(error)))
@@ -107,11 +113,29 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
         twin = records.get(name)
         if twin is not None:
             record, other = sorted((twin, record), key=progress, reverse=True)
-            complaints.append(
-                visible(f"{other.folder} is the same run as {record.folder}, with the same seed")
-            )
+            is_copy = record.is_packed != other.is_packed and record.metrics == other.metrics
+            if not is_copy:  # as --record makes them
+                complaints.append(
+                    visible(
+                        f"{other.folder} is the same run as {record.folder}, with the same seed"
+                    )
+                )
         records[name] = record
     return list(records.values()), complaints
+
+
+def sources(
+    paths: Iterable[Path], complaints: list[str]
+) -> Iterator[tuple[Path, Callable[[], RunRecord]]]:
+    """Where each run is, and a function that reads it."""
+    for folder in run_folders(paths):
+        if folder.suffix == PACKED and folder.is_file():
+            runs, damaged = packed.read(folder)
+            complaints += map(visible, damaged)
+            for run in runs:
+                yield folder / run["name"], partial(read_packed, run, folder / run["name"])
+        else:
+            yield folder, partial(read_run, folder)
 
 
 def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
@@ -135,7 +159,7 @@ def progress(record: RunRecord) -> tuple[bool, int]:
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:
-    """Each path that is a run's folder, or else the folders in it; every folder once."""
+    """Each path that is a run's folder or a packed file, or else those in it; each once."""
     unique: dict[Path, Path] = {}
     for path in paths:
         if not path.exists():
@@ -143,6 +167,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
             inside = sorted(child for child in path.iterdir() if os.path.isdir(child))
+            inside += [path / packed.FILE] * (path / packed.FILE).is_file()
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
@@ -153,12 +178,41 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
 
 def read_run(folder: Path) -> RunRecord:
     """The run in a folder; a `UserError` says what is wrong with it."""
-    config = read_settings(folder)
-    result = disk.read_end(folder)
+    return checked_record(
+        folder,
+        read_settings(folder),
+        disk.read_end(folder),
+        disk.read_lines(folder / "metrics.jsonl"),
+        seconds=read_seconds(folder / "times.jsonl"),
+        environment=read_environment(folder / "env.json"),
+    )
+
+
+def read_packed(run: packed.Packed, folder: Path) -> RunRecord:
+    """The run of a line of a packed file."""
+    failure = {"status": "failed", "error": run.get("failure", {}).get("error", "")}
+    return checked_record(
+        folder,
+        check_settings(Config.from_json(run["config"], str(folder)), folder),
+        run.get("result", failure),
+        run.get("metrics", []),
+        seconds=seconds_in(run.get("times", [])),
+        environment=environment_in(run.get("env", {})),
+    )
+
+
+def checked_record(
+    folder: Path,
+    config: Config,
+    result: Mapping[str, Any] | None,
+    metrics: Sequence[Any],
+    *,
+    seconds: Mapping[int, float],
+    environment: Mapping[str, Any],
+) -> RunRecord:
     status = result["status"] if result else "unfinished"
     if result and status not in STATUSES:
         raise UserError(f"{folder / 'result.json'} has the unknown status {status!r}")
-    metrics = disk.read_lines(folder / "metrics.jsonl")
     metric = config.task_definition.metric
     check_metrics(metrics, metric, folder / "metrics.jsonl")
     if status == "finished" and len(metrics) != config.epochs:
@@ -177,14 +231,17 @@ def read_run(folder: Path) -> RunRecord:
         config=config,
         status=status,
         metrics=metrics,
-        seconds=read_seconds(folder / "times.jsonl"),
-        environment=read_environment(folder / "env.json"),
+        seconds=seconds,
+        environment=environment,
         error=str(result.get("error", "")) if result else "",
     )
 
 
 def read_settings(folder: Path) -> Config:
-    config = disk.read_config(folder)
+    return check_settings(disk.read_config(folder), folder)
+
+
+def check_settings(config: Config, folder: Path) -> Config:
     if not (isinstance(config.model, str) and isinstance(config.optimizer, str)):
         raise UserError(f"{folder / 'config.json'} does not hold the settings of a run")
     if not isinstance(config.settings, dict):
@@ -212,8 +269,15 @@ def is_measured(value: Any) -> bool:
 def read_seconds(path: Path) -> dict[int, float]:
     """Seconds by epoch; none if the file is damaged, which loses no result."""
     try:
-        seconds = {int(line["epoch"]): line["seconds"] for line in disk.read_lines(path)}
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return seconds_in(disk.read_lines(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def seconds_in(lines: Sequence[Any]) -> dict[int, float]:
+    try:
+        seconds = {int(line["epoch"]): line["seconds"] for line in lines}
+    except (ValueError, TypeError, KeyError):
         return {}
     return seconds if all(map(is_measured, seconds.values())) else {}
 
@@ -221,8 +285,15 @@ def read_seconds(path: Path) -> dict[int, float]:
 def read_environment(path: Path) -> dict[str, Any]:
     """Command, commit and machine; nothing if the file is damaged, which loses no result."""
     try:
-        environment = dict(json.loads(read_text(path)))
+        return environment_in(json.loads(read_text(path)))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def environment_in(values: Any) -> dict[str, Any]:
+    try:
+        environment = dict(values)
         check_plain("env.json", environment)
-    except (OSError, ValueError, RecursionError, TypeError, UserError):
+    except (ValueError, TypeError, UserError):
         return {}
     return environment

@@ -19,13 +19,21 @@ STYLE: Any = {
 
 def write(figure: Figure, stem: Path) -> list[Path]:
     """Write the figure as PNG, and as SVG that follows the reader's colour scheme."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_name(stem.name + ending) for ending in (".png", ".svg")]
+    picture = stem.with_name(f"{stem.name}.png")
+    picture.parent.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
-        figure.savefig(files[0], dpi=200)
-        figure.savefig(files[1], metadata={"Date": None})
-    files[1].write_text(with_dark_style(files[1].read_text(encoding="utf-8")), encoding="utf-8")
-    return files
+        figure.savefig(picture, dpi=200)
+    return [picture, write_svg(figure, stem)]
+
+
+def write_svg(figure: Figure, stem: Path) -> Path:
+    """Write the figure as SVG that follows the reader's colour scheme."""
+    file = stem.with_name(f"{stem.name}.svg")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        figure.savefig(file, metadata={"Date": None})
+    file.write_text(with_dark_style(file.read_text(encoding="utf-8")), encoding="utf-8")
+    return file
 
 
 def with_dark_style(svg: str) -> str:

@@ -6,7 +6,7 @@ checkpoints: the same command resumes it.
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -35,6 +35,7 @@ def run_all(
     gpus_per_run: float | None = None,
     retry: bool = False,
     console: Console | None = None,
+    on_end: Callable[[Config], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Train all runs to their end and return their results, in the order of `configs`.
 
@@ -50,6 +51,7 @@ def run_all(
         cpus_per_run, gpus_per_run: what Ray reserves for a run.
         retry: train runs again that failed in an earlier sweep.
         console: where progress is shown.
+        on_end: called with every run that ends, here and now.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -66,7 +68,7 @@ def run_all(
             else:
                 ended = run_here(remaining, context, together, notify)
         try:
-            collect(ended, results, notify)
+            collect(ended, results, notify, on_end)
         except KeyboardInterrupt:
             done = sum(config.name in results for config in configs)
             raise KeyboardInterrupt(
@@ -139,8 +141,14 @@ def on_cluster(
         )
 
 
-def collect(ended: Results, results: dict[str, dict[str, Any]], notify: Notify) -> None:
+def collect(
+    ended: Results,
+    results: dict[str, dict[str, Any]],
+    notify: Notify,
+    on_end: Callable[[Config], None],
+) -> None:
     with contextlib.closing(ended):  # on an interrupt, this stops the runs in progress
         for config, result in ended:
             results[config.name] = result
             notify(outcome(config, result))
+            on_end(config)

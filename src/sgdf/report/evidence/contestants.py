@@ -1,0 +1,162 @@
+"""The contestants of a tuned sweep: the plan, matched with the runs that there are."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sgdf.lab.runs.config import Config, frozen
+from sgdf.lab.sweeps.plan import Sweep
+from sgdf.lab.sweeps.tuned import validation_key
+from sgdf.report.evidence.names import contestant_names
+from sgdf.report.records import RunRecord
+from sgdf.support.errors import UserError
+from sgdf.support.numerics import is_number
+
+#: Options by which a run knows a user's own text; a plan may be made where that text is not.
+OF_DATA = ("corpus", "fingerprint")
+LEAST_TRIED = 3  # values, for a statement about an edge
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the plan; `record` is None if there is none yet."""
+
+    config: Config
+    record: RunRecord | None
+
+    @property
+    def status(self) -> str:
+        return "missing" if self.record is None else self.record.status
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ("finished", "diverged", "failed")
+
+    @property
+    def is_lost(self) -> bool:
+        """It has ended, without a value."""
+        return self.status in ("diverged", "failed")
+
+    def final(self, key: str) -> float | None:
+        """A metric after the last step; None of a run that has not finished."""
+        if self.record is None or not self.record.finished:
+            return None
+        value: float | None = self.record.metrics[-1].get(key)
+        return value
+
+    @property
+    def validation(self) -> float | None:
+        return self.final(validation_key(self.config))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An optimizer with what its cell fixes: its trials, and the seeds of its best setting."""
+
+    label: str
+    trials: tuple[PlannedRun, ...]
+    seeds: tuple[PlannedRun, ...]  # of the chosen setting; none without a choice
+
+    @property
+    def optimizer(self) -> str:
+        return self.trials[0].config.optimizer
+
+    @property
+    def chosen(self) -> PlannedRun | None:
+        return best_trial(self.trials)
+
+    @property
+    def ended(self) -> list[PlannedRun]:
+        return [trial for trial in self.trials if trial.has_ended]
+
+
+def best_trial(trials: Sequence[PlannedRun]) -> PlannedRun | None:
+    """The trial that `tuned.best_config` chooses: the first of those with the best validation."""
+    finished = [trial for trial in trials if trial.validation is not None]
+    if not finished:
+        return None
+    metric = trials[0].config.task_definition.metric
+    best = metric.best(value for trial in finished if (value := trial.validation) is not None)
+    return next(trial for trial in finished if trial.validation == best)
+
+
+def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestant]:
+    """The contestants in the order of the file, with the runs among the records that they have."""
+    if not sweep.contestants:
+        raise UserError(f"{sweep.name} is a grid without trials: sgdf report shows it")
+    find = Finder(records)
+    turns = [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
+    labels = contestant_names(turns)
+    found = []
+    for label, configs in zip(labels, turns, strict=True):
+        trials = tuple(PlannedRun(config, find(config)) for config in configs)
+        best = best_trial(trials)
+        again = [dataclasses.replace(best.config, seed=s) for s in sweep.seeds] if best else []
+        seeds = tuple(PlannedRun(config, find(config)) for config in again)
+        found.append(Contestant(label, trials, seeds))
+    return found
+
+
+class Finder:
+    """Finds the run of a planned config; what the plan does not say of its data may be anything."""
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.records: dict[Hashable, list[RunRecord]] = {}
+        for record in records:
+            self.records.setdefault(without_data(record.config), []).append(record)
+
+    def __call__(self, config: Config) -> RunRecord | None:
+        said = {name: config.options[name] for name in OF_DATA if name in config.options}
+        found = [
+            record
+            for record in self.records.get(without_data(config), [])
+            if said.items() <= record.config.options.items()
+        ]
+        if len(found) > 1:
+            raise UserError(
+                f"the runs are of {len(found)} texts: say which, with --set corpus=PATH or "
+                "--data-dir DIR as in the sweep"
+            )
+        return found[0] if found else None
+
+
+def without_data(config: Config) -> Hashable:
+    values = config.as_json()
+    options = {name: v for name, v in values["options"].items() if name not in OF_DATA}
+    key: Hashable = frozen({**values, "options": options})
+    return key
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+def edges_of(contestant: Contestant) -> list[str]:
+    """The settings of the choice that are the smallest or the largest of all that were tried.
+
+    A Sobol sequence has about one trial in every n-th part of a range, so that such a setting is in
+    its first or last part: a better one may lie beyond. Trials that diverged count as tried.
+    """
+    if contestant.chosen is None:
+        return []
+    own = numbers_in(contestant.chosen.config.settings)
+    others = [numbers_in(trial.config.settings) for trial in contestant.trials]
+    found = []
+    for name, value in own.items():
+        tried = sorted({settings[name] for settings in others if name in settings})
+        if len(tried) >= LEAST_TRIED and value in (tried[0], tried[-1]):
+            found.append(f"{'smallest' if value == tried[0] else 'largest'} {name}")
+    return found
+
+
+def numbers_in(settings: Any) -> dict[str, float]:
+    """The settings that are numbers; betas one by one."""
+    numbers: dict[str, float] = {}
+    for name, value in settings.items():
+        if is_number(value):
+            numbers[name] = value
+        elif name == "betas" and isinstance(value, list | tuple):
+            numbers |= {f"beta{i}": beta for i, beta in enumerate(value, start=1)}
+    if settings.get("gain_power") == 0:
+        numbers.pop("gain_scale", None)  # follows from beta1
+    return numbers
