@@ -29,6 +29,7 @@ class SGDF(FilteredOptimizer):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
+            Warm it up over the first 5 % of a training: the first steps are ten times momentum's.
         betas: decay rates of the average m and of the variance s. As with Adam, OneCycleLR cycles
             the first one, unless ``cycle_momentum=False``.
         eps: term in the denominator of K, beside *squared* gradients. If gradients are far below

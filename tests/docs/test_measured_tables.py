@@ -1,0 +1,122 @@
+"""Tables of the pages that no other test holds: they have the numbers of their records."""
+
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SPEED = (ROOT / "docs" / "speed.md").read_text()
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
+
+
+def record(name: str) -> Any:
+    return json.loads((ROOT / "results" / name).read_text())
+
+
+def steps(device: str, shape: str, dtype: str = "fp32") -> dict[str, float]:
+    """Milliseconds by optimizer and path."""
+    rows = record(f"bench-step-{device}.json")["lists"][shape]["rows"]
+    return {
+        f"{row['optimizer']} {row['path']}": row["ms"]
+        for row in rows
+        if row["params_dtype"] == dtype
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "shape"),
+    [
+        ("step of 1.3 billion parameters, H200", "cuda", "gpt"),
+        ("step of ResNet-50, 2 cores of a CPU", "cpu", "resnet50"),
+    ],
+)
+def test_the_times_of_the_readme(words, device, shape):
+    ms = steps(device, shape)
+    order = ("SGDF fused", "SGD fused", "FilterAdamW fused, derived v", "AdamW fused")
+    assert f"| {words} | " + " | ".join(f"{ms[name]:.3g} ms" for name in order) + " |" in README
+    assert f"{ms['FilterAdam fused']:.3g}" in README.partition("the default, the paper's, takes")[2]
+
+
+def test_bfloat16_parameters():
+    ms = steps("cuda", "gpt", "bf16")
+    ours = ms["FilterAdamW fused, derived v, int8 state, random rounding"]
+    assert f"**{ours:.3g} ms**" in SPEED
+    assert f"AdamW fused {ms['AdamW fused']:.3g} ms" in SPEED
+    assert f"{ours / ms['AdamW fused']:.2f} times AdamW" in SPEED
+    assert f"random rounding {ms['SGDF fused, random rounding']:.3g} ms" in SPEED
+
+
+def test_ratios_of_the_new_forms():
+    gpt, resnet = steps("cuda", "gpt"), steps("cuda", "resnet50")
+    derived, int8 = "FilterAdamW fused, derived v", "FilterAdamW fused, derived v, int8 state"
+    assert f"{gpt[derived] / gpt['AdamW fused']:.2f} times its\ntime" in SPEED
+    assert f"2.03 bytes and {gpt[int8] / gpt['AdamW fused']:.2f} times" in SPEED
+    constant = gpt["SGDF fused, constant gain"] / gpt["SGD fused"]
+    assert f"bytes in {constant:.2f} times its time" in SPEED
+    assert f"{resnet[derived] / resnet['AdamW fused']:.2f} times as\nlong as AdamW" in SPEED
+
+
+def test_a_step_inside_backward():
+    rows = record("step-in-backward-cuda.json")["rows"]
+    found = {(row["optimizer"], row["state"], row["in_backward"]): row for row in rows}
+    for (optimizer, state, inside), row in found.items():
+        if inside:
+            continue
+        other = found[optimizer, state, True]
+        name = "float32" if state == "default" else state
+        peaks = " | ".join(f"{r['peak_bytes'] / 2**20:.0f} MiB" for r in (row, other))
+        times = " | ".join(f"{statistics.median(r['iteration_ms']):.0f}" for r in (row, other))
+        assert f"| {optimizer} | {name} | {peaks} | {times} |" in SPEED
+
+
+def test_language_models():
+    for row in record("bench-language-cuda.json")["rows"]:
+        (line,) = [line for line in SPEED.splitlines() if line.startswith(f"| `{row['model']}`")]
+        cells = [
+            f"{row['batch']} × {row['context']}",
+            f"{row['all_in_ms']:#.3g} ms",
+            f"{100 * row['overhead']:.1f} %",
+            f"{100 * row['share_of_peak']:.1f} %",
+        ]
+        assert line.strip("| ").split(" | ")[1:] == cells
+
+
+def first_steps(network: str) -> dict[tuple[Any, ...], list[float]]:
+    """Final accuracies by optimizer, warm-up, bias correction and clipping."""
+    found = defaultdict(list)
+    for line in (ROOT / f"results/first-steps-{network}/runs.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        config, settings = run["config"], run["config"]["settings"]
+        warms, ramps = bool(config["warmup"]), settings.get("bias_correction") is False
+        key = config["optimizer"], warms, ramps, bool(config["clip"])
+        found[key].append(run["metrics"][-1]["test_accuracy"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("SGDF, lr 0.5", ("sgdf", False, False, False)),
+        ("with a warm-up over 5 % of the run", ("sgdf", True, False, False)),
+        ("without bias correction, a ramp by 1-β₁^t", ("sgdf", False, True, False)),
+        ("gradients clipped to norm 1", ("sgdf", False, False, True)),
+        ("warm-up and clipping", ("sgdf", True, False, True)),
+        ("SGD-Nesterov, lr 0.05", ("sgd-nesterov", False, False, False)),
+        ("SGD-Nesterov with a warm-up", ("sgd-nesterov", True, False, False)),
+    ],
+)
+def test_the_first_steps(words, key):
+    cells = []
+    for network in ("vgg11", "resnet18"):
+        values = first_steps(network).get(key, [])
+        if not values:
+            cells.append("not measured")
+            continue
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        cells.append(f"{statistics.mean(values):.2f}{spread} ({len(values)})")
+    assert f"| {words} | {' | '.join(cells)} |" in SETTINGS
