@@ -118,6 +118,18 @@ def test_images_are_mirrored_in_every_other_pass():
     assert 0 < sum(mirrored) < len(mirrored)
 
 
+def test_real_images_are_divided_by_their_own_deviation():
+    """The recipe's numbers; the paper's protocol for CIFAR divides by others."""
+    config = configs.make("cifar10-fast", model="airbench-tiny", overrides=SMALL)
+    trainer = trainers.build_trainer(config, CPU)
+    test = trainer.evaluation["test"]
+    for images in (trainer.batches.images, test):
+        assert images.std.tolist() == pytest.approx([0.2470, 0.2435, 0.2616])
+    pixels = test.normalised(test.pixels[:1])
+    expected = (test.pixels[0, 0, 0].float() / 255 - 0.5) / torch.tensor(fast.STD)
+    torch.testing.assert_close(pixels[0, :, 0, 0], expected)
+
+
 def test_images_move_by_two_pixels_with_reflected_edges():
     dataset = images(8)
     batches = SteppedBatches(dataset.train, dataset, CPU, seed=0, steps=1, batch=8, shift=2)

@@ -6,6 +6,7 @@ of 0.85 make lr = 11.5 / (1 + 1 / (1 - 0.85)) = 1.5, and a decay of 0.0153 makes
 weight_decay = 0.0153 / 11.5. Norms' biases learn `bias_scale` times as fast, and decay as the rest.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from sgdf.support.numerics import is_number
 if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
 
+STD = (0.2470, 0.2435, 0.2616)  # of CIFAR-10's pixels; the usual protocol divides by less
 WHITENING_IMAGES = 5000
 BIAS_SCALE = 64
 VIEWS = ("one", "mirror", "mirror+shift")
@@ -100,6 +102,8 @@ def build_trainer(
     if team.shards:
         raise UserError(f"{config.task} does not support --shard: its network is small")
     dataset = load_dataset(config.task, data_dir, config.data == "synthetic")
+    if config.data != "synthetic":
+        dataset = dataclasses.replace(dataset, std=STD)
     training, evaluation = splits(config, dataset)
     batches = SteppedBatches(
         training,
