@@ -26,7 +26,7 @@ def test_every_contestant_of_a_file_is_timed(tmp_path):
     record = json.loads(out.read_text())
     assert {"command", "commit", "machine"} <= record.keys()
     names = [row["optimizer"] for row in record["rows"]]
-    assert names == ["adamw", "nadamw", *["filter-adamw"] * 4]
+    assert names == ["adamw", "nadamw", *["filter-adamw"] * 5]
     assert all(row["file"] == Path(FILE).stem and row["ms"][0] > 0 for row in record["rows"])
-    constant = record["rows"][4]["settings"]
+    constant = record["rows"][5]["settings"]
     assert (constant["gain_power"], constant["gain_scale"]) == (0.0, 0.02205)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 SPEED = (ROOT / "docs" / "speed.md").read_text()
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 
@@ -26,20 +25,6 @@ def steps(device: str, shape: str, dtype: str = "fp32") -> dict[str, float]:
         for row in rows
         if row["params_dtype"] == dtype
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "device", "shape"),
-    [
-        ("step of 1.3 billion parameters, H200", "cuda", "gpt"),
-        ("step of ResNet-50, 2 cores of a CPU", "cpu", "resnet50"),
-    ],
-)
-def test_the_times_of_the_readme(words, device, shape):
-    ms = steps(device, shape)
-    order = ("SGDF fused", "SGD fused", "FilterAdamW fused, derived v", "AdamW fused")
-    assert f"| {words} | " + " | ".join(f"{ms[name]:.3g} ms" for name in order) + " |" in README
-    assert f"{ms['FilterAdam fused']:.3g}" in README.partition("the default, the paper's, takes")[2]
 
 
 def test_bfloat16_parameters():
