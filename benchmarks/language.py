@@ -13,6 +13,8 @@ results/bench-language-DEVICE.json.
 """
 
 import argparse
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -70,7 +72,7 @@ def main() -> None:
     show(rows)
     out = options.out or Path(f"results/bench-language-{device.type}.json")
     record = {
-        "command": "python benchmarks/language.py",
+        "command": shlex.join(["python", "benchmarks/language.py", *sys.argv[1:]]),
         "commit": provenance.commit(),
         "machine": provenance.machine(device.type),
         "optimizer": options.optimizer,

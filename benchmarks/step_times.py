@@ -11,6 +11,8 @@ results/step-times-DEVICE.json.
 """
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,7 +50,7 @@ def main() -> None:
     show(rows)
     out = options.out or Path(f"results/step-times-{device.type}.json")
     record = {
-        "command": "python benchmarks/step_times.py",
+        "command": shlex.join(["python", "benchmarks/step_times.py", *sys.argv[1:]]),
         "commit": provenance.commit(),
         "machine": provenance.machine(device.type),
         "rows": rows,

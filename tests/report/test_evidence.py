@@ -17,15 +17,11 @@ from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.packed import pack
 from sgdf.lab.sweeps import tuned
 from sgdf.lab.sweeps.plan import Sweep, sweep_from_table
-from sgdf.report.evidence import Summary, tables
+from sgdf.report.evidence import Summary, figures, tables
 from sgdf.report.evidence.contestants import contestants_of
 from sgdf.report.evidence.summary import summarize
 from sgdf.report.records import read_runs
 from sgdf.support.errors import UserError
-
-pytest.importorskip("matplotlib")
-
-from sgdf.report.evidence import figures
 
 CELLS = [
     {"optimizer": "adamw"},

@@ -11,13 +11,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgdf.analysis.direction_tables import METRICS, Record
 from sgdf.analysis.figures.layout import legend_below
 from sgdf.support import palette
 from sgdf.support.figures import STYLE
 
-Record = Mapping[str, Any]
-
-METRICS = {"plain": "the estimate itself", "adam": "divided as in Adam"}
 LOOKS = {  # of the estimates: label, colour, dash
     "K": ("K", palette.ORANGE, "-"),
     "2K": ("2K", palette.VERMILION, "-"),
