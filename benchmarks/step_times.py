@@ -66,7 +66,7 @@ def contestants(file: Path, *, quick: bool) -> list[Config]:
     settings = {"test_tokens": 0} if is_text else {"validation": 100}
     given: dict[str, Any] = {"data": "synthetic", "set": settings}
     if quick:
-        given |= {"model": TINY[first.task], "set": settings | (FEW if is_text else {})}
+        given |= {"model": TINY.get(first.task, "mlp"), "set": settings | (FEW if is_text else {})}
     sweep = sweep_from_file(file, given)
     return list(sweep.configs[: sweep.contestants])
 
@@ -80,6 +80,7 @@ def measured(config: Config, device: torch.device, rounds: int) -> dict[str, Any
     lab.close()
     return {
         "optimizer": config.optimizer,
+        "batch": config.batch,
         "settings": dict(config.settings),
         "captured": lab.captures_step,
         "ms": [round(time, 4) for time in times],

@@ -124,9 +124,10 @@ def fill_page(record: dict[str, Any]) -> None:
     """Draw the figures of docs/why.md and fill its tables."""
     from matplotlib import rc_context
 
-    from sgdf.analysis.direction_tables import blocks, filled
+    from sgdf.analysis.direction_tables import blocks
     from sgdf.analysis.figures.directions import all_figures
     from sgdf.support.figures import STYLE, with_dark_style
+    from sgdf.support.pages import filled
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()

@@ -21,7 +21,8 @@ def _named(link: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """On a narrow screen: numbers of a table in one piece, and room for its sentences."""
+    """On a narrow screen: names and numbers in one piece, and room for the sentences of a table."""
+    html = re.sub(r"<code>([^<]{1,34})</code>", r'<code class="short">\1</code>', html)
     return re.sub(r"<td>(.*?)</td>", _cell, html)
 
 
@@ -30,3 +31,10 @@ def _cell(cell: re.Match[str]) -> str:
     if text == cell[1] and len(text) <= 20 and re.search(r"\d", text):
         return cell[0].replace(" ", "&nbsp;")
     return f'<td class="long">{cell[1]}</td>' if len(text) > 40 else cell[0]
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """The playground of the site links back to it, also from file://; the page alone does not."""
+    page = Path(config["site_dir"]) / "playground" / "index.html"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace('<a id="home"', '<a id="home" data-site', 1), encoding="utf-8")

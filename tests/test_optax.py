@@ -207,6 +207,22 @@ def test_low_precision_state_agrees_with_torch(twin, low):
             np.testing.assert_allclose(getattr(moments, name), value.numpy(), rtol=1e-5, atol=1e-20)
 
 
+@pytest.mark.parametrize("low", ["bfloat16", "float16"])
+def test_a_small_penalty_is_not_lost_in_low_precision(low):
+    """1 + 5e-4 * 2 is 1 in bfloat16."""
+    p = torch.nn.Parameter(torch.tensor([2.0]).to(getattr(torch, low)))
+    p.grad = torch.ones_like(p)
+    SGDF([p], 0.1, weight_decay=5e-4).step()
+    transformation = sgdf(0.1, weight_decay=5e-4)
+    params, grads = jnp.asarray([2.0], low), jnp.asarray([1.0], low)
+    updates, _ = transformation.update(grads, transformation.init(params), params)
+    assert updates.dtype == low
+    state = transformation.update(grads, transformation.init(params), params)[1]
+    mean = next(leaf for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)
+    exact = 0.1 * (1 + 5e-4 * 2)  # (1 - b1) times the penalised gradient
+    np.testing.assert_allclose(mean, [exact], rtol=1e-6)
+
+
 # --- properties of the filter ------------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
 """`python -m sgdf` is `sgdf`."""
 
-from sgdf.cli.main import leave, main
+from sgdf.cli.main import run
 
-leave(main())
+run()

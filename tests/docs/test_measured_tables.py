@@ -94,11 +94,13 @@ def test_the_readme_on_the_first_steps():
     [
         ("SGDF, lr 0.5", ("sgdf", False, False, False)),
         ("with a warm-up over 5 % of the run", ("sgdf", True, False, False)),
-        ("without bias correction, a ramp by 1-β₁^t", ("sgdf", False, True, False)),
+        ("without bias correction, a ramp by 1-b1^t", ("sgdf", False, True, False)),
         ("gradients clipped to norm 1", ("sgdf", False, False, True)),
         ("warm-up and clipping", ("sgdf", True, False, True)),
         ("SGD-Nesterov, lr 0.05", ("sgd-nesterov", False, False, False)),
         ("SGD-Nesterov with a warm-up", ("sgd-nesterov", True, False, False)),
+        ("SGD-Nesterov, gradients clipped to norm 1", ("sgd-nesterov", False, False, True)),
+        ("SGD-EMA, lr 0.5: no filter", ("sgd-ema", False, False, False)),
     ],
 )
 def test_the_first_steps(words, key):

@@ -92,7 +92,12 @@ def test_the_search_works_from_a_file_and_asks_nobody(site, browser):
     assert not browser.problems
 
 
-@pytest.mark.parametrize("name", ["index", "settings", "evidence", "reference/index"])
+def test_the_playground_of_the_site_links_back(site, browser):
+    browser.open(site / "playground" / "index.html")
+    assert browser.evaluate("document.getElementById('home').hidden") is False
+
+
+@pytest.mark.parametrize("name", ["index", "settings", "evidence", "recipes", "reference/index"])
 def test_a_page_fits_a_phone(site, browser, name):
     browser.send(
         "Emulation.setDeviceMetricsOverride",

@@ -24,7 +24,7 @@ def test_the_example_of_equal_tuning(tmp_path, monkeypatch, capsys):
     (example,) = [toml for toml in re.findall(r"```toml\n(.*?)```", text, re.S) if "trials" in toml]
     section = text.partition("## What equal tuning shows")[2].partition("\n## ")[0]
     commands = [shlex.split(line) for line in re.findall(r"^    sgdf (.*)$", section, re.M)]
-    assert [words[0] for words in commands] == ["sweep", "evidence"]
+    assert [words[0] for words in commands] == ["sweep", "evidence", "evidence"]
     monkeypatch.chdir(tmp_path)
     for long, short in SHORTER.items():
         assert long in example
@@ -35,6 +35,7 @@ def test_the_example_of_equal_tuning(tmp_path, monkeypatch, capsys):
         assert main([*words, *training]) == 0
     said = capsys.readouterr().out
     assert "How much tuning: 2 trials of each" in said
+    assert "Against SGD, Nesterov" in said
     summary = json.loads((tmp_path / "results" / "digits" / "summary.json").read_text())
     assert [c["label"] for c in summary["contestants"]] == ["SGDF, K", "SGD, Nesterov"]
     assert summary["runs"] == 2 * (2 + 2)

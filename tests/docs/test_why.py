@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sgdf.analysis.direction_tables import blocks, cost_over, filled, in_a_word, lead_over
+from sgdf.analysis.direction_tables import blocks, cost_over, in_a_word, lead_over
 from sgdf.analysis.figures.directions import all_figures
+from sgdf.support.pages import filled
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from reference import FORMS, OPTIMIZERS
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
 
 FORMS = {**{c.__name__: (c, {}) for c in OPTIMIZERS}, **FORMS}
 each_form = pytest.mark.parametrize(("optimizer_class", "settings"), FORMS.values(), ids=FORMS)
@@ -154,6 +154,38 @@ def test_torchs_state_dicts_can_be_asked_for_before_the_first_step(optimizer_cla
     assert set(saved["state"]) == {"weight", "bias"}
     untouched = optimizer_class(twin.parameters())
     torch.testing.assert_close(train(model, optimizer), train(twin, untouched), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdamW])
+def test_steps_in_backward_are_not_disturbed_by_the_question(optimizer_class):
+    model, twin = small_model(), small_model()
+    optimizer = optimizer_class(model.parameters())
+    step_in_backward(optimizer)
+    get_optimizer_state_dict(model, optimizer)
+    untouched = optimizer_class(twin.parameters())
+    torch.testing.assert_close(train(model, optimizer), train(twin, untouched), rtol=0, atol=0)
+    assert counted(optimizer) == {3.0}
+
+
+@pytest.mark.parametrize("filter_first", [True, False])
+def test_the_filter_may_be_restored_before_or_after_its_optimizer(filter_first):
+    """Setting the optimizer's state makes the step of zeros."""
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    wiener = WienerFilter(optimizer)
+    train(model, optimizer)
+    saved = deepcopy(get_optimizer_state_dict(model, optimizer))
+    of_filter = deepcopy(wiener.state_dict())
+    twin = deepcopy(model)
+    resumed = torch.optim.AdamW(twin.parameters())
+    other = WienerFilter(resumed)
+    if filter_first:
+        other.load_state_dict(of_filter)
+    set_optimizer_state_dict(twin, resumed, saved)
+    if not filter_first:
+        other.load_state_dict(of_filter)
+    assert {float(state["step"]) for state in other.state.values()} == {3.0}
+    torch.testing.assert_close(train(twin, resumed), train(model, optimizer), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("optimizer_class", [SGDF, FilterAdam, FilterAdamW, Momentum])

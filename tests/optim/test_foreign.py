@@ -44,6 +44,14 @@ def continued(make, source):
     return optimizer, str(warning.message)
 
 
+@pytest.mark.parametrize(("make", "coupled"), [(Adam, True), (AdamW, False)])
+def test_that_weight_decay_is_no_longer_decoupled_is_said(make, coupled):
+    source = trained(functools.partial(make, weight_decay=0.1), steps=3)
+    optimizer, said = continued(FilterAdamW, source)
+    assert optimizer.param_groups[0]["decoupled_weight_decay"] is not coupled
+    assert ("weight decay is an L2 penalty now" in said) is coupled
+
+
 def assert_nothing_foreign(optimizer, make):
     group = dict(optimizer.param_groups[0])
     own = make([torch.ones(SIZE, requires_grad=True)])

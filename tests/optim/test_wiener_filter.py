@@ -165,5 +165,12 @@ def test_parameters_without_gradient_and_groups_added_later():
     assert "SGD" in repr(wiener)
 
 
+@pytest.mark.parametrize("wrong", [{"fused": "false"}, {"rounding_seed": "x"}], ids=str)
+def test_wrong_flags_are_refused(wrong):
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
+    with pytest.raises(ValueError, match=f"Invalid {next(iter(wrong))} value"):
+        WienerFilter(optimizer, **wrong)
+
+
 def test_it_says_that_it_overwrites_gradients():
     assert "overwrites" in WienerFilter.__doc__

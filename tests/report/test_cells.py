@@ -69,6 +69,14 @@ def test_1_and_1_0_are_the_same_setting(tmp_path: Path) -> None:
     assert len(cells_in(tmp_path)) == 1
 
 
+def test_1_and_1_0_with_one_seed_are_the_same_run(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config(lr=1), [1, 2, 3])
+    made.run(tmp_path, made.config(lr=1.0), [1, 2, 4])
+    records, (complaint,) = read_runs([tmp_path])
+    assert len(records) == 1
+    assert "is the same run as" in complaint
+
+
 def test_planned_runs_without_a_folder_are_missing(tmp_path: Path) -> None:
     made.run(tmp_path, made.config(seed=0), [1, 2, 3])
     planned = [made.config(name, seed) for name in ("sgdf", "adam") for seed in (0, 1)]

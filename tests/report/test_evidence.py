@@ -323,8 +323,101 @@ def test_runs_on_a_users_text_are_found_without_it(tmp_path):
     for config in sweep.configs[:1]:
         options = {**config.options, "fingerprint": "def"}
         run(tmp_path, dataclasses.replace(config, options=options), 2.0)
-    with pytest.raises(UserError, match="the runs are of 2 texts"):
+    with pytest.raises(UserError, match="the runs are of 2 sets of data"):
         summarize(sweep, read_runs([tmp_path])[0])
+
+
+def test_halves_of_a_sweep_on_two_texts_are_not_one_comparison(tmp_path):
+    sweep = sweep_from_table("ours", {**TEXT, "data": "real"})
+    for number, config in enumerate(sweep.configs):
+        options = {**config.options, "fingerprint": "abc" if number % 2 else "def"}
+        run(tmp_path, dataclasses.replace(config, options=options), 2.0)
+    with pytest.raises(UserError, match="the runs are of 2 sets of data"):
+        summarize(sweep, read_runs([tmp_path])[0])
+
+
+def test_a_text_is_known_by_the_last_part_of_its_path(tmp_path):
+    plans = [
+        {**TEXT, "data": "real", "set": {**TEXT["set"], "corpus": path}}
+        for path in ("/somewhere/books.txt", "books.txt", "other.txt")
+    ]
+    theirs, ours, others = (sweep_from_table("ours", plan) for plan in plans)
+    for config in theirs.configs:
+        run(tmp_path, config, 2.0)
+    records = read_runs([tmp_path])[0]
+    assert summarize(ours, records)["runs"] == 12
+    assert summarize(others, records)["runs"] == 0
+
+
+def test_two_tasks_are_not_one_comparison():
+    cells = [{"optimizer": "sgd"}, {"optimizer": "sgd", "task": "cifar10"}]
+    sweep = sweep_from_table("ours", {**DIGITS, "cells": cells})
+    with pytest.raises(UserError, match="ours is of several tasks"):
+        summarize(sweep, [])
+
+
+def test_a_diverged_seed_never_reaches_the_target(tmp_path):
+    """However good it was before."""
+    sweep = sweep_with(tmp_path, DIGITS, FINALS, [AFTER[0]])
+    best = contestants_of(sweep, read_runs([tmp_path])[0])[1].chosen
+    assert best is not None
+    for seed in SEEDS:
+        config = dataclasses.replace(best.config, seed=seed)
+        extra = {"validation_accuracy": 99.0}
+        folder = made.run(tmp_path, config, [99.0], status="diverged", extra=extra)
+        result = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"))
+        end = {"status": "diverged", "epochs": 2, "seconds": 4.0, **result}
+        made.write(folder / "result.json", [end])
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    row = next(r for r in comparison["reached"] if r["contestant"] == "FilterAdamW, K")
+    assert (row["n"], row["reached"], row["length"]) == (3, 0, None)
+
+
+def test_trials_at_the_same_settings_are_compared(tmp_path):
+    """K's trials are at AdamW's settings: two better, one worse, and one diverged for both."""
+    trials = [[80, 70, "diverged", 60], [82, 69, "diverged", 70], ["diverged", 71, 50, 60]]
+    sweep = sweep_with(tmp_path, DIGITS, trials)
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    found = {row["contestant"]: row["same_settings"] for row in comparison["rows"]}
+    assert found == {
+        "FilterAdamW, K": {"better": 2, "worse": 1, "median": 2.0, "p": 1.0},
+        "FilterAdamW, 2K": {"better": 2, "worse": 1, "median": 0.5, "p": 1.0},
+    }
+
+
+def test_trials_at_other_settings_are_not(tmp_path):
+    cells = [{"optimizer": "adamw"}, {"optimizer": "lion"}]
+    sweep = sweep_with(tmp_path, {**DIGITS, "cells": cells}, FINALS[:2])
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    assert [row["same_settings"] for row in comparison["rows"]] == [None]
+
+
+def test_two_forms_as_references_have_two_figures(tmp_path):
+    references = ["FilterAdamW, K", "FilterAdamW, 2K"]
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER, references=references)
+    names = [name for name, _ in figures.figures(summary) if name.startswith("differences")]
+    assert len({*names}) == 2
+
+
+def test_step_times_are_of_the_same_batch(tmp_path):
+    cells = [{"optimizer": "adamw", "batch": batch} for batch in (32, 512)]
+    sweep = sweep_with(tmp_path, {**DIGITS, "cells": cells}, FINALS[:2])
+    rows = [
+        {"file": "ours", "optimizer": "adamw", "batch": config.batch, "ms": [config.batch / 32],
+         "settings": json.loads(json.dumps(dict(config.settings)))}
+        for config in sweep.configs[:2]
+    ]  # fmt: skip
+    found = summarize(sweep, read_runs([tmp_path])[0], step_times=rows)
+    assert [c["step_ms"] for c in found["contestants"]] == [1.0, 16.0]
+
+
+def test_damaged_and_unprintable_places_lose_no_result(tmp_path):
+    sweep = sweep_with(tmp_path, DIGITS, FINALS, AFTER)
+    for file in tmp_path.glob("*/env.json"):
+        made.write(file, [{"commit": "abc", "earlier": None}])
+    odd = dataclasses.replace(sweep, name="ours\udcff")
+    found = summarize(odd, read_runs([tmp_path])[0], command="sgdf evidence ours\udcff.toml")
+    json.dumps(found, ensure_ascii=False).encode()
 
 
 def test_a_grid_has_no_trials():

@@ -92,6 +92,13 @@ def test_the_learning_rates(tmp_path):
     assert [x for x, _ in lost.get_offsets().tolist()] == [5.0]
 
 
+def test_a_stem_without_a_name_is_one_sentence(tmp_path, capsys):
+    made.run(tmp_path, made.config("sgdf"), [1, 2, 3])
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "-o", str(page), "--figure", "."]) == 1
+    assert "--figure takes the beginning of a file name" in capsys.readouterr().err
+
+
 def test_hopeless_rates_do_not_stretch_the_figure(tmp_path):
     for lr, final in ((0.1, 95), (0.3, 97), (1.0, 8.89)):
         made.run(tmp_path, made.config("sgd", lr=lr), [8.89, 8.89, final])

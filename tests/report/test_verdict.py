@@ -101,6 +101,39 @@ def test_only_chosen_settings_are_named(tmp_path: Path) -> None:
     assert "sgd (lr 0.1)" in headline(made.compare(tmp_path / "open"))
 
 
+def test_a_longer_run_takes_nobodys_place(tmp_path: Path) -> None:
+    """By validation it would be chosen, and hide the fair comparison; the verdict names lengths."""
+    for optimizer, epochs, final in (("sgdf", 6, 90.0), ("sgdf", 2, 60.0), ("adamw", 2, 65.0)):
+        for seed in (0, 1):
+            values = [50.0] * (epochs - 1) + [final + 0.1 * seed]
+            config = made.config(optimizer, seed, epochs=epochs, validation=9)
+            made.run(tmp_path, config, values, extra={"validation_accuracy": values})
+    found = made.compare(tmp_path)
+    assert found.set_aside == set()
+    words = headline(found)
+    assert "sgdf (2 epochs)" in words
+    assert "adamw (2 epochs)" in words
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [{"lr": 0.1234567}, {"lr": 0.12345671}],
+        [{"schedule": "cosine"}, {"schedule": "cosine", "decay": 0.5}],
+    ],
+    ids=["lr", "without words"],
+)
+def test_settings_that_look_alike_are_told_apart(tmp_path: Path, settings: list[dict]) -> None:
+    for own, final in zip(settings, (60.0, 70.0), strict=True):
+        for seed in (0, 1):
+            values = [50.0, 55.0, final + 0.1 * seed]
+            config = made.config("sgdf", seed, validation=9, **own)
+            made.run(tmp_path, config, values, extra={"validation_accuracy": values})
+    found = made.compare(tmp_path)
+    assert len({row.label for row in found.rows}) == 2
+    assert headline(found) == "Only sgdf was run: there is nothing to compare it with."
+
+
 @pytest.mark.parametrize(
     ("differences", "accuracy", "distance"),
     [

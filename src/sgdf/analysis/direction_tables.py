@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sgdf.analysis.directions import TriedSteps, mean_of
+from sgdf.support.pages import markdown_table
 
 Record = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -46,18 +47,6 @@ def blocks(record: Record) -> dict[str, str]:
     }
 
 
-def filled(page: str, contents: Mapping[str, str]) -> str:
-    """The page with each block between its comments. Every block has to have a place."""
-    for name, content in contents.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f"the page has no place for {name!r}")
-        page = f"{before}{begin}{content}\n{end}{after}"
-    return page
-
-
 # --- numbers in words -----------------------------------------------------------------------------
 
 
@@ -73,8 +62,7 @@ def percent(part: float) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return f"\n{markdown_table(header, rows)}\n"
 
 
 def by_step(record: Record) -> list[str]:
@@ -102,7 +90,8 @@ def setting(record: Record) -> str:
         f"\nHere: `{record['model']}` ({record['parameters']:,} parameters) on {text}, "
         f"{optimizer[record['optimizer']]} with lr {record['lr']:g}, betas ({betas}) and weight "
         f"decay {record['weight_decay']:g}, {record['steps']:,} steps of {record['batch']} windows "
-        f"with a cosine schedule, gradients clipped to {record['clip']:g}; "
+        "with a warm-up over 5 % of them and then a cosine, gradients clipped to "
+        f"{record['clip']:g}; "
         f"{record['replicas']} replicas over {record['span']} steps before each measured one, "
         f"the truth from {record['truth']} batches; {record['machine']['device']}, "
         f"{record['precision']}. The command is `{record['command']}`.\n"
@@ -243,13 +232,13 @@ def questions(record: Record, metric: str) -> dict[str, list[Number]]:
         "Does a short step along K lower the loss more than one along m^?": [
             point["steps"][metric]["K"]["short lead"] for point in points
         ],
-        "Does a step of the real length?": [
+        "Does a step of the real length along K lower the loss more than one along m^?": [
             point["steps"][metric]["K"]["lead"] for point in points
         ],
-        "More than one with the constant gain (1 - β₁)/2?": [
+        "Does it lower the loss more than a step with the constant gain (1 - β₁)/2?": [
             lead_over(point, metric, "K", "half") for point in points
         ],
-        "And one along 2K more than Nesterov's 1 - β₁?": [
+        "Does such a step along 2K lower it more than one with Nesterov's gain 1 - β₁?": [
             lead_over(point, metric, "2K", "nesterov") for point in points
         ],
         "If every step had its best length, would K win more than m^?": [

@@ -56,7 +56,8 @@ def recorded(
         yield lambda _: None
         return
     folders = [out / config.name for config in sweep.configs]
-    if taken := packed.unpack(file, out, {folder.name for folder in folders}):
+    names = {folder.name for folder in folders}
+    if taken := packed.complete(file, out, names) + packed.unpack(file, out, names):
         say(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
     packed.pack(folders, file)
     try:

@@ -1,9 +1,11 @@
-"""`sgdf evidence`: what a sweep with trials shows, as tables, figures and one JSON file."""
+"""`sgdf evidence`: what a sweep with trials shows, and several of them side by side."""
 
 import argparse
 import dataclasses
 import json
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from sgdf.cli.sweep import add_plan_options, add_precision, sweep_from
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sgdf.lab.sweeps.plan import Sweep
 
 
@@ -28,6 +32,8 @@ def add_to(commands: Commands) -> None:
         "and the figures (default %(default)s)")  # fmt: skip
     add("--runs", type=path, nargs="+", metavar="RUNS", help="where the runs are: folders, or "
         "files of sgdf sweep --record (default: in --out)")  # fmt: skip
+    add("--across", type=path, nargs="+", metavar="SUMMARY.json", help="instead of a sweep: "
+        "several tasks side by side, from the summaries that this command wrote")  # fmt: skip
     add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
         "of steps alone on a device, where the runs shared it")  # fmt: skip
     add_data_dir(files)
@@ -40,6 +46,9 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the tables; write the summary and the figures."""
+    if options.across:
+        show_across(options)
+        return
     sweep = planned(options)
     from sgdf.report.evidence import figures, tables
     from sgdf.report.evidence.summary import summarize
@@ -67,9 +76,60 @@ def run(options: argparse.Namespace) -> None:
     else:
         tables.show(console, summary)
         console.print()
-    for file in files:  # beside the markdown, which may be piped into a page
+    say_written(files, console, options.markdown)
+
+
+def show_across(options: argparse.Namespace) -> None:
+    """A table and a figure for each reference, over all tasks where it is one."""
+    if options.file or options.preset:
+        raise UserError("give a sweep, or --across with summaries, not both")
+    from sgdf.report.evidence import across, tables
+    from sgdf.support.figures import write_svg
+    from sgdf.support.files import explained
+
+    console = open_console()
+    summaries = [read_summary(file) for file in options.across]
+    files = []
+    references = options.reference or across.references_of(summaries)
+    if not references:
+        raise UserError("no summary has a usual reference: name one with --reference")
+    for reference in references:
+        found = across.across(summaries, reference)
+        table = across.table(found)
+        if options.markdown:
+            print(tables.as_markdown(table), end="\n\n")
+        else:
+            tables.show_table(console, table)
+        name = re.sub(r"[^\w.-]", "_", reference)
+        with explained(options.out):
+            files.append(write_svg(across.figure(found), options.out / f"across-{name}"))
+    say_written(files, console, options.markdown)
+
+
+def read_summary(file: Path) -> dict[str, Any]:
+    """A summary.json of this version."""
+    from sgdf.report.evidence.summary import VERSION
+    from sgdf.support.files import read_text
+
+    try:
+        summary = json.loads(read_text(file))
+        if summary["version"] != VERSION or not summary["contestants"]:
+            raise ValueError(f"it is not of version {VERSION}")
+        for name in ("name", "metric", "comparisons", "ahead"):
+            summary[name]
+        [contestant["label"] for contestant in summary["contestants"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is not a summary of sgdf evidence: {error}") from None
+    return dict(summary)
+
+
+def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
+    """Beside the markdown, which may be piped into a page, on standard error."""
+    from sgdf.report.labels import visible
+
+    for file in files:
         line = f"Written: {visible(file)}"
-        print(line, file=sys.stderr) if options.markdown else say(console, line)
+        print(line, file=sys.stderr) if markdown else say(console, line)
 
 
 def step_times_in(file: Path | None) -> list[Any]:

@@ -85,11 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def run() -> NoReturn:
+    """What the shell starts as `sgdf`."""
+    leave(main())
+
+
 def leave(code: int) -> NoReturn:
     """Exit; as one of several processes, without Python's orderly shutdown.
 
-    Threads of gloo may still run during that shutdown and abort it: torchrun would then report a
-    finished run as failed.
+    A thread of gloo may still hold a tensor of the last collective. If it lets go during that
+    shutdown, it aborts the process, and torchrun reports a finished run as failed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()

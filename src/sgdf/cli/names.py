@@ -57,7 +57,10 @@ TASKS = _tasks((
 ))  # fmt: skip
 
 #: The lab's own classifiers, of small images.
-CLASSIFIERS = ("vgg11", "resnet18", "resnet34", "densenet121", "vit-small-cifar", "cnn", "mlp")
+CLASSIFIERS = (
+    *("vgg11", "resnet18", "resnet34", "densenet121", "vit-small-cifar", "vit-mini"),
+    *("cnn", "mlp"),
+)
 
 #: Models of the other tasks, by the tasks that take them.
 OTHER_MODELS = {
@@ -69,7 +72,7 @@ OTHER_MODELS = {
     "voc": ("fasterrcnn", "fasterrcnn-tiny"),
     "cifar10-fast": ("airbench", "airbench-tiny"),
     "wgan-gp": ("dcgan", "dcgan-tiny"),
-    "text, enwik8, text8": ("gpt-tiny", "gpt-11m", "gpt-124m"),
+    "text, enwik8, text8": ("gpt-tiny", "gpt-mini", "gpt-11m", "gpt-124m"),
 }
 
 OPTIMIZERS = _optimizers()

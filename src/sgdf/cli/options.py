@@ -164,6 +164,10 @@ def engine_arguments(options: argparse.Namespace, device: "torch.device") -> dic
     """The keyword arguments of `run_all` that the command line gives."""
     from sgdf.lab.sweeps.processes import available_cores
 
+    if options.engine != "ray" and (options.address or options.gpus_per_run is not None):
+        raise UserError("--address and --gpus-per-run are of Ray: add --engine ray")
+    if options.cpus_per_run < 0 or (options.gpus_per_run or 0) < 0:
+        raise UserError("--cpus-per-run and --gpus-per-run are numbers of at least 0")
     on_gpu = device.type == "cuda"
     return {
         "jobs": options.jobs or (1 if on_gpu else available_cores()),

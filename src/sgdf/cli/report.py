@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
     from sgdf.report.records import read_plans, read_runs
     from sgdf.report.statistics import compare_runs
 
+    if options.figure and not options.figure.name:
+        raise UserError("--figure takes the beginning of a file name, such as curves")
     console = open_console()
     records, skipped = read_runs(options.runs)
     planned, unreadable = read_plans(options.runs)
@@ -48,10 +50,10 @@ def run(options: argparse.Namespace) -> None:
     say(console, f"Comparing {count} of {', '.join(map(visible, options.runs))}\n")
     comparisons = compare_runs(records, planned, options.target)
     terminal.show(console, comparisons)
-    if options.figure:
-        write_figures(console, comparisons, options.figure)
     page.write(options.output, records, comparisons, title=options.title, skipped=skipped)
     say(console, f"The page is in {visible(options.output)}")
+    if options.figure:
+        write_figures(console, comparisons, options.figure)
 
 
 def write_figures(console: "Console", comparisons: "list[Comparison]", stem: Path) -> None:

@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> None:
         return
     from sgdf.lab.sweeps import tuned
 
+    tuned.check_validation_images(sweep, options.data_dir)
     results = comparison.execute(sweep, options)
     results += comparison.execute(tuned.best_of(sweep, options.out), options)
     comparison.refuse_failures(results)

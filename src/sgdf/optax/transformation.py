@@ -142,4 +142,23 @@ def descend(
     if isinstance(weight_decay, (int, float)) and weight_decay == 0:
         return optax.chain(direction, rate)  # without decay, update needs no parameters
     decay = optax.add_decayed_weights(weight_decay, mask)
-    return optax.chain(direction, decay, rate) if decoupled else optax.chain(decay, direction, rate)
+    if decoupled:
+        return optax.chain(direction, decay, rate)
+    return _in_float32(optax.chain(decay, direction, rate))
+
+
+def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Compute updates of bfloat16 in float32: a small penalty would be lost in the gradient."""
+
+    def widened(tree: Any) -> Any:
+        return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
+
+    def update(
+        updates: optax.Updates, state: Any, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, Any]:
+        updates = jax.tree.map(jnp.asarray, updates)
+        params = None if params is None else widened(jax.tree.map(jnp.asarray, params))
+        wide, state = inner.update(widened(updates), state, params)
+        return jax.tree.map(lambda u, g: u.astype(g.dtype), wide, updates), state
+
+    return optax.GradientTransformation(inner.init, update)

@@ -234,7 +234,7 @@ class FilterOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state and the settings, without `state_dtype`.
 
-        It says how this optimizer stores its state, not what the state is, and torch's
+        That setting says how this optimizer stores its state, not what the state is, and torch's
         distributed checkpoints cannot hold a dtype.
         """
         state_dict = super().state_dict()
@@ -250,12 +250,13 @@ class FilterOptimizer(Optimizer):
         tensors that need no cast with the optimizer they came from; this copies them.
 
         Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and
-        `second_moment`. A moment that is missing is made from the others if possible: one form of
-        FilterAdam continues another. A moment that is not needed is dropped. If anything does not
-        fit, the optimizer is left as it was.
+        `second_moment`. A missing moment is computed from the others if possible, so that one form
+        of FilterAdam can continue another. A moment that is not needed is dropped. If anything does
+        not fit, the optimizer is left as it was.
 
         The state of torch's SGD, Adam and AdamW, and of another class of this package, is
-        converted as far as possible; a warning says what was, and which learning rate holds.
+        converted as far as possible. A warning says what was converted, and which learning rate
+        is used from now on.
         """
         as_saved: dict[str, Any] = {}
         said: list[str | None] = []

@@ -53,6 +53,9 @@ def converted(
         if state.get(i)
     }
     sentence = _sentence(name, source, target, saved, complete)
+    decay = "decoupled_weight_decay"
+    if any(own.get(decay) and not new[decay] for own, new in zip(groups, complete, strict=True)):
+        sentence += f"; weight decay is an L2 penalty now, as there, until you set {decay} again"
     return {**state_dict, "param_groups": complete, "state": by_id}, sentence
 
 

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sgdf.kernels.rounding import GOLDEN
 from sgdf.optim.base import FilterOptimizer, choose_path
+from sgdf.optim.state import only_creates_state
 from sgdf.optim.wiener_filter import WienerFilter
 
 
@@ -49,11 +50,11 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
       (With ``p.detach()``, torch raises its error about a modified variable.)
 
     ``fully_shard`` (FSDP2) calls the hooks with the reduced shards. That is tested with one process
-    on a CPU alone; on several GPUs it is not. A region compiled by ``torch.compile`` returns its
+    on a CPU only, not on several GPUs. A region compiled by ``torch.compile`` returns its
     gradients together, so they exist together until each has been used.
 
-    Each parameter has a step of its own, which costs some tens of microseconds of Python: nothing
-    beside the backward of large layers, but small models become slower.
+    Each parameter has a step of its own, which costs some tens of microseconds of Python: little
+    compared with the backward of large layers, but small models become slower.
 
     With ``stochastic_rounding`` or 8-bit state, the random bits of a parameter depend on its index
     among those of its group that require a gradient. An ordinary step counts those that have one:
@@ -212,6 +213,9 @@ class StepInBackward:
             raise RuntimeError(
                 "step_in_backward does not support closures: call backward before optimizer.step()"
             )
+        is_new = not self._updated and not any(optimizer.state.values())
+        if is_new and only_creates_state(optimizer.param_groups):
+            return  # step() leaves it out as well
         for p in self._params():
             if p.grad is not None:
                 self._update(p)

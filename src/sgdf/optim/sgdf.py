@@ -21,9 +21,9 @@ class SGDF(FilteredOptimizer):
     p  <- p - lr g^
     ```
 
-    A first step with lr 0 and gradients of zeros creates the state and does not count, so that
-    trainers can prepare a checkpoint by one. If a trainer makes it with its full rate, call
-    ``optimizer.state.clear()`` after it.
+    A first step with lr 0 and all gradients 0 creates the state and does not count: some trainers
+    take one before they load a checkpoint. If your trainer takes it with the full learning rate,
+    call ``optimizer.state.clear()`` after it.
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.

@@ -1,6 +1,7 @@
 """The filter in front of any torch optimizer."""
 
 import functools
+import numbers
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +105,8 @@ class WienerFilter:
         )
         check_filter(self.settings)
         check_state_dtype(state_dtype)
+        require(fused in (None, True, False), "fused value", fused)
+        require(isinstance(rounding_seed, numbers.Integral), "rounding_seed value", rounding_seed)
         self.optimizer = optimizer
         self.fused = fused
         self.state_dtype = state_dtype
@@ -153,7 +156,8 @@ class WienerFilter:
                 "scaler.step(optimizer)"
             )
         found_inf = getattr(self.optimizer, "found_inf", None)
-        if not self.state and only_creates_state(self.optimizer.param_groups):
+        is_new = not self.state or not self.optimizer.state  # one of them may be restored already
+        if is_new and only_creates_state(self.optimizer.param_groups):
             return
         params = self._params()
         path = self._path(params)

@@ -1,5 +1,6 @@
 """Runs grouped into cells: a cell holds the runs that differ only in their seed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,13 @@ class RunCell:
     @property
     def protocol(self) -> dict[str, str]:
         return protocol_words(self.config, on_cpu=self.on_cpu)
+
+    @property
+    def contest(self) -> tuple[str, ...]:
+        """Cells with the same one may be chosen from: one optimizer, as long, on the same data."""
+        config = self.config
+        text = (str(config.options.get(name, "")) for name in ("corpus", "fingerprint"))
+        return self.optimizer, config.length, config.data, *text
 
     @property
     def task(self) -> Task:
@@ -82,6 +90,11 @@ def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
     named = with_labels(placed(cells))
     if len({cell.label for cell in named}) < len(named):  # fp32 on a GPU, or asked for, and tf32
         named = with_labels(cells)
+    counts = Counter(cell.label for cell in named)
+    for i, cell in enumerate(named):
+        if counts[cell.label] > 1:  # they differ in something without words
+            digest = cell.config.name.rpartition("-")[2]
+            named[i] = replace(cell, label=f"{cell.label}, {digest}")
     return sorted(named, key=sort_key)
 
 

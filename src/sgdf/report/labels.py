@@ -20,7 +20,8 @@ def visible(text: object) -> str:
 def setting_words(value: Any) -> str:
     """A setting's value as a person would write it."""
     if is_number(value):
-        return f"{value:g}"
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
     if isinstance(value, list | tuple):
         return "(" + ", ".join(map(setting_words, value)) + ")"
     return str(value)

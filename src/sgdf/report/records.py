@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -98,19 +98,19 @@ class RunRecord:
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     """The runs in these folders and packed files, and a sentence for each that is damaged."""
-    records: dict[str, RunRecord] = {}
+    records: dict[Hashable, RunRecord] = {}
     complaints: list[str] = []
     for folder, read in sources(paths, complaints):
         try:
             record = read()
-            name = record.config.name
+            key = (record.config.cell_key, record.config.seed)  # lr=1 and lr=1.0 are one run
         except UserError as error:
             complaints.append(visible(message_of(error)))
             continue
         except Exception as error:  # files of any content may be in the folder
             complaints.append(visible(f"{folder} cannot be read: {reason_of(error)}"))
             continue
-        twin = records.get(name)
+        twin = records.get(key)
         if twin is not None:
             record, other = sorted((twin, record), key=progress, reverse=True)
             is_copy = record.is_packed != other.is_packed and record.metrics == other.metrics
@@ -120,7 +120,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
                         f"{other.folder} is the same run as {record.folder}, with the same seed"
                     )
                 )
-        records[name] = record
+        records[key] = record
     return list(records.values()), complaints
 
 
@@ -154,8 +154,10 @@ def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
     return list(configs.values()), complaints
 
 
-def progress(record: RunRecord) -> tuple[bool, int]:
-    return record.status != "unfinished", len(record.metrics)
+def progress(record: RunRecord) -> tuple[bool, bool, int]:
+    """Of two folders of one run the one that got further; a failure is no end that counts."""
+    ended = record.status != "unfinished"
+    return ended, record.status != "failed", len(record.metrics)
 
 
 def run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -166,11 +168,16 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
-            inside = sorted(child for child in path.iterdir() if os.path.isdir(child))
+            inside = sorted(child for child in path.iterdir() if is_visible_folder(child))
             inside += [path / packed.FILE] * (path / packed.FILE).is_file()
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
+
+
+def is_visible_folder(path: Path) -> bool:
+    """Not one that a killed process was still unpacking."""
+    return not path.name.startswith(".") and os.path.isdir(path)
 
 
 # --- one run -------------------------------------------------------------------------------------

@@ -107,9 +107,10 @@ class Comparison:
 
     @property
     def set_aside(self) -> set[str]:
-        """The labels of cells that lost, by validation, to another of the same optimizer."""
-        decided = {row.optimizer for row in self.rows if row.is_chosen}
-        return {row.label for row in self.rows if row.optimizer in decided and not row.is_chosen}
+        """The labels of cells that lost, by validation, to another of the same contest."""
+        decided = {row.cell.contest for row in self.rows if row.is_chosen}
+        lost = [row for row in self.rows if row.cell.contest in decided and not row.is_chosen]
+        return {row.label for row in lost}
 
 
 def compare_runs(
@@ -123,8 +124,8 @@ def compare_cells(cells: Sequence[RunCell], target: float | None = None) -> Comp
     chosen = chosen_cells(cells)
     reference = reference_cell(cells, chosen)
     if target is None:
-        decided = {cell.optimizer for cell in chosen}
-        target = common_target([c for c in cells if c in chosen or c.optimizer not in decided])
+        decided = {cell.contest for cell in chosen}
+        target = common_target([c for c in cells if c in chosen or c.contest not in decided])
     rows = tuple(compare_cell(cell, reference, target, cell in chosen) for cell in cells)
     return Comparison(rows, reference.label if reference else None, target)
 
@@ -223,12 +224,13 @@ def common_target(cells: Sequence[RunCell]) -> float | None:
 def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
     """For each optimizer with several cells, the one with the best validation accuracy.
 
+    Only cells of the same length and data are rivals: a longer run has the better validation.
     Cells that lost fewer runs come first: a mean over the survivors alone is too good. Nothing is
     chosen for an optimizer whose finished cells were not all validated.
     """
     chosen = []
-    for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
-        rivals = [cell for cell in cells if cell.optimizer == optimizer and cell.finished]
+    for contest in dict.fromkeys(cell.contest for cell in cells):
+        rivals = [cell for cell in cells if cell.contest == contest and cell.finished]
         if len(rivals) > 1 and all(map(validation_spread, rivals)):
             chosen.append(max(rivals, key=merit))
     return chosen

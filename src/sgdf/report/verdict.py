@@ -45,10 +45,17 @@ def headline(comparison: Comparison) -> str:
 
 
 def short_names(comparison: Comparison) -> dict[str, str]:
-    """By label, without the settings that were not chosen: the optimizer's name if it is enough."""
+    """By label, without the settings that were not chosen: the optimizer's name if it is enough.
+
+    It is not where some rows are of longer runs or other data.
+    """
     kept = [row for row in comparison.rows if row.label not in comparison.set_aside]
+    alike = len({row.cell.contest[1:] for row in kept}) <= 1
     optimizers = [row.optimizer for row in kept]
-    return {row.label: short_name(row, optimizers.count(row.optimizer)) for row in kept}
+    return {
+        row.label: short_name(row, optimizers.count(row.optimizer) if alike else len(kept))
+        for row in kept
+    }
 
 
 def short_name(row: ComparisonRow, rows_of_optimizer: int) -> str:

@@ -18,7 +18,7 @@ class Held(UserError):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An unknown name, answered with the names near to it, or with all."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(str(name), known, n=3)
     if near:
         return UserError(f"there is no {kind} {name!r}: did you mean {' or '.join(near)}?")

@@ -39,6 +39,26 @@ def replacing(path: Path, *, locked: bool = False) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
+def visible_files(folder: Path) -> Iterator[Path]:
+    """All files in a folder and in those in it, also behind links, without the hidden ones.
+
+    A folder that cannot be read is an OSError; one that links lead to twice is read once.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    for where, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(where)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where) / name for name in files if not name.startswith("."))
+
+
 def create(path: Path) -> BinaryIO:
     """Open a new file for writing, in place of one that a killed process left.
 

@@ -41,13 +41,15 @@ def test_without_a_split_a_fifth_of_every_class_is_held_out(tmp_path):
         (("train", "val"), {"test": "val"}),
         (("train", "test"), {"test": "test"}),
         (("train", "valid", "test"), {"test": "test", "validation": "valid"}),
+        (("Train", "VAL", "Test"), {"test": "Test", "validation": "VAL"}),
     ],
 )
 def test_a_split_is_used_as_it_is(tmp_path, parts, expected):
     for part in parts:
         fill(tmp_path / part, images=3)
     found = class_folders.read(tmp_path)
-    assert {name.partition("/")[0] for name in names(found.train)} == {"train"}
+    assert found.classes == ("cat", "dog")
+    assert {name.partition("/")[0] for name in names(found.train)} == {parts[0]}
     used = {name: names(files)[0].partition("/")[0] for name, files in found.evaluation.items()}
     assert used == expected
     assert not found.note

@@ -73,7 +73,12 @@ def test_products_of_queries_and_keys_depend_on_their_distance():
 
 @pytest.mark.parametrize(
     ("name", "vocabulary", "millions"),
-    [("gpt-tiny", 256, 0.1), ("gpt-11m", 256, 10.7), ("gpt-124m", 50257, 123.6)],
+    [
+        ("gpt-tiny", 256, 0.1),
+        ("gpt-mini", 256, 0.82),
+        ("gpt-11m", 256, 10.7),
+        ("gpt-124m", 50257, 123.6),
+    ],
 )
 def test_the_sizes(name, vocabulary, millions):
     with torch.device("meta"):

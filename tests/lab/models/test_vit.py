@@ -24,6 +24,19 @@ def test_size(classes):
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 8)])
+def test_the_one_for_a_cpu_has_16_tokens_of_any_image(shape):
+    model = models.build_classifier("vit-mini", classes=10, shape=shape)
+    assert model.positions.shape == (1, 16, 64)
+    assert model(torch.zeros(2, *shape)).shape == (2, 10)
+    assert sum(p.numel() for p in model.parameters()) < 170_000
+
+
+def test_the_one_for_a_cpu_takes_square_images():
+    with pytest.raises(UserError, match="takes square images, and these have 32x16"):
+        models.build_classifier("vit-mini", classes=2, shape=(1, 32, 16))
+
+
 def test_attention_is_that_of_torch():
     torch.manual_seed(0)
     ours = Attention(12, 3).double()

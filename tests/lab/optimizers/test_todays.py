@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from sgdf import WienerFilter
 from sgdf.lab import data, optimizers, paper
 from sgdf.lab.data import Dataset, Split
+from sgdf.lab.models.gpt import build_gpt
 from sgdf.lab.optimizers.cautious import CautiousAdamW
 from sgdf.lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf.lab.runs import config as configs
@@ -241,6 +242,12 @@ def test_muon_gets_the_hidden_matrices_alone(tied):
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
     without = {id(p) for g in hidden_matrices(model.parameters(), None) for p in g["params"]}
     assert without == names.keys()
+
+
+def test_the_embedding_of_a_language_model_is_its_head():
+    model = build_gpt("gpt-tiny", vocabulary=8)
+    (hidden,) = [g["params"] for g in hidden_matrices(model.parameters(), model) if g["use_muon"]]
+    assert {id(p) for p in hidden} == {id(p) for p in model.blocks.parameters() if p.ndim == 2}
 
 
 def test_muon_is_torchs_muon_and_adamw_side_by_side():

@@ -111,10 +111,69 @@ def test_a_run_that_exists_is_not_overwritten_and_only_the_named_are_unpacked(tm
     assert os.listdir(tmp_path / "c") == [folders[2].name]
 
 
+def test_a_run_that_ended_elsewhere_gets_its_end_here(tmp_path):
+    """Interrupted or failed here, finished in the file: nothing is left to train."""
+    pack([ended(tmp_path / "a", seed) for seed in (0, 1, 2)], tmp_path / "file")
+    here = tmp_path / "b"
+    folders = [ended(here, 0, status=None, final=1.0), failed(here, 1), ended(here, 2, final=5.0)]
+    names = {folder.name for folder in folders}
+    assert packed.complete(tmp_path / "file", here, names - {folders[0].name}) == 1
+    assert packed.complete(tmp_path / "file", here, names) == 1
+    records = {record.config.seed: record for record in read_runs([here])[0]}
+    assert {record.status for record in records.values()} == {"finished"}
+    assert [records[s].metrics[-1]["test_accuracy"] for s in (0, 1, 2)] == [70, 70, 5]
+    assert not (folders[1] / "failure.json").exists()
+
+
+def test_a_run_that_is_being_trained_here_is_left_alone(tmp_path):
+    pack([ended(tmp_path / "a")], tmp_path / "file")
+    mine = ended(tmp_path / "b", status=None, final=1.0)
+    with disk.RunFolder(tmp_path / "b", made.config("sgdf", 0)).open():
+        assert packed.complete(tmp_path / "file", tmp_path / "b", {mine.name}) == 0
+    assert not (mine / "result.json").exists()
+
+
+def test_two_processes_unpack_at_once(tmp_path, monkeypatch):
+    folder = ended(tmp_path / "a")
+    pack([folder], tmp_path / "file")
+    write = packed.write_folder
+
+    def slower(run, room):
+        write(run, room)
+        ended(tmp_path / "b")  # the other process is faster
+
+    monkeypatch.setattr(packed, "write_folder", slower)
+    unpack(tmp_path / "file", tmp_path / "b")
+    assert len(read_runs([tmp_path / "b"])[0]) == 1
+
+
+def test_a_killed_unpacking_leaves_nothing_that_a_report_complains_of(tmp_path):
+    ended(tmp_path / "a")
+    (tmp_path / "a" / ".unpacking-x").mkdir()
+    records, complaints = read_runs([tmp_path / "a"])
+    assert (len(records), complaints) == (1, [])
+
+
+def test_of_two_folders_of_one_run_the_finished_one_counts(tmp_path):
+    folders = [failed(tmp_path / "a"), ended(tmp_path / "b")]
+    for order in (folders, folders[::-1]):
+        (record,), _ = read_runs(order)
+        assert record.status == "finished"
+
+
 def line_with(tmp_path: Path, **values: object) -> str:
     run = packed.packed(ended(tmp_path / "good"))
     assert run is not None
     return json.dumps({**run, **values}) + "\n"
+
+
+def test_options_that_are_no_table_are_named(tmp_path):
+    run = packed.packed(ended(tmp_path / "one"))
+    assert run is not None
+    config = {**run["config"], "options": []}
+    (tmp_path / "runs.jsonl").write_text(line_with(tmp_path, config=config))
+    _, (complaint,) = read_runs([tmp_path / "runs.jsonl"])
+    assert "options is a table, not []" in complaint
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "..", "", "a/b", "other", 3])

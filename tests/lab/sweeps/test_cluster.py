@@ -28,6 +28,9 @@ from sgdf.support.errors import UserError
 CPU = torch.device("cpu")
 # Ray takes 127.0.0.1 for an address that others cannot reach, unless it thinks it is elsewhere.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "OMP_NUM_THREADS": "1"}
+PATIENCE = 900  # seconds: on a machine that is busy otherwise, a cluster takes minutes
+
+pytestmark = pytest.mark.timeout(PATIENCE + 100)
 
 
 def cells():
@@ -126,7 +129,7 @@ def driven(tmp_path_factory) -> tuple[Path, list, list]:
         text=True,
         env={**environment, **LOOPBACK, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    stdout, stderr = process.communicate(timeout=200)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     undisturbed, results = json.loads(stdout.splitlines()[-1])
     return out, undisturbed, results

@@ -447,6 +447,21 @@ def test_an_empty_grid(command):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--address", "127.0.0.1:1"], "--address and --gpus-per-run are of Ray: add --engine ray"),
+        (["--gpus-per-run", "1"], "--address and --gpus-per-run are of Ray: add --engine ray"),
+        (["--cpus-per-run", "-1"], "are numbers of at least 0"),
+    ],
+)
+def test_options_of_ray(tmp_path, capsys, words, sentence):
+    (tmp_path / "s.toml").write_text('task = "digits"\n[grid]\noptimizer = ["sgd"]\n')
+    line = ["sweep", str(tmp_path / "s.toml"), "--device", "cpu", "--out", str(tmp_path / "runs")]
+    assert main([*line, *words]) == 1
+    assert sentence in capsys.readouterr().err
+
+
 def test_no_file_no_preset_no_engine(command, tmp_path):
     assert command() == "sgdf: give a sweep file, or --preset lr-grid or budget or tuned"
     assert command("no.toml") == "sgdf: there is no file no.toml"

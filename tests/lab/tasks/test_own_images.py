@@ -4,22 +4,26 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from torch import nn
 
 from lab.data.layouts import photograph
 from lab.runs.commands import folder_in
 from sgdf.cli.main import main
 from sgdf.lab import make_config, train_runs
+from sgdf.lab.data import class_folders
 from sgdf.lab.runs import config as configs
 from sgdf.report import read_records, write_page
 from sgdf.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf.lab.models import own, vision
+from sgdf.lab.tasks.photos import classifier
 from sgdf.lab.tasks.photos import own as images
+from sgdf.lab.train.pipelines.decoded import decode
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -139,6 +143,27 @@ def test_a_sweep_over_ones_own_images(sgdf, tmp_path):
     assert record.config.options["fingerprint"] == other.config.options["fingerprint"] != ""
 
 
+def test_equal_tuning_on_a_folder_with_validation_images(sgdf, tmp_path):
+    """It needs no validation=N; a folder without such images does, and says so before training."""
+    for part in ("train", "val", "test"):
+        shutil.copytree(tmp_path / "photos", tmp_path / "parts" / part)
+    (tmp_path / "tuned.toml").write_text(
+        'task = "images"\nmodel = "my_networks:tiny"\nepochs = 1\ntrials = 2\nseeds = [1, 2]\n'
+        '[set]\nsize = 32\n[grid]\noptimizer = ["sgd", "sgdf"]\n'
+    )
+    words = ["sweep", "tuned.toml", "--device", "cpu", "--jobs", "1", "--data-dir"]
+    code, said = sgdf(*words, "photos")
+    assert code == 1
+    assert "set validation=N, since photos has no train, val and test" in said
+    assert not (tmp_path / "runs").exists()
+    code, said = sgdf(*words, "parts")
+    assert code == 0, said
+    assert len(read_records("runs")) == 8
+    code, said = sgdf("evidence", "tuned.toml", "--out", "runs", "--reference", "sgd")
+    assert code == 0, said
+    assert "How much tuning" in said
+
+
 def test_a_preset_is_for_the_datasets_of_the_lab(sgdf):
     code, said = sgdf("sweep", "--preset", "lr-grid", "--task", "images", "--data-dir", "photos")
     assert code == 1
@@ -159,6 +184,61 @@ def test_validation_images(sgdf, tmp_path):
     assert "parts has validation images" in train(sgdf, "--set", "validation=6", data="parts")[1]
 
 
+def test_an_image_with_damaged_exif_is_trained_on(sgdf, tmp_path):
+    picture = Image.effect_noise((32, 32), 80).convert("RGB")
+    picture.save(tmp_path / "photos" / "cat" / "odd.jpg", exif=b"Exif\0\0garbage!")
+    code, said = train(sgdf)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photograph_is_turned_as_pillow_does(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    file = tmp_path / "photo.png"
+    Image.effect_noise((5, 7), 80).convert("RGB").save(file, exif=exif)
+    with Image.open(file) as picture:
+        expected = ImageOps.exif_transpose(picture)
+        assert np.array_equal(np.asarray(images.upright(picture)), np.asarray(expected))
+
+
+@pytest.mark.parametrize("size", [(1, 3000), (3000, 1), (40, 30), (90, 30)])
+def test_a_thin_image_is_not_enlarged_as_a_whole(size):
+    picture = classifier.middle(Image.new("RGB", size))
+    assert max(picture.size) <= 2 * min(picture.size)
+    assert min(picture.size) == min(size)
+
+
+def test_folders_behind_links_count_and_loops_end(tmp_path):
+    for name in ("cat", "dog"):
+        for i in range(3):
+            photograph(tmp_path / "photos" / name / f"{i}.jpg", 0, i)
+    for i in range(5):
+        photograph(tmp_path / "store" / f"{i}.jpg", 1, i)
+    (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "store")
+    (tmp_path / "store" / "loop").symlink_to(tmp_path / "store")
+    found = class_folders.read(tmp_path / "photos")
+    assert len(found.named_files()) == 6 + 5
+
+
+@pytest.mark.parametrize(
+    "parts", [("train", "val", "validation"), ("train", "Train", "test")], ids=str
+)
+def test_two_folders_for_one_part_are_named(tmp_path, parts):
+    for part in parts:
+        for name in ("cat", "dog"):
+            for i in range(2):
+                photograph(tmp_path / part / name / f"{i}.jpg", 0, i)
+    with pytest.raises(UserError, match="has 2 folders for"):
+        class_folders.read(tmp_path)
+
+
+def test_a_single_image_that_cannot_be_normalised_is_explained(sgdf):
+    code, said = train(sgdf, "--set", "accumulate=8", "--model", "resnet18")
+    assert code == 1
+    assert "resnet18 normalises over a batch, and here a batch of 8 leaves an example" in said
+
+
 def test_augmentation():
     picture = Image.effect_noise((32, 48), 80).convert("RGB")
     views = {}
@@ -172,7 +252,28 @@ def test_augmentation():
     assert len(views["none"]) == 1
 
 
+@pytest.mark.parametrize("augment", images.AUGMENTATIONS)
+def test_a_photograph_is_turned_as_its_camera_says(tmp_path, augment):
+    """The upper half is white; the camera was turned, and saved it as the left half."""
+    picture = Image.new("RGB", (32, 32))
+    picture.paste("white", (0, 0, 16, 32))
+    said = picture.getexif()
+    said[ExifTags.Base.Orientation] = 6
+    picture.save(tmp_path / "turned.jpg", exif=said)
+    config = configs.make("images", overrides={"augment": augment, "size": 32})
+    for transform in images.image_transforms(config):
+        seen = np.asarray(transform(decode(tmp_path / "turned.jpg"))).astype(int)
+        rows = seen.mean(axis=(1, 2))
+        assert abs(seen - rows[:, None, None]).max() < 60  # a row has one colour
+        assert augment == "crop" or rows[0] > 200 > 50 > rows[-1]
+
+
 # --- networks -------------------------------------------------------------------------------------
+
+
+def test_a_wrong_name_is_answered_with_each_near_one_once(sgdf):
+    _, said = train(sgdf, model="resnet1888")
+    assert said.count("resnet18 ") == 1, said
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from sgdf.cli.main import leave
 from sgdf.lab.runs import config as configs
 from sgdf.lab.tasks import trainers
 from sgdf.lab.train.distributed import ALONE, Team, joined
@@ -39,3 +40,4 @@ if __name__ == "__main__":
         losses = {name: train(name, team) for name in sys.argv[2:]}
     if team.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(losses))
+    leave(0)

@@ -280,6 +280,24 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path, monkeypatch, workers
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("ending", ["png", "tiff", "pgm"])
+def test_grey_of_16_bits_keeps_its_levels(tmp_path, ending):
+    levels = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    path = tmp_path / f"grey.{ending}"
+    if ending == "pgm":
+        path.write_bytes(b"P5 4 4 65535\n" + levels.astype(">u2").tobytes())
+    else:
+        Image.fromarray(levels).save(path)
+    assert np.array_equal(np.asarray(decoded.decode(path)), np.stack([levels // 256] * 3, axis=-1))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_of_32_bits_are_refused(tmp_path, kind):
+    Image.fromarray(np.ones((4, 4), dtype=kind)).save(tmp_path / "depth.tiff")
+    with pytest.raises(UserError, match=r"depth\.tiff has pixels of 32 bits, .*: convert it to 8"):
+        decoded.decode(tmp_path / "depth.tiff")
+
+
 def test_a_process_that_dies_is_reported(root, monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "1")
     me = os.getpid()

@@ -44,7 +44,8 @@ def measure(
     from sgdf.analysis import estimators, figures
 
     config, model = starts.error_start(options, epoch, dataset, device)
-    data = subjects.choose_images(dataset.train, dataset, device, options.images, batch=None)
+    training = subjects.training_images(config, dataset)
+    data = subjects.choose_images(training, dataset, device, options.images, batch=None)
     with refusals(f"the errors of {config.model} cannot be measured"):
         errors = estimators.estimator_errors(
             *(model, cross_entropy, data),

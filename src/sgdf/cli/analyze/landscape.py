@@ -1,11 +1,15 @@
 """`sgdf analyze landscape`: the loss around the weights of runs, in a plane or along a line."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from sgdf.cli.analyze import subjects
 from sgdf.cli.analyze.output import origin, refusals, save_figure, save_numbers
 from sgdf.cli.options import Commands, say
 from sgdf.cli.screen import open_console
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BATCH = 1000
 
@@ -20,6 +24,20 @@ def add_to(subparsers: Commands) -> None:
     subjects.add_moments(parser)
     subjects.add_runs(parser, batch=BATCH)
     parser.set_defaults(run=run)
+
+
+def largest_words(values: "np.ndarray") -> str:
+    """
+    >>> import numpy as np
+    >>> largest_words(np.array([1.5, np.inf, np.nan])), largest_words(np.array([1.5, 2]))
+    ('up to 1.5, and 2 points not finite,', 'up to 2')
+    """
+    import numpy as np
+
+    finite = values[np.isfinite(values)]
+    words = f"up to {finite.max():.5g}" if finite.size else "no finite loss"
+    lost = values.size - finite.size
+    return f"{words}, and {lost} points not finite," if lost else words
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
                 save=file,
             )
         surfaces[subject.label] = surface
-        say(console, f"{subject.label}: loss {surface.loss:.5g}, up to {surface.values.max():.5g} "
+        say(console, f"{subject.label}: loss {surface.loss:.5g}, {largest_words(surface.values)} "
             f"on the grid; {surface.seconds:.0f} s\n  in {file}")  # fmt: skip
         values = {**surface.about(), "run": str(subject.folder)}
         save_numbers(console, file.with_suffix(".json"), {**values, **origin(options, device)})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf.cli.analyze.subjects import model_for
+from sgdf.cli.analyze.subjects import model_for, training_images
 from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
     from sgdf.lab.runs import config as configs
     from sgdf.lab.runs.disk import read_config
 
-    task, defaults = options.subject, {}
+    task, defaults, held_out = options.subject, {}, {}
     if (Path(task) / "config.json").exists():
         of_run = read_config(Path(task))
         task = of_run.task
         defaults = {name: getattr(of_run, name) for name in ("model", "seed", "data", "batch")}
+        held_out = {"validation": of_run.validation} if of_run.validation else {}
     for name in ("model", "seed", "data", "batch"):
         if getattr(options, name) is not None:
             defaults[name] = getattr(options, name)
@@ -41,7 +42,7 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
         name: configs.make(
             task,
             optimizer=name,
-            overrides={**batch, **lr, **({"momentum": 0.0} if name == "sgd" else {})},
+            overrides={**batch, **lr, **held_out, **({"momentum": 0.0} if name == "sgd" else {})},
             **defaults,
         )
         for name in optimizers or dict.fromkeys(options.optimizers)
@@ -81,9 +82,8 @@ class FirstSteps:
         self.model = initial_model(config, dataset, device)
         self.optimizer = optimizer_for(config, self.model.named_parameters(), device)
         augmented = config.task_definition.augmented
-        epochs = ResidentBatches(
-            dataset.train, dataset, device, seed=config.seed, augmented=augmented
-        )
+        training = training_images(config, dataset)
+        epochs = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
         self.batches = endless_batches(epochs, config.batch)
         self.loss = math.nan
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from sgdf.lab.data import Dataset
+    from sgdf.lab.data import Dataset, Split
     from sgdf.lab.runs.config import Config
 
 IMAGES = 2000
@@ -141,6 +141,13 @@ def check_task(config: "Config") -> None:
 # --- weights and images ---------------------------------------------------------------------------
 
 
+def training_images(config: "Config", dataset: "Dataset") -> "Split":
+    """Without those that the run held out for validation."""
+    from sgdf.lab.train.pipelines.resident import hold_out
+
+    return hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
+
+
 def load(
     subject: Subject, options: argparse.Namespace, device: "torch.device"
 ) -> "tuple[nn.Module, list[tuple[Tensor, Tensor]]]":
@@ -148,12 +155,11 @@ def load(
     import torch
 
     from sgdf.lab.runs.disk import find_checkpoint, require_checkpoint
-    from sgdf.lab.train.pipelines.resident import hold_out
 
     config = subject.config
     checkpoint = require_checkpoint(find_checkpoint(subject.folder, subject.epoch), device)
     dataset = load_dataset(config, options)
-    training = hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
+    training = training_images(config, dataset)
     with torch.random.fork_rng(devices=[]):
         model = model_for(config, dataset)
     model.load_state_dict(checkpoint["model"])

@@ -8,6 +8,7 @@ A class folder may have folders in it. Hidden files and folders are ignored.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +20,7 @@ from sgdf.lab.data.fingerprints import NamedFile
 from sgdf.lab.data.image_folders import ImageFiles, LabelledNames, image_files
 from sgdf.lab.data.imagenet import ENDINGS
 from sgdf.support.errors import UserError
+from sgdf.support.files import visible_files
 
 VALIDATION = ("val", "valid", "validation")
 HELD_OUT = 5  # every fifth image is for the test, if there is no split
@@ -80,18 +82,24 @@ def _read(home: Path) -> ClassFolders:
 def split_folders(home: Path) -> dict[str, str]:
     """The folders of a split: train with test, or with validation, or with both, or alone.
 
-    Beside other folders, one with the name train may be a class.
+    In small or capital letters. Beside other folders, one with the name train may be a class.
     """
-    names = subfolders(home)
+    folders = subfolders(home)
+    names = {name.lower(): name for name in folders}
     if "train" not in names:
         return {}
-    validation = [name for name in VALIDATION if name in names]
+    parts_of = Counter("val" if n.lower() in VALIDATION else n.lower() for n in folders)
+    for part in ("train", "val", "test"):
+        if parts_of[part] > 1:
+            raise UserError(f"{home} has {parts_of[part]} folders for {part}: keep one of them")
+    train = {"train": names["train"]}
+    validation = [names[name] for name in VALIDATION if name in names]
     if "test" in names:
-        parts = {"train": "train", "test": "test"}
+        parts = {**train, "test": names["test"]}
         return {**parts, "validation": validation[0]} if validation else parts
     if validation:
-        return {"train": "train", "test": validation[0]}
-    return {"train": "train"} if names == ("train",) else {}
+        return {**train, "test": validation[0]}
+    return train if len(names) == 1 else {}
 
 
 def subfolders(folder: Path) -> tuple[str, ...]:
@@ -129,14 +137,9 @@ def labelled(home: Path, part: Path, classes: tuple[str, ...]) -> LabelledNames:
 def images_in(folder: Path) -> Iterable[str]:
     """The names of the images in a folder and in the folders in it."""
 
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for where, folders, files in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                yield os.path.relpath(os.path.join(where, name), folder)
+    for path in visible_files(folder):
+        if path.name.lower().endswith(ENDINGS):
+            yield os.path.relpath(path, folder)
 
 
 def hold_out(

@@ -1,6 +1,5 @@
 """Text corpora: a file or a folder of the user, and published ones that are fetched."""
 
-import os
 import shutil
 import zipfile
 import zlib
@@ -14,7 +13,7 @@ from sgdf.lab.data.location import data_folder, fetch_command
 from sgdf.lab.data.spec import DatasetSpec
 from sgdf.lab.data.verify import file_checksum
 from sgdf.support.errors import UserError, message_of
-from sgdf.support.files import replacing
+from sgdf.support.files import replacing, visible_files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,11 +30,11 @@ def files_at(path: Path) -> tuple[Path, ...]:
         return check_content((path,), path)
     if not path.is_dir():
         raise UserError(f"there is no file or folder {path}: corpus is the text to train on")
-    found = []
-    for folder, names, files in os.walk(path):
-        names[:] = sorted(name for name in names if not name.startswith("."))
-        found += [Path(folder) / name for name in files if not name.startswith(".")]
-    return check_content(sorted(file for file in found if file.is_file()), path)
+    try:
+        found = sorted(file for file in visible_files(path) if file.is_file())
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+    return check_content(found, path)
 
 
 def check_content(files: Sequence[Path], path: Path) -> tuple[Path, ...]:
@@ -81,7 +80,7 @@ class TextDataset(DatasetSpec):
         if path is None:
             raise UserError(f"{self.name} is not in {root}: {self._advice(root)}")
         if self.remote is None and path == root and path.is_dir():
-            return check_content(sorted(path.glob("*.txt")), path)
+            return check_content(text_files(path), path)
         if self.size and path.stat().st_size != self.size:
             raise UserError(
                 f"{path} has {path.stat().st_size:,} bytes, not the published {self.size:,}: "
@@ -147,7 +146,13 @@ def own_text(root: Path) -> Path | None:
     """The user's text in the data folder: the folder `text`, or else the .txt files beside it."""
     if root.is_file() or (root / "text").exists():
         return root if root.is_file() else root / "text"
-    return root if any(root.glob("*.txt")) else None
+    return root if text_files(root) else None
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The .txt files of a folder, except hidden ones, in the order of their names."""
+    found = (path for path in folder.glob("*.txt") if not path.name.startswith("."))
+    return sorted(path for path in found if path.is_file())
 
 
 def extract(archive: Path, member: str, target: Path) -> None:

@@ -95,10 +95,18 @@ def load_tokenizer(name: str) -> Tokenizer:
         ) from None
     try:
         encoder = tokenizers.Tokenizer.from_str(content.decode())
-        vocabulary = int(encoder.get_vocab_size())
+        encoder.no_truncation()  # a file may ask for it, for inputs of one sentence
+        encoder.no_padding()
+        vocabulary = 1 + max(encoder.get_vocab().values(), default=0)  # numbers may be left out
     except Exception as error:  # the package raises plain exceptions
         raise UserError(f"{path} is not a tokenizer that can be used: {reason_of(error)}") from None
     return Tokenizer(str(path), vocabulary, hashlib.sha256(content).hexdigest(), encoder)
+
+
+def digest_of(name: str) -> str:
+    """The hash of a tokenizer's file; nothing for bytes."""
+    content = b"" if name == BYTES else check_file(Path(name).expanduser())
+    return hashlib.sha256(content).hexdigest() if content else ""
 
 
 def check_file(path: Path) -> bytes:

@@ -60,7 +60,7 @@ def tokens_of_text(text: NDArray[np.uint8], tokenizer: Tokenizer, source: str) -
     """Tokens of a text in memory."""
     cut = split_of(text)
     parts = [join(tokenizer.encode(part), tokenizer) for part in (text[:cut], text[cut:])]
-    digest = digest_with(tokenizer, hashlib.sha256(text.data).hexdigest())
+    digest = digest_with(tokenizer.digest, hashlib.sha256(text.data).hexdigest())
     return Tokens(parts[0], parts[1], tokenizer.vocabulary, len(text) - cut, digest, source)
 
 
@@ -68,10 +68,10 @@ def join(parts: Iterable[NDArray[Any]], tokenizer: Tokenizer) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, tokenizer.dtype), *parts])
 
 
-def digest_with(tokenizer: Tokenizer, digest: str) -> str:
-    """The hash of a corpus and of the tokenizer's file."""
-    both = f"{digest} {tokenizer.digest}".encode()
-    return hashlib.sha256(both).hexdigest() if tokenizer.digest else digest
+def digest_with(tokenizer: str, digest: str) -> str:
+    """The hash of a corpus and of the tokenizer's file; of the corpus alone if there is none."""
+    both = f"{digest} {tokenizer}".encode()
+    return hashlib.sha256(both).hexdigest() if tokenizer else digest
 
 
 # --- from files ---------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def tokens_of_files(files: Sequence[Path], tokenizer: Tokenizer, source: str) ->
         if tokenizer.encoder is None:
             cut = split_of(text)
             return Tokens(text[:cut], text[cut:], 256, len(text) - cut, digest, source)
-        return encoded(text, tokenizer, digest_with(tokenizer, digest), source)
+        return encoded(text, tokenizer, digest_with(tokenizer.digest, digest), source)
     except NotUtf8 as error:
         path, position = file_at(files, error.position)
         raise UserError(

@@ -1,4 +1,4 @@
-"""Classifiers of small images: those of the paper's CIFAR tables, a transformer, two for a CPU."""
+"""Classifiers of small images: of the paper's CIFAR tables, transformers, small ones for a CPU."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from sgdf.lab.models.own import ImageShape, build_own, is_own
 from sgdf.lab.models.resnet import ResNet
 from sgdf.lab.models.small import small_cnn, small_mlp
 from sgdf.lab.models.vgg import VGG11
-from sgdf.lab.models.vit import PATCH, SmallViT
+from sgdf.lab.models.vit import SmallViT, vit_of_16_tokens
 from sgdf.support.errors import UserError, unknown
 
 
@@ -33,7 +33,8 @@ MODELS = {
     "densenet121": ClassifierRow(
         lambda classes, shape: DenseNet((6, 12, 24, 16), classes, shape[0]), 8
     ),
-    "vit-small-cifar": ClassifierRow(SmallViT, PATCH, PATCH),
+    "vit-small-cifar": ClassifierRow(SmallViT, 4, 4),
+    "vit-mini": ClassifierRow(vit_of_16_tokens, 4, 4),
     "cnn": ClassifierRow(lambda classes, shape: small_cnn(classes, shape[0]), 8),
     "mlp": ClassifierRow(small_mlp, 1),
 }

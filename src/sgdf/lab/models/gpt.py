@@ -24,6 +24,7 @@ class GptSize(NamedTuple):
 
 SIZES = {
     "gpt-tiny": GptSize(2, 4, 64, 64),
+    "gpt-mini": GptSize(4, 4, 128, 128),
     "gpt-11m": GptSize(6, 6, 384, 256),
     "gpt-124m": GptSize(12, 12, 768, 1024),
 }
@@ -47,6 +48,8 @@ class GPT(nn.Module):
 
     The head shares its weights with the embedding. Linear layers have no bias.
     """
+
+    embedding_is_head = True  # for Muon: the last linear layer is a hidden one
 
     def __init__(self, size: GptSize, vocabulary: int) -> None:
         super().__init__()

@@ -46,6 +46,7 @@ def msvag(
     from pytorch_optimizer import MSVAG
 
     require(weight_decay >= 0.0, "weight_decay value", weight_decay)
+    require(0.0 <= betas[0] < 1.0, "betas value", betas)
     optimizer = MSVAG(params, lr, betas[0])
     for group in optimizer.param_groups:
         group.setdefault("weight_decay", weight_decay)
@@ -73,6 +74,7 @@ def adabound(
     """L2 weight decay, as in the authors' class; `final_lr` follows the schedule of lr."""
     from pytorch_optimizer import AdaBound
 
+    require(final_lr > 0.0, "final_lr value", final_lr)
     return AdaBound(
         params, lr, final_lr, betas, gamma, weight_decay, weight_decouple=False, eps=eps
     )
@@ -84,11 +86,13 @@ def adabelief(
     betas: Betas = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
 ) -> Optimizer:
     """For CIFAR: L2 weight decay, no rectification, and eps 1e-8 where the class has 1e-16."""
     from pytorch_optimizer import AdaBelief
 
-    return AdaBelief(params, lr, betas, weight_decay, weight_decouple=False, eps=eps)
+    decoupled = decoupled_weight_decay
+    return AdaBelief(params, lr, betas, weight_decay, weight_decouple=decoupled, eps=eps)
 
 
 def yogi(
@@ -102,6 +106,7 @@ def yogi(
     """L2 weight decay; the rest are the class's defaults, which are the publication's."""
     from pytorch_optimizer import Yogi
 
+    require(initial_accumulator >= 0.0, "initial_accumulator value", initial_accumulator)
     return Yogi(
         params, lr, betas, initial_accumulator, weight_decay, weight_decouple=False, eps=eps
     )
@@ -190,6 +195,7 @@ def shampoo(
     """
     from pytorch_optimizer import Shampoo
 
+    require(matrix_eps > 0.0, "matrix_eps value", matrix_eps)
     return Shampoo(
         params,
         lr,
@@ -209,6 +215,7 @@ def schedule_free_sgd(
     """L2 weight decay at the training weights, as published."""
     from pytorch_optimizer import ScheduleFreeSGD
 
+    require(warmup_steps >= 0, "warmup_steps value", warmup_steps)
     return ScheduleFreeSGD(params, lr, momentum, weight_decay, warmup_steps=warmup_steps)
 
 
@@ -223,6 +230,7 @@ def schedule_free_adamw(
     """Weight decay at the training weights, not divided by the root of the second moment."""
     from pytorch_optimizer import ScheduleFreeAdamW
 
+    require(warmup_steps >= 0, "warmup_steps value", warmup_steps)
     return ScheduleFreeAdamW(params, lr, betas, weight_decay, warmup_steps=warmup_steps, eps=eps)
 
 
@@ -329,6 +337,7 @@ def prodigy(
     """Decoupled weight decay. It finds the scale of its steps: lr stays 1, times the schedule."""
     from pytorch_optimizer import Prodigy
 
+    require(d0 > 0.0, "d0 value", d0)
     return Prodigy(params, lr, betas, d0=d0, d_coef=d_coef, weight_decay=weight_decay, eps=eps)
 
 

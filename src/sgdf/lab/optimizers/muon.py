@@ -100,8 +100,8 @@ def split(params: ParamsT) -> tuple[list[Group], list[Group]]:
 def hidden_matrices(params: Iterable[Any], model: nn.Module | None) -> list[Group]:
     """Two groups: the matrices between a network's embeddings and its head; all the rest.
 
-    The head is the last `nn.Linear` of the model; one that shares the embedding's weights is an
-    embedding. Without a model, all matrices are taken for hidden ones.
+    The head is the last `nn.Linear` of the model, unless the model says that `embedding_is_head`.
+    Without a model, all matrices are taken for hidden ones.
     """
     params = list(params)
     given = {id(p) for p in params}
@@ -110,10 +110,14 @@ def hidden_matrices(params: Iterable[Any], model: nn.Module | None) -> list[Grou
         heads = [
             m.weight for m in model.modules() if isinstance(m, nn.Linear) and id(m.weight) in given
         ]
-        outer = {id(weight) for weight in heads[-1:]}
+        if not getattr(model, "embedding_is_head", False):
+            outer = {id(weight) for weight in heads[-1:]}
         for module in model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 outer.add(id(module.weight))
+        for name, p in model.named_parameters():
+            if "bias" in name.rpartition(".")[2]:  # a table of them, as for relative positions
+                outer.add(id(p))
 
     def is_hidden(p: Tensor) -> bool:
         return p.ndim == 2 and id(p) not in outer

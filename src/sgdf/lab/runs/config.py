@@ -61,6 +61,8 @@ class Config:
         task = self.task_definition
         if not isinstance(self.model, str) or not task.takes_model(self.model, models.NAMES):
             raise unknown("model", self.model, task.models or models.NAMES)
+        if not isinstance(self.options, Mapping):
+            raise UserError(f"options is a table, not {self.options!r}")
         for name in self.options:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
@@ -144,14 +146,27 @@ class Config:
         """
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
         defaults["options"] = {}
-        changed = {k: v for k, v in self.as_json().items() if v != defaults[k] and k != "version"}
+        changed = {k: v for k, v in self.identity.items() if v != defaults[k] and k != "version"}
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
     @property
     def cell_key(self) -> Hashable:
         """Equal for runs that differ in their seed only."""
-        key: Hashable = frozen({**self.as_json(), "seed": None})
+        key: Hashable = frozen({**self.identity, "seed": None})
         return key
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings as JSON; of the paths of data with a fingerprint, the last part alone.
+
+        A run knows such data by its content: it may lie elsewhere when the run resumes.
+        """
+        values = self.as_json()
+        options: dict[str, Any] = values["options"]
+        for name in self.task_definition.places if options.get("fingerprint") else ():
+            if isinstance(path := options.get(name), str):
+                options[name] = Path(path).name
+        return values
 
     def as_json(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(dataclasses.asdict(self))))

@@ -106,7 +106,7 @@ class RunFolder:
         if not path.exists():
             write_atomically(path, as_line(self.config.as_json(), indent=2), locked=True)
             return
-        if read_config(self.folder).as_json() != self.config.as_json():
+        if read_config(self.folder).identity != self.config.identity:
             raise UserError(f"{path} has other settings than this run: move the folder away")
 
     # --- reading back ---------------------------------------------------------------------------

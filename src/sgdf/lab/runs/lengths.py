@@ -30,9 +30,10 @@ def evaluations(
     if len(lengths) == 2:
         raise UserError("give steps or tokens, not both")
     if "tokens" in lengths:
-        per_step = of_run["batch"] * (options.get("context") or task.tokens_of.get(model, 1))
-        return -(-lengths["tokens"] // (every * counted("batch", per_step)))
-    return in_evaluations("steps", lengths["steps"], every) if lengths else task.epochs
+        window = counted("context", options.get("context") or task.tokens_of.get(model, 1))
+        return -(-lengths["tokens"] // (every * counted("batch", of_run["batch"]) * window))
+    usual = task.epochs * task.options["eval_every"]  # however often it is evaluated
+    return in_evaluations("steps", lengths.get("steps", usual), every)
 
 
 def milestones_in_evaluations(task: Task, given: Any, options: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ unpacked runs have ended and are not trained again.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from sgdf.lab.runs import disk
 from sgdf.lab.runs.config import Config
-from sgdf.support.errors import UserError, describe
+from sgdf.support.errors import Held, UserError, describe
 from sgdf.support.files import explained, read_text, write_atomically
 
 FILE = "runs.jsonl"  # its name in a folder of results
@@ -71,8 +72,31 @@ def unpack(file: Path, out: Path, names: Container[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out) as room:
             for run in wanted:
                 write_folder(run, Path(room) / run["name"])
-                os.rename(Path(room) / run["name"], out / run["name"])
+                try:
+                    os.rename(Path(room) / run["name"], out / run["name"])
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise  # else another process was faster
     return len(wanted)
+
+
+def complete(file: Path, out: Path, names: Container[str]) -> int:
+    """Give runs that were interrupted or failed in `out` the end that the file has of them.
+
+    Returns how many. A folder that another process works in stays as it is, and so does a link.
+    """
+    count = 0
+    for name, run in runs_in(text_of(file), file).items():
+        folder = out / name
+        if name not in names or "result" not in run or not folder.is_dir() or folder.is_symlink():
+            continue
+        config = Config.from_json(run["config"], str(file))
+        with contextlib.suppress(Held), disk.RunFolder(out, config).open():
+            if disk.read_result(folder) is None:
+                write_files(run, folder)
+                (folder / "failure.json").unlink(missing_ok=True)
+                count += 1
+    return count
 
 
 def read(file: Path) -> tuple[list[Packed], list[str]]:
@@ -165,9 +189,14 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def write_folder(run: Packed, folder: Path) -> None:
     folder.mkdir()
-    for name in OBJECTS:
-        if run.get(name):
-            write_atomically(folder / f"{name}.json", disk.as_line(run[name], indent=2))
+    write_files(run, folder)
+
+
+def write_files(run: Packed, folder: Path) -> None:
+    """The result last, by which a run counts as ended."""
     for name in LISTS:
         lines = "".join(map(disk.as_line, run.get(name, ())))
         write_atomically(folder / f"{name}.jsonl", lines)
+    for name in OBJECTS:
+        if run.get(name):
+            write_atomically(folder / f"{name}.json", disk.as_line(run[name], indent=2))

@@ -137,5 +137,8 @@ def with_constant_gain(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"{GAIN_SHARE} is a share of 1 - beta1: give betas, or let them be searched"
         )
-    gain = float(f"{share * (1 - others['betas'][0]):.{DIGITS}g}")
+    betas = others["betas"]
+    if not isinstance(betas, list | tuple) or not betas or not is_number(betas[0]):
+        raise UserError(f"betas is a pair of numbers, not {betas!r}")
+    gain = float(f"{share * (1 - betas[0]):.{DIGITS}g}")
     return {**others, "gain_power": 0.0, "gain_scale": gain}

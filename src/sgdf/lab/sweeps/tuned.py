@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sgdf.lab import data, tasks
-from sgdf.lab.data import synthetic
+from sgdf.lab.data import class_folders, synthetic
 from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.disk import read_end, read_lines
 from sgdf.lab.sweeps import spaces
@@ -38,6 +38,7 @@ SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not the seed that they were c
 SCRAMBLING = 20260101  # of the Sobol sequence
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
 
+OWN_IMAGES = "images"  # the folder may have validation images
 CLASSIFIERS = ("classify", "photos", "fast")  # kinds of tasks that can hold out images
 
 # Of the preset, by kind of task.
@@ -66,6 +67,10 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
     refuse_duplicates(first)
     for config in first[: len(contestants)]:
         validation_key(config)
+    for seed in seeds:
+        replace(first[0], seed=seed)  # refuses what is none, before the trials are trained
+    if TRIAL_SEED in seeds:
+        raise UserError(f"seed {TRIAL_SEED} is that of the trials: the best settings need others")
     return Sweep(
         name,
         f"{values.get('title', name)}: {trials} trials of each",
@@ -84,6 +89,8 @@ def trials_in(values: Table) -> int:
 
 def trials_of(cell: Cell, trials: int, ends: Mapping[str, Any]) -> list[Cell]:
     optimizer = cell.get("optimizer", "sgdf")
+    if not isinstance(optimizer, str):
+        raise UserError(f"optimizer is a name, not {optimizer!r}")
     space = spaces.space_of(optimizer, cell, subtable(ends, optimizer))
     return [
         spaces.with_constant_gain({**cell, **spaces.settings_at(space, point)})
@@ -113,7 +120,7 @@ def sweep_from_preset(values: Table) -> Sweep:
         raise UserError(f"the preset tuned needs a task: --task, one of {', '.join(tasks.TASKS)}")
     task = tasks.find(values["task"])
     settings = dict(values.get("set", {}))
-    if task.kind in CLASSIFIERS and task.name != "images":
+    if task.kind in CLASSIFIERS and task.name != OWN_IMAGES:
         is_synthetic = values.get("data") == "synthetic"
         images = synthetic.TRAIN if is_synthetic else data.find(task.dataset).train
         settings.setdefault("validation", images // 10)
@@ -126,13 +133,24 @@ def sweep_from_preset(values: Table) -> Sweep:
 
 
 def best_of(sweep: Sweep, out: Path) -> Sweep:
-    """The best setting of every contestant, with every seed."""
-    chosen = [
-        best_config(sweep.configs[i :: sweep.contestants], out) for i in range(sweep.contestants)
-    ]
+    """The best setting of every contestant that has a finished trial, with every seed."""
+    waiting = sum(read_end(out / config.name, config) is None for config in sweep.configs)
+    if waiting:
+        raise UserError(
+            f"{waiting} of {len(sweep.configs)} trials have not ended (another process may be "
+            "training them): the same command continues when they have"
+        )
+    turns = [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
+    able = [trials for trials in turns if has_finished(trials, out)]
+    chosen = [best_config(trials, out) for trials in able or turns]
     planned = tuple(replace(config, seed=seed) for seed in sweep.seeds for config in chosen)
     title = sweep.title.rpartition(":")[0]
     return Sweep(f"{sweep.name}-best", f"{title}: the best setting of each", planned)
+
+
+def has_finished(trials: Sequence[Config], out: Path) -> bool:
+    """Whether any of them has; one that diverged or failed has not."""
+    return any(final_validation(config, out) is not None for config in trials)
 
 
 def best_config(trials: Sequence[Config], out: Path) -> Config:
@@ -156,6 +174,18 @@ def final_validation(config: Config, out: Path) -> float | None:
     return value
 
 
+def check_validation_images(sweep: Sweep, data_dir: Path | None) -> None:
+    """Whether a user's own folder has images to choose by, which the plan alone does not say."""
+    if all(config.validation or config.task != OWN_IMAGES for config in sweep.configs):
+        return
+    dataset = class_folders.read(data_dir)
+    if "validation" not in dataset.evaluation:
+        raise UserError(
+            f"trials are compared by validation: set validation=N, since {dataset.folder} has no "
+            "train, val and test"
+        )
+
+
 def validation_key(config: Config) -> str:
     """The metric that a setting is chosen by."""
     task = config.task_definition
@@ -163,6 +193,6 @@ def validation_key(config: Config) -> str:
         return task.metric.key
     if task.kind not in CLASSIFIERS:
         raise UserError(f"{config.task} has no validation data to choose a setting by")
-    if not config.validation:
+    if not config.validation and config.task != OWN_IMAGES:
         raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
     return task.metric.key.replace("test_", "validation_", 1)

@@ -7,6 +7,7 @@ weight_decay = 0.0153 / 11.5. Norms' biases learn `bias_scale` times as fast, an
 """
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,8 +180,10 @@ class FastClassifier(Classifier):
         biases = self.model.norm_biases()
         others = [p for p in params if not any(p is bias for bias in biases)]
         group: dict[str, Any] = {"params": biases, "lr": self.config.lr * scale}
-        if "weight_decay" in self.config.settings:
-            group["weight_decay"] = self.config.settings["weight_decay"] / scale
+        default = inspect.signature(row.builder).parameters.get("weight_decay")
+        decay = self.config.settings.get("weight_decay", default.default if default else None)
+        if decay is not None:
+            group["weight_decay"] = decay / scale
         settings = {**self.config.settings, "lr": self.lr}
         return optimizers.build_optimizer(
             row.name, [{"params": others}, group], settings, device=self.device, model=self.model

@@ -66,6 +66,7 @@ class Task:
     settings_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by optimizer
     # Options by which a run knows a user's own data, from the run's options and the data folder.
     identify: Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None = None
+    places: tuple[str, ...] = ()  # options that say where such data lies
     tokens_of: Mapping[str, int] = field(default_factory=dict)  # in an example, by model
 
     @property

@@ -222,7 +222,10 @@ class Trainer:
         micro_batches = micro_batch_sizes(share, self.config.accumulate)
         for count in micro_batches:
             compute = self.compiled_loss if count == self.compiled_size else self._loss
-            loss, correct = compute(self.batches.position, count)
+            try:
+                loss, correct = compute(self.batches.position, count)
+            except ValueError as error:
+                raise self._explained(error, count) from None
             self._backward(loss / size)
             self.sums.add(loss.detach(), correct)
             if self.team.shards:
@@ -231,6 +234,15 @@ class Trainer:
         self._join_remaining_micro_batches(len(micro_batches), size)
         self._skip(size - start - share)
         return self._grads()
+
+    def _explained(self, error: ValueError, count: int) -> Exception:
+        """What to do about torch's refusal to normalise over a single value."""
+        if count > 1 or "more than 1 value per channel" not in str(error):
+            return error
+        return UserError(
+            f"{self.config.model} normalises over a batch, and here a batch of {self.config.batch} "
+            "leaves an example alone: choose another batch or accumulate"
+        )
 
     def _backward(self, loss: Tensor) -> None:
         # FSDP averages gradients over processes; their sum is needed.

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sgdf.lab.runs.config import Config, frozen
@@ -85,6 +86,8 @@ def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestan
     """The contestants in the order of the file, with the runs among the records that they have."""
     if not sweep.contestants:
         raise UserError(f"{sweep.name} is a grid without trials: sgdf report shows it")
+    if len({(config.task, config.data) for config in sweep.configs}) > 1:
+        raise UserError(f"{sweep.name} is of several tasks: a comparison needs a file for each")
     find = Finder(records)
     turns = [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
     labels = contestant_names(turns)
@@ -95,7 +98,23 @@ def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestan
         again = [dataclasses.replace(best.config, seed=s) for s in sweep.seeds] if best else []
         seeds = tuple(PlannedRun(config, find(config)) for config in again)
         found.append(Contestant(label, trials, seeds))
+    refuse_mixed_data(run for c in found for run in (*c.trials, *c.seeds))
     return found
+
+
+def refuse_mixed_data(runs: Iterable[PlannedRun]) -> None:
+    """Each run may have been found once, and yet not all of them on the same data."""
+    configs = [run.record.config for run in runs if run.record]
+    known = {name for config in configs if (name := config.options.get("fingerprint"))}
+    if len(known) > 1:
+        raise mixed_data(len(known))
+
+
+def mixed_data(count: int) -> UserError:
+    return UserError(
+        f"the runs are of {count} sets of data: say which, with --set corpus=PATH or --data-dir "
+        "DIR as in the sweep"
+    )
 
 
 class Finder:
@@ -107,18 +126,23 @@ class Finder:
             self.records.setdefault(without_data(record.config), []).append(record)
 
     def __call__(self, config: Config) -> RunRecord | None:
-        said = {name: config.options[name] for name in OF_DATA if name in config.options}
+        said = said_of_data(config)
         found = [
             record
             for record in self.records.get(without_data(config), [])
-            if said.items() <= record.config.options.items()
+            if said.items() <= said_of_data(record.config).items()
         ]
         if len(found) > 1:
-            raise UserError(
-                f"the runs are of {len(found)} texts: say which, with --set corpus=PATH or "
-                "--data-dir DIR as in the sweep"
-            )
+            raise mixed_data(len(found))
         return found[0] if found else None
+
+
+def said_of_data(config: Config) -> dict[str, Any]:
+    """Of a path its last part, by which a run is known."""
+    said = {name: config.options[name] for name in OF_DATA if name in config.options}
+    if "corpus" in said:
+        said["corpus"] = Path(str(said["corpus"])).name
+    return said
 
 
 def without_data(config: Config) -> Hashable:

@@ -3,6 +3,7 @@
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sgdf.support.palette import AXIS, DASHES, GRID, INK, ON_DARK, PAPER
 MARKERS = "osD^vP*X<>hp"
 FAR = 4.0  # times the median: a value so far out has an arrow instead of stretching the axis
 COLUMNS = 4  # of panels
+FEW = 3  # trials, whose expected best is still inside the figure
 IN_ONE = 6  # contestants whose curves fit into one panel
 LABEL_HEIGHT = 0.18  # inches, of a line of small text
 FILTERED = ("sgdf", "filter-", "wiener-")  # how the names of optimizers with the filter begin
@@ -36,9 +38,12 @@ def write_all(summary: Summary, out: Path) -> list[Path]:
 
 def figures(summary: Summary) -> Iterator[tuple[str, Figure]]:
     optimizers = {c["label"]: c["optimizer"] for c in summary["contestants"]}
+    counts = Counter(optimizers[c["reference"]] for c in summary["comparisons"])
     for comparison in summary["comparisons"]:
         if any(row["low"] is not None for row in comparison["rows"]):
-            name = re.sub(r"[^\w.-]", "_", optimizers[comparison["reference"]])
+            label = comparison["reference"]
+            own = optimizers[label] if counts[optimizers[label]] == 1 else label
+            name = re.sub(r"[^\w.-]", "_", own)
             yield f"differences-{name}", differences_figure(summary, comparison)
     if any(len(c["expected_best"]) > 1 for c in summary["contestants"]):
         yield "best-of-k", best_figure(summary)
@@ -177,13 +182,13 @@ def line_looks(summary: Summary) -> dict[str, dict[str, Any]]:
 
 
 def best_limits(summary: Summary, drawn: Sequence[Json]) -> tuple[float, float]:
-    """From the best to what a half of the contestants expects of one trial, and a bit more.
+    """From the best to what a half of the contestants expects of a few trials, and a bit more.
 
-    What is worse, for example the first trial of one who diverged often, is outside.
+    What is worse, for example a first trial at a learning rate far too large, is outside.
     """
     lower = summary["metric"]["lower_is_better"]
     ends = [c["expected_best"][-1] for c in drawn]
-    starts = [c["expected_best"][0] for c in drawn]
+    starts = [c["expected_best"][min(FEW, len(c["expected_best"])) - 1] for c in drawn]
     best = min(ends) if lower else max(ends)
     worst = statistics.median(starts)
     furthest = max(ends) if lower else min(ends)

@@ -44,6 +44,17 @@ def paired_test(differences: Sequence[float]) -> PairedTest:
     return PairedTest(interval.n, interval.mean, interval.low, interval.high, p)
 
 
+def sign_test(better: int, worse: int) -> float | None:
+    """The two-sided p value of so many wins and losses, if both were as likely.
+
+    >>> sign_test(3, 0), sign_test(2, 2), sign_test(0, 0)
+    (0.25, 1.0, None)
+    """
+    if better + worse == 0:
+        return None
+    return float(scipy.stats.binomtest(better, better + worse).pvalue)
+
+
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """Holm's correction of p values; those that are None are no comparisons and stay None.
 

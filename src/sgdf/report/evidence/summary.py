@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sgdf.lab.runs.config import frozen
 from sgdf.lab.sweeps.plan import Sweep
 from sgdf.lab.sweeps.tuned import validation_key
 from sgdf.lab.tasks import Metric
@@ -19,6 +20,7 @@ from sgdf.report.evidence.numbers import (
     median_or_never,
     paired_test,
     share_within,
+    sign_test,
 )
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import spread
@@ -64,7 +66,7 @@ def summarize(
     used = [run for c in contestants for run in (*c.trials, *c.seeds) if run.record]
     summary: Summary = {
         "version": VERSION,
-        "name": sweep.name,
+        "name": labels.visible(sweep.name),
         "title": sweep.title.rpartition(":")[0],
         "task": config.task,
         "model": config.model,
@@ -89,7 +91,7 @@ def summarize(
             for reference in find_references(contestants, references)
         ],
         "other_runs": len(records) - len(used),
-        "command": command,
+        "command": labels.visible(command),
         **provenance([run.record for run in used if run.record]),
     }
     return {**summary, "notes": notes.sentences(summary)}
@@ -201,8 +203,9 @@ def step_time(contestant: Contestant, name: str, rows: Sequence[Json]) -> float 
     """The median milliseconds of a step, of the row of its first trial."""
     first = contestant.trials[0].config
     settings = json.loads(json.dumps(first.settings))
+    own = {"file": name, "optimizer": first.optimizer, "settings": settings, "batch": first.batch}
     for row in rows:
-        if (row["file"], row["optimizer"], row["settings"]) == (name, first.optimizer, settings):
+        if all(row.get(key, value) == value for key, value in own.items()):  # older: no batch
             return float(statistics.median(row["ms"]))
     return None
 
@@ -231,7 +234,10 @@ def comparison(
 ) -> Json:
     """Everybody against one: paired differences, and the time to where it ends."""
     rivals = [contestant for contestant in contestants if contestant is not reference]
-    rows = [paired_row(rival, reference, metric) for rival in rivals]
+    rows = [
+        {**paired_row(rival, reference, metric), "same_settings": same_settings(rival, reference)}
+        for rival in rivals
+    ]
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
         row["verdict"] = verdict(row, metric)
@@ -273,6 +279,36 @@ def paired_row(rival: Contestant, reference: Contestant, metric: Metric) -> Json
     return {"contestant": rival.label, **test, "lost": lost, "missing": missing}
 
 
+def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
+    """The trials of both at the same settings: whoever changes the optimizer's name alone.
+
+    A trial that diverged or failed is worse than one that finished. None without such pairs.
+    """
+    better, worse, differences = 0, 0, []
+    for ours, theirs in zip(rival.trials, reference.trials, strict=True):
+        own, given = ours.config.settings, theirs.config.settings
+        if not all(frozen(own.get(name)) == frozen(value) for name, value in given.items()):
+            continue
+        if not (ours.has_ended and theirs.has_ended) or (ours.is_lost and theirs.is_lost):
+            continue
+        value, other = ours.validation, theirs.validation
+        if value is None or other is None:
+            better, worse = better + (other is None), worse + (value is None)
+            continue
+        differences.append(value - other)
+        lower = ours.config.task_definition.metric.lower_is_better
+        better += value != other and (value < other) == lower
+        worse += value != other and (value < other) != lower
+    if not better + worse + len(differences):
+        return None
+    return {
+        "better": better,
+        "worse": worse,
+        "median": statistics.median(differences) if differences else None,
+        "p": sign_test(better, worse),
+    }
+
+
 def verdict(row: Mapping[str, Any], metric: Metric) -> str:
     """Whether the contestant is "ahead" of the reference or "behind"; "" if neither is clear."""
     if row["p_holm"] is None or row["p_holm"] >= AHEAD:
@@ -287,7 +323,7 @@ def reach(contestant: Contestant, reference: Contestant, target: float) -> Json:
     The ratios are to a whole run of the reference.
     """
     ended = [run for run in contestant.seeds if run.has_ended]
-    epochs = [first_epoch_at(run, target) for run in ended]
+    epochs = [None if run.is_lost else first_epoch_at(run, target) for run in ended]
     times = [
         run.record.seconds_to(epoch) if run.record and epoch else None
         for run, epoch in zip(ended, epochs, strict=True)
@@ -325,7 +361,7 @@ def provenance(records: Sequence[RunRecord]) -> Json:
     starts = [
         start
         for record in records
-        for start in (record.environment, *record.environment.get("earlier", ()))
+        for start in (record.environment, *earlier_starts(record))
         if isinstance(start, dict) and start
     ]
     machines = [start["machine"] for start in starts if isinstance(start.get("machine"), dict)]
@@ -337,6 +373,11 @@ def provenance(records: Sequence[RunRecord]) -> Json:
         "machines": different(labels.visible(machine_words(machine)) for machine in machines),
         "data": different(start.get("data") for start in starts),
     }
+
+
+def earlier_starts(record: RunRecord) -> list[Any]:
+    found = record.environment.get("earlier")
+    return found if isinstance(found, list) else []
 
 
 def different(values: Iterable[Any]) -> list[str]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from sgdf.report.evidence import Summary
 from sgdf.report.labels import NO_BREAK, setting_words
 from sgdf.report.wording import NOTHING, duration, signed
+from sgdf.support.pages import markdown_table
 from sgdf.support.tables import Column, as_rich
 
 LEAST_P = 1e-4  # smaller p values are shown as that
@@ -30,14 +31,16 @@ class EvidenceTable:
 def show(console: Console, summary: Summary) -> None:
     """Print all tables, and what is missing, lost or at an edge."""
     for table in tables(summary):
-        columns = [Column("", "label"), *map(Column, table.columns)]
-        shown = as_rich(
-            columns, table.rows, console.width, title=table.title, caption=table.caption
-        )
-        console.print(shown, highlight=False)
-        console.print()
+        show_table(console, table)
     for note in summary["notes"]:
         console.print(Text(note))
+
+
+def show_table(console: Console, table: EvidenceTable) -> None:
+    columns = [Column("", "label"), *map(Column, table.columns)]
+    shown = as_rich(columns, table.rows, console.width, title=table.title, caption=table.caption)
+    console.print(shown, highlight=False)
+    console.print()
 
 
 def markdown(summary: Summary) -> str:
@@ -62,9 +65,8 @@ def side_by_side(first: EvidenceTable, others: Sequence[EvidenceTable]) -> Evide
 
 
 def as_markdown(table: EvidenceTable) -> str:
-    head = ["", *table.columns]
-    lines = [head, ["---"] * len(head), *table.rows]
-    body = "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+    header, *rows = ([*map(escaped, line)] for line in (("", *table.columns), *table.rows))
+    body = markdown_table(header, rows)
     return f"**{table.title}**\n\n{body}\n\n{table.caption}".rstrip()
 
 
@@ -77,6 +79,8 @@ def tables(summary: Summary) -> Iterator[EvidenceTable]:
     yield from differences(summary)
     if any(comparison["reached"] for comparison in summary["comparisons"]):
         yield speed(summary)
+    if any(row.get("same_settings") for c in summary["comparisons"] for row in c["rows"]):
+        yield same_settings(summary)
     yield tuning(summary)
 
 
@@ -219,6 +223,47 @@ def time_words(contestant: Json, with_steps: bool) -> str:
     if with_steps:
         return NOTHING if step is None else f"{step:.3g} ms"
     return NOTHING if seconds is None else duration(seconds)
+
+
+# --- the same settings ---------------------------------------------------------------------------
+
+
+def same_settings(summary: Summary) -> EvidenceTable:
+    """Against each reference: at how many of its trials' settings it is better, by how much."""
+    found = {
+        comparison["reference"]: {row["contestant"]: row for row in comparison["rows"]}
+        for comparison in summary["comparisons"]
+        if any(row.get("same_settings") for row in comparison["rows"])
+    }
+    digits = summary["metric"]["digits"]
+    rows = [
+        (c["label"], *(same_words(rows.get(c["label"]), digits) for rows in found.values()))
+        for c in ranked(summary)
+        if any((rows.get(c["label"]) or {}).get("same_settings") for rows in found.values())
+    ]
+    caption = (
+        f"The trials at which both had the same settings, by their final "
+        f"{summary['validation']['words']}: how many are better, the median difference, and the p "
+        "value of the sign test, not corrected. One seed, and nothing is chosen: this is what "
+        "becomes of a training whose optimizer alone is changed."
+    )
+    columns = tuple(f"better than {reference}" for reference in found)
+    return EvidenceTable("same", "At the same settings", columns, tuple(rows), caption)
+
+
+def same_words(row: Json | None, digits: int) -> str:
+    """
+    >>> row = {"better": 7, "worse": 1, "median": -0.25, "p": 0.0703125}
+    >>> same_words({"same_settings": row}, 2), same_words(None, 2)
+    ('7 of 8, −0.25, p 0.07', '–')
+    """
+    same = (row or {}).get("same_settings")
+    if not same:
+        return NOTHING
+    parts = [f"{same['better']} of {same['better'] + same['worse']}"]
+    parts += [signed(same["median"], digits)] if same["median"] is not None else []
+    parts += [f"p {p_words(same['p'])}"] if same["p"] is not None else []
+    return ", ".join(parts)
 
 
 # --- tuning --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from sgdf.lab.data import text, tokens
 from sgdf.lab.data.corpora import own_files
+from sgdf.lab.data.tokenizer import BYTES, digest_of
 from sgdf.lab.models.gpt import SIZES
 from sgdf.lab.tasks.registry import Metric, Task
 from sgdf.support.errors import UserError
@@ -25,9 +26,20 @@ def path_in(options: Mapping[str, Any], name: str) -> str:
 
 
 def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
-    """The user's own text: two corpora never have runs of the same name."""
+    """The user's own text and tokenizer: two of them never have runs of the same name."""
     files = own_files(path_in({"corpus": "", **options}, "corpus"), text.DATASET, folder)
-    return {"fingerprint": tokens.known_hash_of(files)[:16]}
+    digest = tokens.digest_with(tokenizer_digest(options), tokens.known_hash_of(files))
+    return {"fingerprint": digest[:16]}
+
+
+def identify_tokenizer(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
+    """The user's tokenizer for a published text; nothing for bytes."""
+    digest = tokenizer_digest(options)
+    return {"fingerprint": digest[:16]} if digest else {}
+
+
+def tokenizer_digest(options: Mapping[str, Any]) -> str:
+    return digest_of(path_in({"tokenizer": BYTES, **options}, "tokenizer"))
 
 
 def text_task(name: str, **options: str) -> Task:
@@ -48,11 +60,13 @@ def text_task(name: str, **options: str) -> Task:
             "eval_tokens": 1 << 18,  # of the validation text
             "test_tokens": 0,  # of the second half of that text, for one test at the end
             "context": 0,  # tokens in a window; 0: the model's
-            "tokenizer": "bytes",  # or a tokenizer.json
+            "tokenizer": BYTES,  # or a tokenizer.json
+            "fingerprint": "",  # of the text and the tokenizer, if they are the user's
             **options,
         },
-        identify=identify if "corpus" in options else None,
+        places=("corpus", "tokenizer"),
+        identify=identify if "corpus" in options else identify_tokenizer,
     )
 
 
-TASKS = (text_task("text", corpus="", fingerprint=""), text_task("enwik8"), text_task("text8"))
+TASKS = (text_task("text", corpus=""), text_task("enwik8"), text_task("text8"))

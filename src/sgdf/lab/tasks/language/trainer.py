@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,7 @@ from sgdf.lab import data
 from sgdf.lab.data.corpora import TextDataset, own_files
 from sgdf.lab.data.text_synthetic import make_text
 from sgdf.lab.data.tokenizer import BYTES, Tokenizer, check_file, load_tokenizer
-from sgdf.lab.data.tokens import (
-    VALIDATION,
-    Tokens,
-    known_hash_of,
-    tokens_of_files,
-    tokens_of_text,
-)
+from sgdf.lab.data.tokens import VALIDATION, Tokens, tokens_of_files, tokens_of_text
 from sgdf.lab.models.gpt import GPT, SIZES, build_gpt
 from sgdf.lab.tasks.language import path_in
 from sgdf.lab.train.batches import seed_for
@@ -53,7 +48,17 @@ def check(config: "Config", data_dir: Path | None) -> None:
     if name != BYTES:
         check_file(Path(name).expanduser())
     if config.data != "synthetic":
-        find_files(config, data_dir)
+        check_data(config, find_files(config, data_dir), data_dir)
+
+
+def check_data(config: "Config", files: Sequence[Path], data_dir: Path | None) -> None:
+    """Refuse another text or tokenizer than those by which a run was named."""
+    identify, known = config.task_definition.identify, config.option("fingerprint")
+    assert identify is not None
+    if known and identify(config.options, data_dir).get("fingerprint") != known:
+        name = config.option("tokenizer")
+        words = str(files[0]) if name == BYTES else f"{files[0]} or {name}"
+        raise UserError(f"{words} does not hold the data of this run: it has changed")
 
 
 def path_option(config: "Config", name: str) -> str:
@@ -66,11 +71,7 @@ def find_files(config: "Config", data_dir: Path | None) -> tuple[Path, ...]:
     assert isinstance(spec, TextDataset)
     if "corpus" not in config.task_definition.options:
         return spec.find(data_dir)
-    files = own_files(path_option(config, "corpus"), spec, data_dir)
-    known = config.option("fingerprint")
-    if known and not known_hash_of(files).startswith(known):
-        raise UserError(f"{files[0]} does not hold the data of this run: it has changed")
-    return files
+    return own_files(path_option(config, "corpus"), spec, data_dir)
 
 
 def load_tokens(config: "Config", data_dir: Path | None, tokenizer: Tokenizer) -> Tokens:

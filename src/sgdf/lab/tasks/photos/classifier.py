@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL import Image
 from torchvision import transforms
 
 from sgdf.lab import data
@@ -28,6 +29,8 @@ from sgdf.support.errors import UserError
 
 if TYPE_CHECKING:
     from sgdf.lab.runs.config import Config
+
+THIN = 2  # times as long as wide: what is further out is cropped in any case
 
 # Number of classes, what is trained on, and what it is evaluated on by name.
 Data = tuple[int, Batches, dict[str, EvaluationImages]]
@@ -146,5 +149,15 @@ def image_transforms(config: "Config") -> tuple[Transform, Transform]:
 def centre_crop(size: int) -> Transform:
     """The usual one for evaluation: 224 of every 256 pixels."""
     return transforms.Compose(
-        [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size)]
+        [middle, transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size)]
     )
+
+
+def middle(image: Image.Image) -> Image.Image:
+    """A long, thin image without its ends, which enlarged would take gigabytes."""
+    longest = THIN * min(image.size)
+    if max(image.size) <= longest:
+        return image
+    width, height = (min(length, longest) for length in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))

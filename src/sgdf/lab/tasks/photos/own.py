@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL import ExifTags, Image
 from torchvision import transforms
 
 from sgdf.lab.data import class_folders, fingerprints
@@ -92,14 +93,37 @@ def build_trainer(
     return trainer
 
 
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # by EXIF's orientation
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """As the camera was held. Pillow's own function fails on damaged EXIF of good images."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:
+        return image
+    turn = TURNS.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
 def image_transforms(config: "Config") -> tuple[Transform, Transform]:
-    """What is done to an image for training, and for evaluation.
+    """What is done to an image for training, and for evaluation; cameras say how to turn theirs.
 
     crop: a random part of it, flipped or not; flip: all of it, flipped or not; none: all of it.
     """
     size, augment = config.option("size"), config.option("augment")
     flip = transforms.RandomHorizontalFlip()
     if augment == "crop":
-        return transforms.Compose([transforms.RandomResizedCrop(size), flip]), centre_crop(size)
-    resize = transforms.Resize((size, size))
-    return (transforms.Compose([resize, flip]) if augment == "flip" else resize), resize
+        random = [upright, transforms.RandomResizedCrop(size), flip]
+        return transforms.Compose(random), transforms.Compose([upright, centre_crop(size)])
+    whole = [upright, transforms.Resize((size, size))]
+    flipped = [*whole, flip] if augment == "flip" else whole
+    return transforms.Compose(flipped), transforms.Compose(whole)

@@ -60,10 +60,21 @@ class MicroBatchDecoder(Dataset[tuple[Tensor, Tensor] | UserError]):
 def decode(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
+            return in_bytes(image, path).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         why = str(error).replace(f"'{path}'", "it")
         raise UserError(f"{path} is not a complete image ({why}): replace the file") from None
+
+
+def in_bytes(image: Image.Image, path: Path) -> Image.Image:
+    """Grey of 16 bits in 8: Pillow would make all but the darkest 255 of its levels white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise UserError(
+            f"{path} has pixels of 32 bits, whose black and white are not known: convert it to 8"
+        )
+    return image
 
 
 class Normalisation:

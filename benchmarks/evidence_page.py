@@ -1,0 +1,302 @@
+"""Summaries, figures and tables of all comparisons at equal tuning that are complete.
+
+    python benchmarks/evidence_page.py
+
+For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
+results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
+tables of docs/comparisons.md, docs/evidence.md and README.md. It trains nothing.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sgdf.lab.sweeps.plan import Sweep, sweep_from_file
+from sgdf.report.evidence import Summary, across, figures, tables
+from sgdf.report.evidence.names import optimizer_name
+from sgdf.report.evidence.summary import REFERENCES, summarize
+from sgdf.report.records import read_runs
+from sgdf.report.wording import NOTHING
+from sgdf.support.figures import write_svg
+from sgdf.support.files import write_atomically, write_json
+from sgdf.support.pages import filled, markdown_table
+
+ROOT = Path(__file__).parents[1]
+PLANS = ROOT / "benchmarks" / "evidence"
+RESULTS = ROOT / "results" / "evidence"
+FIGURES = ROOT / "docs" / "figures" / "evidence"
+STEP_TIMES = ROOT / "results" / "step-times-cuda.json"  # of the tasks for a GPU
+
+PAPER = "FilterAdamW, 2K"  # its default, whose place another form may take
+LEAN = "FilterAdamW, K, gain_eps 0, derived"  # with AdamW's memory
+SHOWN = {PAPER: "FilterAdamW, default", LEAN: "FilterAdamW, lean"}
+AGAIN = "-again"  # ends the name of a task that was done a second time
+FILTER_IN_FRONT = "gpt-tiny-in-front"  # shares runs with another task, so it is never added to it
+IN_FRONT = {"adabelief": "wiener-adabelief", "lion": "wiener-lion", "muon": "wiener-muon"}
+ACROSS = ("adamw", "nadamw", PAPER, "sgd-nesterov")  # the tables over all tasks
+
+COUNTED = {
+    "filter-adamw": ("adamw", "nadamw"),
+    "sgdf": ("sgd", "sgd-nesterov"),
+    "muon": ("adamw", PAPER),
+}
+DRAWN = ("adamw", "sgd-nesterov")
+
+# Of the tables with the last word: two rivals, then forms of the filter.
+FAMILIES = {
+    "users of AdamW": ("AdamW", "NAdamW", PAPER, LEAN),
+    "users of SGD": ("SGD", "SGD, Nesterov", "SGDF, 2K"),
+}
+
+
+def main() -> None:
+    summaries = [summary for plan in plans() if (summary := summary_of(plan))]
+    for summary in summaries:
+        write_json(RESULTS / summary["name"] / "summary.json", summary, indent=1)
+        shown = {name for name, _ in drawings(summary)}
+        for name, figure in figures.figures(summary):
+            if name in shown:
+                say(write_svg(figure, FIGURES / f"{summary['name']}-{name}"))
+    for reference in DRAWN:
+        found = across.across(first_time(summaries), reference)
+        say(write_svg(across.figure(found), FIGURES / f"across-{reference}"))
+    for page, blocks in pages(summaries).items():
+        path = ROOT / page
+        write_atomically(path, filled(path.read_text(encoding="utf-8"), blocks))
+        say(path)
+
+
+def say(path: Path) -> None:
+    print("wrote", path.relative_to(ROOT))
+
+
+# --- summaries -----------------------------------------------------------------------------------
+
+
+def plans() -> list[Path]:
+    return sorted(PLANS.rglob("*.toml"))
+
+
+def summary_of(plan: Path) -> Summary | None:
+    """The summary of a task; None while runs of it are missing."""
+    runs = RESULTS / plan.stem / "runs.jsonl"
+    if not runs.exists():
+        return None
+    sweep = sweep_from_file(plan)
+    references = references_of(sweep)
+    command = [
+        "sgdf",
+        "evidence",
+        str(plan.relative_to(ROOT)),
+        "--runs",
+        str(runs.relative_to(ROOT)),
+    ]
+    if references:
+        command += ["--reference", *references]
+    rows = json.loads(STEP_TIMES.read_text(encoding="utf-8"))["rows"]
+    times = [row for row in rows if row["file"] == plan.stem]
+    if times:
+        command += ["--step-times", str(STEP_TIMES.relative_to(ROOT))]
+    records, complaints = read_runs([runs])
+    if complaints:
+        raise SystemExit("\n".join(map(str, complaints)))
+    summary = summarize(sweep, records, references, shlex.join(command), times)
+    return summary if across.is_complete(summary) else None
+
+
+def references_of(sweep: Sweep) -> list[str]:
+    """The usual ones, the paper's form, and whoever has the filter in front."""
+    names = {config.optimizer for config in sweep.configs}
+    found = [name for name in REFERENCES if name in names]
+    forms = [
+        c for c in sweep.configs if c.optimizer == "filter-adamw" and "gain_eps" not in c.settings
+    ]
+    if forms and any(config.settings.get("gain_scale") == 2.0 for config in forms):
+        found.append(PAPER)
+    return found + [name for name, filtered in IN_FRONT.items() if filtered in names]
+
+
+def first_time(summaries: Sequence[Summary]) -> list[Summary]:
+    """The tasks that may be counted together: all but those that were done again."""
+    return [s for s in summaries if not s["name"].endswith(AGAIN) and s["name"] != FILTER_IN_FRONT]
+
+
+def last_word(summaries: Sequence[Summary]) -> list[Summary]:
+    """Every task once: as it was done again, if it was."""
+    names = {summary["name"] for summary in summaries}
+    return [
+        summary
+        for summary in summaries
+        if summary["name"] + AGAIN not in names and summary["name"] != FILTER_IN_FRONT
+    ]
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
+    """By page, what stands between its comments."""
+    first, last = first_time(summaries), last_word(summaries)
+    over_all = {
+        f"against {reference}": tables.as_markdown(across.table(across.across(first, reference)))
+        for reference in ACROSS
+    }
+    return {
+        "docs/comparisons.md": {"tasks": "\n\n".join(map(task_block, summaries)) + "\n"},
+        "docs/evidence.md": {
+            "counts": f"\n{counts(first)}\n",
+            **{name: f"\n{text}\n" for name, text in over_all.items()},
+            **{name: f"\n{decision_table(last, f)}\n" for name, f in FAMILIES.items()},
+            "in front": f"\n{in_front_table(summaries)}\n",
+        },
+        "README.md": {
+            "counts": f"\n{counts(first)}\n",
+            **{name: f"\n{family_table(last, f)}\n" for name, f in FAMILIES.items()},
+        },
+    }
+
+
+def task_block(summary: Summary) -> str:
+    name = summary["name"]
+    drawn = "\n\n".join(
+        f"![{words}](figures/evidence/{name}-{figure}.svg)" for figure, words in drawings(summary)
+    )
+    made = (
+        f"{summary['runs']} runs, {summary['run_hours']:.1f} hours in all; "
+        f"commit {', '.join(commit[:7] for commit in summary['commits'])}; "
+        f"{', '.join(summary['machines'])}. Made by `{summary['command']}`."
+    )
+    return f"## {name}\n\n{tables.markdown(summary)}\n{drawn}\n\n{made}"
+
+
+def drawings(summary: Summary) -> Iterable[tuple[str, str]]:
+    """The figures to show: of the differences, those to the first reference."""
+    words = {
+        "best-of-k": "The expected best of k trials",
+        "rates": "All trials by learning rate",
+    }
+    found = [name for name, _ in figures.figures(summary)]
+    first = next(name for name in found if name.startswith("differences"))
+    yield first, f"Differences to {summary['comparisons'][0]['reference']}"
+    yield from ((name, words[name]) for name in found if name in words)
+
+
+def counts(summaries: Sequence[Summary]) -> str:
+    """How often one kind of optimizer is ahead of a rival, over all its forms and tasks."""
+    head = ["", "against", "comparisons", "ahead", "behind", "better mean"]
+    lines = []
+    for optimizer, references in COUNTED.items():
+        for reference in references:
+            found = across.across(summaries, reference)
+            own = [standing for standing in found.standings if standing.optimizer == optimizer]
+            better = [
+                across.lead(row, summary)["mean"] > 0
+                for standing in own
+                for row, summary in zip(standing.differences, found.summaries, strict=True)
+                if row is not None
+            ]
+            ahead, behind = (sum(s.count(verdict) for s in own) for verdict in ("ahead", "behind"))
+            numbers = map(str, (len(better), ahead, behind, sum(better)))
+            lines.append([optimizer_name(optimizer), found.reference, *numbers])
+    return markdown_table(head, lines)
+
+
+def family_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
+    """A line for each task: the final values of these, the first two of which are the rivals.
+
+    A check mark: ahead of the first rival; two: of both; a cross: behind the first.
+    """
+    head = ["", *(SHOWN.get(label, label) for label in labels)]
+    lines = []
+    for summary in summaries:
+        found = {c["label"]: c for c in summary["contestants"]}
+        if all(rival in found for rival in labels[:2]):
+            lines.append(
+                [title_of(summary), *(cell(summary, found.get(n), labels) for n in labels)]
+            )
+    return markdown_table(head, lines)
+
+
+def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
+    """A line for each task and form of the filter: its differences to the two rivals."""
+    first, second, *forms = labels
+    lines = [
+        [
+            link_to(summary),
+            SHOWN.get(form, form),
+            f"{summary['planned']['trials']}, {len(summary['planned']['seeds'])}",
+            *against(summary, form, first, second),
+        ]
+        for summary in summaries
+        if {first, second} <= {c["label"] for c in summary["contestants"]}
+        for form in forms
+    ]
+    head = ["", "", "trials, seeds", f"minus {first}", "p", f"minus {second}", "p"]
+    return markdown_table(head, lines)
+
+
+def in_front_table(summaries: Sequence[Summary]) -> str:
+    """A line for each optimizer: alone, with the filter in front, and against AdamW."""
+    found = [summary for summary in summaries if summary["name"] == FILTER_IN_FRONT]
+    head = ["", "alone", "minus AdamW", "p", "with the filter", "minus alone", "p"]
+    return markdown_table(head, [line for summary in found for line in in_front_lines(summary)])
+
+
+def in_front_lines(summary: Summary) -> Iterable[list[str]]:
+    contestants = {c["optimizer"]: c for c in summary["contestants"]}
+    digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
+    for name, alone in contestants.items():
+        if name in IN_FRONT.values():
+            continue
+        cells = [
+            tables.final_words(alone, digits, seeds),
+            *against(summary, alone["label"], "AdamW"),
+        ]
+        filtered = contestants.get(IN_FRONT.get(name, ""))
+        if filtered is None:
+            cells += [NOTHING, "", ""]
+        else:
+            cells.append(tables.final_words(filtered, digits, seeds))
+            cells += against(summary, filtered["label"], alone["label"])
+        yield [alone["label"], *map(tables.escaped, cells)]
+
+
+def against(summary: Summary, label: str, *references: str) -> list[str]:
+    """Difference and p value for each reference."""
+    found = {comparison["reference"]: comparison for comparison in summary["comparisons"]}
+    digits = summary["metric"]["digits"]
+    cells = (tables.difference_words(found[name], label, digits) for name in references)
+    return [tables.escaped(cell) for pair in cells for cell in pair]
+
+
+def title_of(summary: Summary) -> str:
+    metric = summary["metric"]
+    unit = "%" if metric["unit"] == "%" else "nats"
+    return f"{link_to(summary, 'docs/')}, {metric['words']}, {unit}"
+
+
+def link_to(summary: Summary, folder: str = "") -> str:
+    name = summary["name"]
+    return f"[{name.removesuffix(AGAIN)}]({folder}comparisons.md#{name})"
+
+
+def cell(summary: Summary, contestant: Mapping[str, Any] | None, rivals: Sequence[str]) -> str:
+    if contestant is None:
+        return NOTHING
+    final, digits = contestant["final"], summary["metric"]["digits"]
+    text = f"{final['mean']:.{digits}f} ± {final['std']:.{digits}f}"
+    first, second = (verdict(summary, contestant["label"], rival) for rival in rivals[:2])
+    if first == "ahead":
+        return f"**{text}** {'✓✓' if second == 'ahead' else '✓'}"
+    return f"{text} ✗" if first == "behind" else text
+
+
+def verdict(summary: Summary, label: str, rival: str) -> str:
+    rows = next(c["rows"] for c in summary["comparisons"] if c["reference"] == rival)
+    return next((row["verdict"] for row in rows if row["contestant"] == label), "")
+
+
+if __name__ == "__main__":
+    main()
