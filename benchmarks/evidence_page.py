@@ -32,7 +32,7 @@ STEP_TIMES = ROOT / "results" / "step-times-cuda.json"  # of the tasks for a GPU
 PAPER = "FilterAdamW, 2K"  # its default, whose place another form may take
 LEAN = "FilterAdamW, K, gain_eps 0, derived"  # with AdamW's memory
 SHOWN = {PAPER: "FilterAdamW, default", LEAN: "FilterAdamW, lean"}
-AGAIN = "-again"  # ends the name of a task that was done a second time
+LATER = ("-finals", "-again")  # end the name of a task that was done again; the last word first
 FILTER_IN_FRONT = "gpt-tiny-in-front"  # shares runs with another task, so it is never added to it
 IN_FRONT = {"adabelief": "wiener-adabelief", "lion": "wiener-lion", "muon": "wiener-muon"}
 ACROSS = ("adamw", "nadamw", PAPER, "sgd-nesterov")  # the tables over all tasks
@@ -120,17 +120,27 @@ def references_of(sweep: Sweep) -> list[str]:
 
 def first_time(summaries: Sequence[Summary]) -> list[Summary]:
     """The tasks that may be counted together: all but those that were done again."""
-    return [s for s in summaries if not s["name"].endswith(AGAIN) and s["name"] != FILTER_IN_FRONT]
+    return [s for s in summaries if not s["name"].endswith(LATER) and s["name"] != FILTER_IN_FRONT]
 
 
 def last_word(summaries: Sequence[Summary]) -> list[Summary]:
-    """Every task once: as it was done again, if it was."""
-    names = {summary["name"] for summary in summaries}
-    return [
-        summary
-        for summary in summaries
-        if summary["name"] + AGAIN not in names and summary["name"] != FILTER_IN_FRONT
-    ]
+    """Every task once: as it was done last."""
+    found: dict[str, Summary] = {}
+    for ending in (*LATER, ""):
+        for summary in summaries:
+            if summary["name"].endswith(ending) and summary["name"] != FILTER_IN_FRONT:
+                found.setdefault(task_name(summary), summary)
+    return [found[name] for name in sorted(found)]
+
+
+def task_name(summary: Summary) -> str:
+    """Without how often it was done.
+
+    >>> task_name({"name": "gpt-tiny-books-again"}), task_name({"name": "cnn-cifar10"})
+    ('gpt-tiny-books', 'cnn-cifar10')
+    """
+    name = str(summary["name"])
+    return next((name.removesuffix(end) for end in LATER if name.endswith(end)), name)
 
 
 # --- pages ---------------------------------------------------------------------------------------
@@ -226,15 +236,20 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
         [
             link_to(summary),
             SHOWN.get(form, form),
-            f"{summary['planned']['trials']}, {len(summary['planned']['seeds'])}",
+            planned_words(summary),
             *against(summary, form, first, second),
         ]
         for summary in summaries
         if {first, second} <= {c["label"] for c in summary["contestants"]}
         for form in forms
     ]
-    head = ["", "", "trials, seeds", f"minus {first}", "p", f"minus {second}", "p"]
+    head = ["", "", "trials, finalists, seeds", f"minus {first}", "p", f"minus {second}", "p"]
     return markdown_table(head, lines)
+
+
+def planned_words(summary: Summary) -> str:
+    planned = summary["planned"]
+    return f"{planned['trials']}, {planned['finalists'] or NOTHING}, {len(planned['seeds'])}"
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
@@ -278,8 +293,7 @@ def title_of(summary: Summary) -> str:
 
 
 def link_to(summary: Summary, folder: str = "") -> str:
-    name = summary["name"]
-    return f"[{name.removesuffix(AGAIN)}]({folder}comparisons.md#{name})"
+    return f"[{task_name(summary)}]({folder}comparisons.md#{summary['name']})"
 
 
 def cell(summary: Summary, contestant: Mapping[str, Any] | None, rivals: Sequence[str]) -> str:

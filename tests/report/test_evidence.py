@@ -17,7 +17,7 @@ from sgdf.lab.runs.config import Config
 from sgdf.lab.runs.packed import pack
 from sgdf.lab.sweeps import tuned
 from sgdf.lab.sweeps.plan import Sweep, sweep_from_table
-from sgdf.report.evidence import Summary, figures, tables
+from sgdf.report.evidence import Summary, across, figures, tables
 from sgdf.report.evidence.contestants import contestants_of
 from sgdf.report.evidence.summary import summarize
 from sgdf.report.records import read_runs
@@ -110,18 +110,72 @@ def test_names_choices_and_finals(tmp_path):
     assert summary["machines"] == ["a CPU, torch unknown"]
 
 
+def complete_results(out: Path, key: str) -> None:
+    """Add what `tuned` reads."""
+    for path in out.glob("*/result.json"):
+        result = {"status": json.loads(path.read_text())["status"]}
+        names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
+        made.write(path, [{**dict.fromkeys(names, 1), **result}])
+
+
 @pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
 def test_the_choice_is_that_of_the_sweep(tmp_path, table):
     sweep = sweep_with(tmp_path, table, [[3, 1, 2, 1], [5, "diverged", 5, 4], [2, 2, 2, 2]])
     for i, contestant in enumerate(contestants_of(sweep, read_runs([tmp_path])[0])):
-        for folder in tmp_path.iterdir():  # what `tuned` reads
-            key = "test_accuracy" if table is DIGITS else "val_loss"
-            result = {"status": json.loads((folder / "result.json").read_text())["status"]}
-            names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
-            made.write(folder / "result.json", [{**dict.fromkeys(names, 1), **result}])
-        chosen = tuned.best_config(sweep.configs[i :: sweep.contestants], tmp_path)
+        complete_results(tmp_path, "test_accuracy" if table is DIGITS else "val_loss")
+        chosen = tuned.best_config(tuned.turns_of(sweep)[i], sweep, tmp_path)
         assert contestant.chosen is not None
         assert contestant.chosen.config == chosen
+
+
+def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Sweep:
+    """Two finalists of each of three contestants, with seeds 8 and 9: in order of their trials."""
+    table = {**DIGITS, "finalists": 2, "choice_seeds": [8, 9]}
+    sweep = sweep_with(out, table, FINALS)
+    for contestant, values in zip(contestants_of(sweep, read_runs([out])[0]), finals, strict=True):
+        configs = [
+            dataclasses.replace(final.trial.config, seed=seed)
+            for final in contestant.finals
+            for seed in (8, 9)
+        ]
+        for config, value in zip(configs, values, strict=True):
+            run(out, config, value)
+    return sweep
+
+
+def test_the_choice_among_finalists_is_that_of_the_sweep(tmp_path):
+    finals = [[70, 72, 74, 76], [84, 80, "diverged", 90], ["failed", 80, "diverged", 80]]
+    sweep = with_finals(tmp_path, finals)
+    contestants = contestants_of(sweep, read_runs([tmp_path])[0])
+    trials = [c.chosen.validation for c in contestants if c.chosen]
+    assert trials == [75, 84, 85], "the better mean; the one without a loss; the best trial"
+    complete_results(tmp_path, "test_accuracy")
+    for contestant, turn in zip(contestants, tuned.turns_of(sweep), strict=True):
+        assert contestant.chosen is not None
+        assert contestant.chosen.config == tuned.best_config(turn, sweep, tmp_path)
+
+
+def test_finals_in_the_summary_and_the_tables(tmp_path):
+    sweep = with_finals(tmp_path, [[70, 72, 74, 76], [84, 80, "diverged", 90], [80, 80, 60, None]])
+    summary = summarize(sweep, read_runs([tmp_path])[0])
+    assert summary["planned"]["choice_seeds"] == [8, 9]
+    first, second, third = (c["finals"] for c in summary["contestants"])
+    assert [final["mean"] for final in first] == [71, 75]
+    assert [final["mean"] for final in second] == [82, None]
+    assert third[1]["seeds"]["9"] == {"status": "missing", "value": None}
+    assert not across.is_complete(summary)
+    assert any("1 run of finalists to go (FilterAdamW, 2K: 1)" in n for n in summary["notes"])
+    assert any("1 run of finalists diverged or failed" in note for note in summary["notes"])
+    (choice,) = [table for table in tables.tables(summary) if table.name == "choice"]
+    assert {row[0]: row[1:] for row in choice.rows} == {
+        "AdamW": ("80.00", "71.00", "75.00", "2"),
+        "FilterAdamW, K": ("84.00", "82.00", "82.00", "1"),
+        "FilterAdamW, 2K": ("85.00", "80.00", "80.00", "1"),
+    }
+    own = summary["contestants"][0]["within_margin"]["of_own_best"]
+    assert own == 1 / 4, "near the best trial, whoever was chosen"
+    text = tables.markdown(summary)
+    assert "Of the 2 best trials, the one with the best mean over 2 other seeds was chosen." in text
 
 
 def test_paired_differences_by_seed_with_holms_correction(tmp_path):

@@ -68,6 +68,8 @@ def run(options: argparse.Namespace) -> None:
 
     tuned.check_validation_images(sweep, options.data_dir)
     results = comparison.execute(sweep, options)
+    if sweep.finalists:
+        results += comparison.execute(tuned.finals_of(sweep, options.out), options)
     results += comparison.execute(tuned.best_of(sweep, options.out), options)
     comparison.refuse_failures(results)
 

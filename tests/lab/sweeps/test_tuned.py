@@ -10,7 +10,7 @@ from sgdf.cli.main import main
 from sgdf.lab import optimizers
 from sgdf.lab.runs import config as configs
 from sgdf.lab.sweeps import spaces, tuned
-from sgdf.lab.sweeps.plan import sweep_from_file, sweep_from_preset, sweep_from_table
+from sgdf.lab.sweeps.plan import Sweep, sweep_from_file, sweep_from_preset, sweep_from_table
 from sgdf.lab.sweeps.spaces import Range
 from sgdf.support.errors import UserError
 
@@ -73,44 +73,81 @@ def test_a_constant_gain_follows_beta1():
         tuned.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
 
 
-def test_the_best_by_validation_runs_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
+def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
     file, out = tmp_path / "t.toml", tmp_path / "runs"
     file.write_text(
-        'task = "digits"\nepochs = 1\ntrials = 3\nseeds = [4, 7]\n[set]\nvalidation = 200\n'
-        'batch = 256\n[grid]\noptimizer = ["sgdf", "adamw"]\n'
+        'task = "digits"\nepochs = 1\ntrials = 3\nfinalists = 2\nchoice_seeds = [5, 6]\n'
+        "seeds = [4, 7]\n[set]\nvalidation = 200\nbatch = 256\n"
+        '[grid]\noptimizer = ["sgdf", "adamw"]\n'
     )
     words = ["sweep", str(file), "--jobs", "1", "--device", "cpu", "--out", str(out)]
     assert main(words) == 0
-    measured: dict[str, list[tuple[float, float]]] = {"sgdf": [], "adamw": []}
-    finals: dict[str, list[tuple[int, float]]] = {"sgdf": [], "adamw": []}
-    for path in out.glob("digits-*/config.json"):
-        config = json.loads(path.read_text())
-        line = json.loads((path.parent / "metrics.jsonl").read_text())
-        lr, name = config["settings"]["lr"], config["optimizer"]
-        if config["seed"] == 0:
-            measured[name].append((line["validation_accuracy"], lr))
-        else:
-            finals[name].append((config["seed"], lr))
-    for name, trials in measured.items():
-        assert len(trials) == 3
-        best = max(trials)[1]
-        assert sorted(finals[name]) == [(4, best), (7, best)]
+    measured = [
+        (json.loads(path.read_text()), json.loads((path.parent / "metrics.jsonl").read_text()))
+        for path in out.glob("digits-*/config.json")
+    ]
+    for name in ("sgdf", "adamw"):
+        runs = {
+            (config["seed"], config["settings"]["lr"]): line["validation_accuracy"]
+            for config, line in measured
+            if config["optimizer"] == name
+        }
+        trials = {lr: value for (seed, lr), value in runs.items() if seed == 0}
+        finalists = {lr for seed, lr in runs if seed == 5}
+        means = {lr: (runs[5, lr] + runs[6, lr]) / 2 for lr in finalists}
+        assert (len(trials), len(finalists)) == (3, 2)
+        assert sorted(trials.values())[-2:] == sorted(trials[lr] for lr in finalists)
+        chosen = {lr for seed, lr in runs if seed in (4, 7)}
+        assert len(chosen) == 1
+        assert means[chosen.pop()] == max(means.values())
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
-    assert len(times) == 10
+    assert len(times) == 2 * (3 + 2 * 2 + 2)
     capsys.readouterr()
     assert main(words) == 0
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
-    assert "the best setting of each" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the best 2 of each" in printed
+    assert "the best setting of each" in printed
 
 
 def test_the_choice_leaves_out_what_did_not_finish(monkeypatch, tmp_path):
     trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in (1.0, 2, 3)]
+    sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
     values: dict[float, float | None] = {1.0: 2.5, 2.0: None, 3.0: 2.4}
     monkeypatch.setattr(tuned, "final_validation", lambda config, out: values[config.lr])
-    assert tuned.best_config(trials, tmp_path).lr == 3, "a loss: lower is better"
+    assert tuned.best_config(trials, sweep, tmp_path).lr == 3, "a loss: lower is better"
     values.update({1.0: None, 3.0: None})
     with pytest.raises(UserError, match="no trial of sgdf on text has finished"):
-        tuned.best_config(trials, tmp_path)
+        tuned.best_config(trials, sweep, tmp_path)
+
+
+def choice_among(monkeypatch, tmp_path, measured):
+    """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
+    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in measured]
+    sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
+                  finalists=2, choice_seeds=(8, 9))  # fmt: skip
+    order = {0: 0, 8: 1, 9: 2}
+    monkeypatch.setattr(
+        tuned, "final_validation", lambda config, out: measured[config.lr][order[config.seed]]
+    )
+    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    finals = [(config.lr, config.seed) for config in tuned.finals_of(sweep, tmp_path).configs]
+    (chosen,) = tuned.best_of(sweep, tmp_path).configs
+    return finals, chosen.lr
+
+
+def test_of_the_finalists_the_best_mean_is_chosen(monkeypatch, tmp_path):
+    lucky, steady, worse = (1.0, 3.0, 3.2), (2.0, 2.0, 2.1), (2.5, 0.0, 0.0)
+    finals, lr = choice_among(monkeypatch, tmp_path, {0.1: lucky, 0.2: steady, 0.3: worse})
+    assert finals == [(0.1, 8), (0.2, 8), (0.1, 9), (0.2, 9)], "best trial first; two of three"
+    assert lr == 0.2, "the trial's own value does not count again, nor a trial that is no finalist"
+
+
+def test_a_finalist_that_diverged_is_chosen_only_if_all_did(monkeypatch, tmp_path):
+    values = {0.1: (1.0, None, 0.5), 0.2: (2.0, 4.0, 4.0), 0.3: (None, 0.0, 0.0)}
+    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.2
+    values[0.2] = (2.0, None, 4.0)
+    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.1, "then the best trial"
 
 
 def test_who_has_no_finished_trial_stops_nobody_else(monkeypatch, tmp_path):
@@ -154,6 +191,13 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
         ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting in the space of sgdf"),
         ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
         ({"trials": 10**6}, "and the limit is 10,000"),
+        ({"finalists": 2, "choice_seeds": [*range(9, 4009)]}, "and the limit is 10,000"),
+        ({"finalists": 0}, "finalists is an integer of at least 1, not 0"),
+        ({"finalists": 5}, "there are 5 finalists of 4 trials: give fewer"),
+        ({"choice_seeds": [3]}, "choice_seeds are the seeds of finalists: give finalists = N"),
+        ({"finalists": 2, "choice_seeds": []}, "choice_seeds is a list of integers"),
+        ({"finalists": 2, "choice_seeds": [0]}, "seed 0 is that of the trials"),
+        ({"finalists": 2, "choice_seeds": [3, 2]}, "seed 2 is in seeds and in choice_seeds"),
     ],
 )
 def test_bad_input_is_one_sentence(values, sentence):
@@ -161,9 +205,10 @@ def test_bad_input_is_one_sentence(values, sentence):
         sweep_from_table("t", {**DIGITS, "cells": CELLS, **values})
 
 
-def test_a_space_without_trials():
-    with pytest.raises(UserError, match="a \\[space\\] is searched by trials: give trials = N"):
-        sweep_from_table("t", {"task": "digits", "space": {}, "cells": CELLS})
+@pytest.mark.parametrize(("key", "value"), [("space", {}), ("finalists", 2), ("choice_seeds", [5])])
+def test_what_needs_trials(key, value):
+    with pytest.raises(UserError, match=f"{key}]? needs trials: give trials = N"):
+        sweep_from_table("t", {"task": "digits", key: value, "cells": CELLS})
 
 
 @pytest.mark.parametrize(("task", "model"), [("text", "gpt-tiny"), ("digits", "mlp")])
@@ -181,7 +226,8 @@ def test_the_files_of_the_evidence_can_be_planned(path):
     sweep = sweep_from_file(path)
     assert sweep.contestants > 1
     assert len(sweep.seeds) >= 5
-    precision = "fp32" if path.parent.name in ("small", "again") else "bf16"  # a CPU's, and a GPU's
+    for_cpu = path.parent.name in ("small", "again", "finals")
+    precision = "fp32" if for_cpu else "bf16"
     assert {config.precision for config in sweep.configs} == {precision}
     for config in sweep.configs:  # what it is chosen by is not what is reported
         assert config.validation or config.option("test_tokens")

@@ -23,7 +23,8 @@ from sgdf.support.files import explained, write_atomically
 
 # Arguments of `configs.make`; every other name in a cell is an override.
 ARGUMENTS = ("task", "model", "optimizer", "epochs", "precision", "data")
-KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", "space")
+OF_TRIALS = ("finalists", "choice_seeds", "space")  # keys that have a meaning with trials alone
+KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", *OF_TRIALS)
 
 #: A sweep of more runs is a mistake: its plan alone would take gigabytes.
 MAX_RUNS = 10_000
@@ -42,6 +43,8 @@ class Sweep:
     note: str = ""  # for the reader of the results
     contestants: int = 0  # of trials, in turns; their best settings follow, with these seeds
     seeds: tuple[int, ...] = ()
+    finalists: int = 0  # so many of the best trials run again, with the seeds of the choice
+    choice_seeds: tuple[int, ...] = ()
 
 
 # --- from a file --------------------------------------------------------------------------------
@@ -69,8 +72,10 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
         from sgdf.lab.sweeps import tuned
 
         return tuned.sweep_from_table(name, values)
-    if "space" in values:
-        raise UserError("a [space] is searched by trials: give trials = N")
+    for key in OF_TRIALS:
+        if key in values:
+            written = f"a [{key}]" if key == "space" else key
+            raise UserError(f"{written} needs trials: give trials = N")
     shared = {**{key: values[key] for key in ARGUMENTS if key in values}, **subtable(values, "set")}
     grid, listed, seeds = grid_in(values), listed_cells(values), seeds_in(values)
     check_count(grid_size(grid) + len(listed), len(seeds))
@@ -134,12 +139,12 @@ def listed_cells(values: Table) -> list[Cell]:
     return cells
 
 
-def seeds_in(values: Table) -> list[int]:
-    seeds = values.get("seeds", [0])
+def seeds_in(values: Table, key: str = "seeds") -> list[int]:
+    seeds = values.get(key, [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
-        raise UserError(f"seeds is a list of integers, like [0, 1, 2], not {seeds!r}")
+        raise UserError(f"{key} is a list of integers, like [0, 1, 2], not {seeds!r}")
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds has a duplicate: {seeds}")
+        raise UserError(f"{key} has a duplicate: {seeds}")
     return seeds
 
 

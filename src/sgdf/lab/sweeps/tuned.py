@@ -1,10 +1,13 @@
-"""A fair comparison in two stages: as many trials for everyone, then several seeds of the best.
+"""A fair comparison in stages: as many trials for everyone, then several seeds of the best.
 
 The trials of an optimizer are points of a Sobol sequence in its space (`spaces`), the same for
 everyone in the dimensions that they share. The setting with the best final validation metric is
-chosen, and trained with every seed. The same command resumes either stage.
+chosen, and trained with every seed. With `finalists` there is a stage between: the best trials run
+again with other seeds, and the best mean of these is chosen, since the best of many trials of one
+seed may be a lucky run of a setting that is bad on average. The same command resumes every stage.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +33,13 @@ from sgdf.lab.sweeps.plan import (
     seeds_in,
     subtable,
 )
+from sgdf.lab.tasks import Metric
 from sgdf.support.errors import UserError
 
 TRIALS = 16
 TRIAL_SEED = 0
-SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not the seed that they were chosen by
+CHOICE_SEEDS = [101, 102, 103]  # of the finalists
+SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
 SCRAMBLING = 20260101  # of the Sobol sequence
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
 
@@ -51,10 +56,11 @@ IMAGES = ("sgd", "sgd-nesterov", "sgd-ema", "sgdf", "adamw", "filter-adamw")
 
 def sweep_from_table(name: str, values: Table) -> Sweep:
     """The trials of a sweep file with the key `trials`; `best_of` follows when they have ended."""
-    trials, seeds = trials_in(values), seeds_in({"seeds": SEEDS, **values})
+    trials, seeds = count_in(values, "trials", TRIALS), seeds_in({"seeds": SEEDS, **values})
+    finalists, choice_seeds = finals_in(values, trials)
     shared = {**{key: values[key] for key in ARGUMENTS if key in values}, **subtable(values, "set")}
     grid, listed = grid_in(values), listed_cells(values)
-    check_count(grid_size(grid) + len(listed), trials + len(seeds))
+    check_count(grid_size(grid) + len(listed), trials + finalists * len(choice_seeds) + len(seeds))
     contestants = [{**shared, **cell} for cell in (*grid_cells(grid), *listed)]
     if not contestants:
         raise UserError("there is nothing to run: give a [grid] of lists, or [[cells]]")
@@ -67,24 +73,40 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
     refuse_duplicates(first)
     for config in first[: len(contestants)]:
         validation_key(config)
-    for seed in seeds:
+    for seed in (*seeds, *choice_seeds):
         replace(first[0], seed=seed)  # refuses what is none, before the trials are trained
-    if TRIAL_SEED in seeds:
+    if TRIAL_SEED in (*seeds, *choice_seeds):
         raise UserError(f"seed {TRIAL_SEED} is that of the trials: the best settings need others")
+    if shared_seeds := sorted({*seeds} & {*choice_seeds}):
+        raise UserError(f"seed {shared_seeds[0]} is in seeds and in choice_seeds: they must differ")
     return Sweep(
         name,
         f"{values.get('title', name)}: {trials} trials of each",
         tuple(first),
         contestants=len(contestants),
         seeds=tuple(seeds),
+        finalists=finalists,
+        choice_seeds=tuple(choice_seeds),
     )
 
 
-def trials_in(values: Table) -> int:
-    trials = values.get("trials", TRIALS)
-    if type(trials) is not int or trials < 1:
-        raise UserError(f"trials is an integer of at least 1, not {trials!r}")
-    return trials
+def count_in(values: Table, key: str, default: int) -> int:
+    count = values.get(key, default)
+    if type(count) is not int or count < 1:
+        raise UserError(f"{key} is an integer of at least 1, not {count!r}")
+    return count
+
+
+def finals_in(values: Table, trials: int) -> tuple[int, list[int]]:
+    """How many finalists, and their seeds; 0 and none if a file has no such stage."""
+    if "finalists" not in values:
+        if "choice_seeds" in values:
+            raise UserError("choice_seeds are the seeds of finalists: give finalists = N")
+        return 0, []
+    finalists = count_in(values, "finalists", 0)
+    if finalists > trials:
+        raise UserError(f"there are {finalists} finalists of {trials} trials: give fewer")
+    return finalists, seeds_in({"choice_seeds": CHOICE_SEEDS, **values}, "choice_seeds")
 
 
 def trials_of(cell: Cell, trials: int, ends: Mapping[str, Any]) -> list[Cell]:
@@ -132,36 +154,82 @@ def sweep_from_preset(values: Table) -> Sweep:
 # --- the choice -----------------------------------------------------------------------------------
 
 
+def finals_of(sweep: Sweep, out: Path) -> Sweep:
+    """The best trials of every contestant, with the seeds of the choice."""
+    wait_for(sweep.configs, out, "trials")
+    planned = tuple(
+        replace(config, seed=seed)
+        for seed in sweep.choice_seeds
+        for trials in turns_of(sweep)
+        for config in finalists_of(trials, sweep.finalists, out)
+    )
+    title = sweep.title.rpartition(":")[0]
+    return Sweep(f"{sweep.name}-finals", f"{title}: the best {sweep.finalists} of each", planned)
+
+
 def best_of(sweep: Sweep, out: Path) -> Sweep:
     """The best setting of every contestant that has a finished trial, with every seed."""
-    waiting = sum(read_end(out / config.name, config) is None for config in sweep.configs)
-    if waiting:
-        raise UserError(
-            f"{waiting} of {len(sweep.configs)} trials have not ended (another process may be "
-            "training them): the same command continues when they have"
-        )
-    turns = [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
-    able = [trials for trials in turns if has_finished(trials, out)]
-    chosen = [best_config(trials, out) for trials in able or turns]
+    wait_for(sweep.configs, out, "trials")
+    if sweep.finalists:
+        wait_for(finals_of(sweep, out).configs, out, "runs of finalists")
+    turns = turns_of(sweep)
+    able = [trials for trials in turns if finalists_of(trials, 1, out)]
+    chosen = [best_config(trials, sweep, out) for trials in able or turns]
     planned = tuple(replace(config, seed=seed) for seed in sweep.seeds for config in chosen)
     title = sweep.title.rpartition(":")[0]
     return Sweep(f"{sweep.name}-best", f"{title}: the best setting of each", planned)
 
 
-def has_finished(trials: Sequence[Config], out: Path) -> bool:
-    """Whether any of them has; one that diverged or failed has not."""
-    return any(final_validation(config, out) is not None for config in trials)
+def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
+    """Among fewer runs the choice might be another one."""
+    waiting = sum(read_end(out / config.name, config) is None for config in configs)
+    if waiting:
+        raise UserError(
+            f"{waiting} of {len(configs)} {words} have not ended (another process may be "
+            "training them): the same command continues when they have"
+        )
 
 
-def best_config(trials: Sequence[Config], out: Path) -> Config:
-    """The trial with the best validation metric after its last step; not one that diverged."""
-    values = {config.name: final_validation(config, out) for config in trials}
-    ended = [config for config in trials if values[config.name] is not None]
-    if not ended:
-        raise UserError(f"no trial of {trials[0].optimizer} on {trials[0].task} has finished")
+def turns_of(sweep: Sweep) -> list[Sequence[Config]]:
+    """The trials of each contestant."""
+    return [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
+
+
+def finalists_of(trials: Sequence[Config], count: int, out: Path) -> list[Config]:
+    """The best trials by the validation metric after the last step; none that diverged."""
     metric = trials[0].task_definition.metric
-    sign = -1 if metric.lower_is_better else 1
-    return max(ended, key=lambda config: sign * (values[config.name] or 0.0))
+    order = best_first([final_validation(config, out) for config in trials], metric)
+    return [trials[i] for i in order[:count]]
+
+
+def best_config(trials: Sequence[Config], sweep: Sweep, out: Path) -> Config:
+    """The chosen setting of a contestant: its best trial, or the finalist with the best mean."""
+    finalists = finalists_of(trials, max(sweep.finalists, 1), out)
+    if not finalists:
+        raise UserError(f"no trial of {trials[0].optimizer} on {trials[0].task} has finished")
+    means = [
+        mean_if_all([final_validation(replace(config, seed=s), out) for s in sweep.choice_seeds])
+        for config in finalists
+    ]
+    order = best_first(means, trials[0].task_definition.metric)
+    return finalists[order[0] if order else 0]
+
+
+def best_first(values: Sequence[float | None], metric: Metric) -> list[int]:
+    """The indices of the values that are there, best first; of equal ones the first comes first."""
+    sign = 1 if metric.lower_is_better else -1
+    known = [(sign * value, i) for i, value in enumerate(values) if value is not None]
+    return [i for _, i in sorted(known)]
+
+
+def mean_if_all(values: Sequence[float | None]) -> float | None:
+    """None if there is no value, or one is None: a finalist that diverged once is not chosen.
+
+    >>> mean_if_all([1.0, 2.0]), mean_if_all([1.0, None]), mean_if_all([])
+    (1.5, None, None)
+    """
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def final_validation(config: Config, out: Path) -> float | None:

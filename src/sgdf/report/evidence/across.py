@@ -106,6 +106,7 @@ def row_of(comparison: Json, label: str) -> Json | None:
 def is_complete(summary: Summary) -> bool:
     """Whether every planned run has ended, in whatever way."""
     runs = [run for c in summary["contestants"] for run in (*c["trials"], *c["seeds"].values())]
+    runs += [r for c in summary["contestants"] for f in c["finals"] for r in f["seeds"].values()]
     return not any(run["status"] in ("missing", "unfinished") for run in runs)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sgdf.lab.runs.config import Config, frozen
 from sgdf.lab.sweeps.plan import Sweep
-from sgdf.lab.sweeps.tuned import validation_key
+from sgdf.lab.sweeps.tuned import best_first, mean_if_all, turns_of, validation_key
 from sgdf.report.evidence.names import contestant_names
 from sgdf.report.records import RunRecord
 from sgdf.support.errors import UserError
@@ -57,6 +57,8 @@ class Contestant:
 
     label: str
     trials: tuple[PlannedRun, ...]
+    finals: tuple["Finalist", ...]  # best trial first; without such a stage, that one alone
+    chosen: PlannedRun | None  # one of the trials; None if none has finished
     seeds: tuple[PlannedRun, ...]  # of the chosen setting; none without a choice
 
     @property
@@ -64,22 +66,44 @@ class Contestant:
         return self.trials[0].config.optimizer
 
     @property
-    def chosen(self) -> PlannedRun | None:
-        return best_trial(self.trials)
-
-    @property
     def ended(self) -> list[PlannedRun]:
         return [trial for trial in self.trials if trial.has_ended]
 
+    @property
+    def runs(self) -> list[PlannedRun]:
+        return [*self.trials, *(run for final in self.finals for run in final.runs), *self.seeds]
 
-def best_trial(trials: Sequence[PlannedRun]) -> PlannedRun | None:
-    """The trial that `tuned.best_config` chooses: the first of those with the best validation."""
-    finished = [trial for trial in trials if trial.validation is not None]
-    if not finished:
-        return None
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the best trials, and its runs with the seeds of the choice."""
+
+    trial: PlannedRun
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def mean(self) -> float | None:
+        return mean_if_all([run.validation for run in self.runs])
+
+
+def finalists_of(trials: Sequence[PlannedRun], sweep: Sweep, find: "Finder") -> list[Finalist]:
+    """Those that `tuned.finalists_of` chooses."""
     metric = trials[0].config.task_definition.metric
-    best = metric.best(value for trial in finished if (value := trial.validation) is not None)
-    return next(trial for trial in finished if trial.validation == best)
+    order = best_first([trial.validation for trial in trials], metric)
+    found = []
+    for trial in (trials[i] for i in order[: max(sweep.finalists, 1)]):
+        again = [dataclasses.replace(trial.config, seed=seed) for seed in sweep.choice_seeds]
+        found.append(Finalist(trial, tuple(PlannedRun(config, find(config)) for config in again)))
+    return found
+
+
+def choice_of(finals: Sequence[Finalist]) -> PlannedRun | None:
+    """The trial that `tuned.best_config` chooses."""
+    if not finals:
+        return None
+    metric = finals[0].trial.config.task_definition.metric
+    order = best_first([final.mean for final in finals], metric)
+    return finals[order[0] if order else 0].trial
 
 
 def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestant]:
@@ -89,16 +113,17 @@ def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestan
     if len({(config.task, config.data) for config in sweep.configs}) > 1:
         raise UserError(f"{sweep.name} is of several tasks: a comparison needs a file for each")
     find = Finder(records)
-    turns = [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
+    turns = turns_of(sweep)
     labels = contestant_names(turns)
     found = []
     for label, configs in zip(labels, turns, strict=True):
         trials = tuple(PlannedRun(config, find(config)) for config in configs)
-        best = best_trial(trials)
+        finals = tuple(finalists_of(trials, sweep, find))
+        best = choice_of(finals)
         again = [dataclasses.replace(best.config, seed=s) for s in sweep.seeds] if best else []
         seeds = tuple(PlannedRun(config, find(config)) for config in again)
-        found.append(Contestant(label, trials, seeds))
-    refuse_mixed_data(run for c in found for run in (*c.trials, *c.seeds))
+        found.append(Contestant(label, trials, finals, best, seeds))
+    refuse_mixed_data(run for c in found for run in c.runs)
     return found
 
 

@@ -311,8 +311,9 @@ def draw_trials(
     if contestant["chosen"]:
         rate, value = contestant["chosen"]["settings"]["lr"], contestant["chosen"]["value"]
         axes.plot([rate], [value], "o", markersize=9, markerfacecolor="none", color=colour)
-    chosen = [c["chosen"]["value"] for c in summary["contestants"] if c["chosen"]]
-    axes.axhline(min(chosen) if lower else max(chosen), color=AXIS, lw=0.8, zorder=0)
+    values = [t["value"] for c in summary["contestants"] for t in c["trials"]]
+    known = [value for value in values if value is not None]
+    axes.axhline(min(known) if lower else max(known), color=AXIS, lw=0.8, zorder=0)
     axes.set_xscale("log")
     axes.set_ylim(bottom, top)
     rates = [trial["settings"]["lr"] for trial in contestant["trials"]]

@@ -14,6 +14,8 @@ def sentences(summary: Summary) -> list[str]:
         *missing_trials(summary),
         *unequal_trials(summary),
         *lost_trials(summary),
+        *missing_finals(summary),
+        *lost_finals(summary),
         *missing_seeds(summary),
         *lost_seeds(summary),
         *at_edges(summary),
@@ -53,6 +55,26 @@ def lost_trials(summary: Summary) -> list[str]:
     return [
         f"{count(lost, 'trial')} diverged or failed ({listed(lost)}): never chosen{counted} in the "
         "expected best."
+    ]
+
+
+def missing_finals(summary: Summary) -> list[str]:
+    missing = counts(summary, "finals", ("missing", "unfinished"))
+    if not missing:
+        return []
+    return [
+        f"Incomplete: {count(missing, 'run')} of finalists to go ({listed(missing)}); a choice may "
+        "still change."
+    ]
+
+
+def lost_finals(summary: Summary) -> list[str]:
+    lost = counts(summary, "finals", ("diverged", "failed"))
+    if not lost:
+        return []
+    return [
+        f"{count(lost, 'run')} of finalists diverged or failed ({listed(lost)}): such a setting is "
+        "chosen only if every finalist lost one."
     ]
 
 
@@ -97,14 +119,20 @@ def other_runs(summary: Summary) -> list[str]:
 
 
 def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, int]:
-    """How many of its trials or seeds have one of the statuses, by contestant; without zeros."""
+    """How many trials, finals or seeds have one of the statuses, by contestant; without zeros."""
     found: Counter[str] = Counter()
     for contestant in summary["contestants"]:
-        runs: Iterable[Mapping[str, Any]] = (
-            contestant[part] if part == "trials" else contestant[part].values()
-        )
+        runs = runs_of(contestant, part)
         found[contestant["label"]] += sum(run["status"] in statuses for run in runs)
     return {label: n for label, n in found.items() if n}
+
+
+def runs_of(contestant: Mapping[str, Any], part: str) -> Iterable[Mapping[str, Any]]:
+    if part == "trials":
+        return contestant["trials"]  # type: ignore[no-any-return]
+    if part == "finals":
+        return [run for final in contestant["finals"] for run in final["seeds"].values()]
+    return contestant[part].values()  # type: ignore[no-any-return]
 
 
 def count(numbers: Mapping[str, int], word: str) -> str:

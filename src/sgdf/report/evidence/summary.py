@@ -63,7 +63,7 @@ def summarize(
     best = best_of_all(contestants, task.metric)
     margin = MARGINS.get(task.kind, MARGIN)
     alone = {c.label: step_time(c, sweep.name, step_times) for c in contestants}
-    used = [run for c in contestants for run in (*c.trials, *c.seeds) if run.record]
+    used = [run for c in contestants for run in c.runs if run.record]
     summary: Summary = {
         "version": VERSION,
         "name": labels.visible(sweep.name),
@@ -73,7 +73,12 @@ def summarize(
         "length": config.epochs * config.interval,
         "unit": config.unit,
         "interval": config.interval,
-        "planned": {"trials": len(sweep.configs) // sweep.contestants, "seeds": [*sweep.seeds]},
+        "planned": {
+            "trials": len(sweep.configs) // sweep.contestants,
+            "finalists": sweep.finalists,
+            "choice_seeds": [*sweep.choice_seeds],
+            "seeds": [*sweep.seeds],
+        },
         "metric": metric_values(metric, task.kind),
         "validation": {"key": validation_key(config), "words": validation_words(config)},
         "margin": margin,
@@ -157,7 +162,8 @@ def contestant_values(
     known = [value for value in counted if value is not None]
     finals = [v for run in contestant.seeds if (v := run.final(metric.key)) is not None]
     final = spread(finals)
-    own = chosen.validation if chosen else None
+    finished = [value for value in values if value is not None]
+    own = metric.best(finished) if finished else None
     return {
         "label": contestant.label,
         "optimizer": contestant.optimizer,
@@ -165,9 +171,21 @@ def contestant_values(
             {"status": t.status, "value": t.validation, "settings": dict(t.config.settings)}
             for t in contestant.trials
         ],
+        "finals": [
+            {
+                "settings": dict(final.trial.config.settings),
+                "mean": final.mean,
+                "seeds": {
+                    str(run.config.seed): {"status": run.status, "value": run.validation}
+                    for run in final.runs
+                },
+            }
+            for final in contestant.finals
+            if final.runs
+        ],
         "chosen": {
             "settings": dict(chosen.config.settings),
-            "value": own,
+            "value": chosen.validation,
             "edges": edges_of(contestant),
         }
         if chosen

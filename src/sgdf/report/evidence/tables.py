@@ -82,6 +82,8 @@ def tables(summary: Summary) -> Iterator[EvidenceTable]:
     if any(row.get("same_settings") for c in summary["comparisons"] for row in c["rows"]):
         yield same_settings(summary)
     yield tuning(summary)
+    if summary["planned"]["finalists"]:
+        yield choice(summary)
 
 
 def ranked(summary: Summary) -> list[Json]:
@@ -106,10 +108,20 @@ def results(summary: Summary) -> EvidenceTable:
     unit = f" in {metric['unit']}" if metric["unit"] else ""
     caption = (
         f"{metric['words'].capitalize()}{unit} after the last {summary['unit']}, {better} is "
-        "better: mean ± standard deviation (seeds)."
+        f"better: mean ± standard deviation (seeds).{choice_words(summary)}"
     )
     title = f"{summary['title']}: {len(seeds)} seeds of the best of {summary['planned']['trials']}"
     return EvidenceTable("results", f"{title} trials", (metric["words"],), tuple(rows), caption)
+
+
+def choice_words(summary: Summary) -> str:
+    planned = summary["planned"]
+    if not planned["finalists"]:
+        return ""
+    return (
+        f" Of the {planned['finalists']} best trials, the one with the best mean over "
+        f"{len(planned['choice_seeds'])} other seeds was chosen."
+    )
 
 
 def differences(summary: Summary) -> Iterator[EvidenceTable]:
@@ -292,6 +304,30 @@ def tuning(summary: Summary) -> EvidenceTable:
     )
     title = f"How much tuning: {trials} trials of each"
     return EvidenceTable("tuning", title, tuple(columns), tuple(rows), caption)
+
+
+def choice(summary: Summary) -> EvidenceTable:
+    """How the best trial did with other seeds, beside the finalist that was chosen."""
+    digits, planned = summary["metric"]["digits"], summary["planned"]
+    rows = []
+    for contestant in ranked(summary):
+        finals, chosen = contestant["finals"], contestant["chosen"]
+        if not finals:
+            rows.append((contestant["label"], *[NOTHING] * 4))
+            continue
+        trial = next(t for t in contestant["trials"] if t["settings"] == finals[0]["settings"])
+        place = [final["settings"] for final in finals].index(chosen["settings"])
+        values = (trial["value"], finals[0]["mean"], finals[place]["mean"])
+        shown = [NOTHING if value is None else f"{value:.{digits}f}" for value in values]
+        rows.append((contestant["label"], *shown, str(place + 1)))
+    seeds = len(planned["choice_seeds"])
+    caption = (
+        f"Final {summary['validation']['words']}. The best trial of {planned['trials']} is partly "
+        f"a lucky one: with {seeds} other seeds the same setting is often worse. Place: of the "
+        "chosen setting among the trials."
+    )
+    columns = ("best trial", "with other seeds", "chosen, with these seeds", "place")
+    return EvidenceTable("choice", "The choice", columns, tuple(rows), caption)
 
 
 def shown_counts(trials: int) -> list[int]:
