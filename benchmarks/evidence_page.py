@@ -159,6 +159,7 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             "counts": f"\n{counts(first)}\n",
             **{name: f"\n{text}\n" for name, text in over_all.items()},
             **{name: f"\n{decision_table(last, f)}\n" for name, f in FAMILIES.items()},
+            "same settings": f"\n{same_settings_table(last, FAMILIES['users of AdamW'])}\n",
             "in front": f"\n{in_front_table(summaries)}\n",
         },
         "README.md": {
@@ -247,35 +248,64 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
     return markdown_table(head, lines)
 
 
+def same_settings_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
+    """A line for each task: at how many settings of the trials a form is better than a rival."""
+    first, second, *forms = labels
+    lines = []
+    for summary in summaries:
+        rows = {
+            (comparison["reference"], row["contestant"]): row
+            for comparison in summary["comparisons"]
+            for row in comparison["rows"]
+        }
+        if (first, forms[0]) in rows:
+            digits = summary["metric"]["digits"]
+            lines.append(
+                [link_to(summary)]
+                + [tables.same_words(rows[rival, form], digits)
+                   for form in forms for rival in (first, second)]
+            )  # fmt: skip
+    head = [f"{SHOWN[form]}: than {rival}" for form in forms for rival in (first, second)]
+    return markdown_table(["better", *head], lines)
+
+
 def planned_words(summary: Summary) -> str:
     planned = summary["planned"]
     return f"{planned['trials']}, {planned['finalists'] or NOTHING}, {len(planned['seeds'])}"
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
-    """A line for each optimizer: alone, with the filter in front, and against AdamW."""
+    """A line for each optimizer without the filter, and below it one for each form with it."""
     found = [summary for summary in summaries if summary["name"] == FILTER_IN_FRONT]
-    head = ["", "alone", "minus AdamW", "p", "with the filter", "minus alone", "p"]
+    head = ["", "the filter", "test loss", "minus AdamW", "p", "minus no filter", "p"]
     return markdown_table(head, [line for summary in found for line in in_front_lines(summary)])
 
 
 def in_front_lines(summary: Summary) -> Iterable[list[str]]:
-    contestants = {c["optimizer"]: c for c in summary["contestants"]}
     digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
-    for name, alone in contestants.items():
-        if name in IN_FRONT.values():
+    for alone in summary["contestants"]:
+        if alone["optimizer"] in IN_FRONT.values():
             continue
-        cells = [
-            tables.final_words(alone, digits, seeds),
-            *against(summary, alone["label"], "AdamW"),
-        ]
-        filtered = contestants.get(IN_FRONT.get(name, ""))
-        if filtered is None:
-            cells += [NOTHING, "", ""]
-        else:
-            cells.append(tables.final_words(filtered, digits, seeds))
-            cells += against(summary, filtered["label"], alone["label"])
-        yield [alone["label"], *map(tables.escaped, cells)]
+        filtered = IN_FRONT.get(alone["optimizer"])
+        forms = [c for c in summary["contestants"] if c["optimizer"] == filtered]
+        for contestant in (alone, *forms):
+            cells = [place_of_filter(contestant), tables.final_words(contestant, digits, seeds)]
+            cells += against(summary, contestant["label"], "AdamW")
+            cells += (
+                ["", ""]
+                if contestant is alone
+                else against(summary, contestant["label"], alone["label"])
+            )
+            yield [alone["label"], *map(tables.escaped, cells)]
+
+
+def place_of_filter(contestant: Mapping[str, Any]) -> str:
+    """Where the filter is: a form without momentum of its own has it in the place of it."""
+    if contestant["optimizer"] not in IN_FRONT.values():
+        return "none"
+    settings = contestant["trials"][0]["settings"]
+    own = [*settings.get("betas", ()), settings.get("momentum", 0.0)]
+    return "before the momentum" if any(own) else "instead of the momentum"
 
 
 def against(summary: Summary, label: str, *references: str) -> list[str]:
