@@ -10,8 +10,11 @@ tables of docs/comparisons.md, docs/evidence.md and README.md. It trains nothing
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from sgdf.lab.sweeps.plan import Sweep, sweep_from_file
 from sgdf.report.evidence import Summary, across, figures, tables
@@ -62,6 +65,7 @@ def main() -> None:
     for reference in DRAWN:
         found = across.across(first_time(summaries), reference)
         say(write_svg(across.figure(found), FIGURES / f"across-{reference}"))
+    say(write_svg(decided_figure(last_word(summaries)), FIGURES / "decided-adamw"))
     for page, blocks in pages(summaries).items():
         path = ROOT / page
         write_atomically(path, filled(path.read_text(encoding="utf-8"), blocks))
@@ -76,7 +80,7 @@ def say(path: Path) -> None:
 
 
 def plans() -> list[Path]:
-    return sorted(PLANS.rglob("*.toml"))
+    return sorted(PLANS.rglob("*.toml"), key=lambda path: path.stem)
 
 
 def summary_of(plan: Path) -> Summary | None:
@@ -241,7 +245,7 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
             *against(summary, form, first, second),
         ]
         for summary in summaries
-        if {first, second} <= {c["label"] for c in summary["contestants"]}
+        if {first, second} <= labels_of(summary)
         for form in forms
     ]
     head = ["", "", "trials, finalists, seeds", f"minus {first}", "p", f"minus {second}", "p"]
@@ -267,6 +271,20 @@ def same_settings_table(summaries: Sequence[Summary], labels: Sequence[str]) -> 
             )  # fmt: skip
     head = [f"{SHOWN[form]}: than {rival}" for form in forms for rival in (first, second)]
     return markdown_table(["better", *head], lines)
+
+
+def decided_figure(summaries: Sequence[Summary]) -> Figure:
+    """What is said last of AdamW's rivals, a panel for each task."""
+    first, second, *forms = FAMILIES["users of AdamW"]
+    named = [{**s, "name": task_name(s)} for s in summaries]
+    found = across.across([s for s in named if first in labels_of(s)], "adamw")
+    standings = {standing.label: standing for standing in found.standings}
+    shown = [replace(standings[n], label=SHOWN.get(n, n)) for n in (*forms, second)]
+    return across.figure(replace(found, standings=tuple(shown)))
+
+
+def labels_of(summary: Summary) -> set[str]:
+    return {contestant["label"] for contestant in summary["contestants"]}
 
 
 def planned_words(summary: Summary) -> str:

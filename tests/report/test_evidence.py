@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
 from report import made
@@ -153,6 +154,20 @@ def test_the_choice_among_finalists_is_that_of_the_sweep(tmp_path):
     for contestant, turn in zip(contestants, tuned.turns_of(sweep), strict=True):
         assert contestant.chosen is not None
         assert contestant.chosen.config == tuned.best_config(turn, sweep, tmp_path)
+
+
+def test_a_long_title_of_a_figure_has_several_lines(tmp_path):
+    title = "A title of many words that does not fit into the width of a figure on a page, at all"
+    summary = summary_of(tmp_path, {**DIGITS, "title": title}, FINALS, AFTER)
+    for _, figure in figures.figures(summary):
+        lines = figure.get_suptitle().splitlines()
+        assert " ".join(lines) == title
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        for line in lines:
+            box = figure.text(0, 0, line, fontweight="bold", fontsize=11).get_window_extent(
+                renderer
+            )
+            assert box.width < figure.bbox.width
 
 
 def test_finals_in_the_summary_and_the_tables(tmp_path):

@@ -3,6 +3,7 @@
 import math
 import re
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ FAR = 4.0  # times the median: a value so far out has an arrow instead of stretc
 COLUMNS = 4  # of panels
 FEW = 3  # trials, whose expected best is still inside the figure
 IN_ONE = 6  # contestants whose curves fit into one panel
+LETTERS = 9  # of a title in an inch
 LABEL_HEIGHT = 0.18  # inches, of a line of small text
 FILTERED = ("sgdf", "filter-", "wiener-")  # how the names of optimizers with the filter begin
 Json = Mapping[str, Any]
@@ -68,6 +70,12 @@ def metric_title(summary: Summary, words: str) -> str:
     return f"{words}, {unit}" if unit else words
 
 
+def add_title(figure: Figure, title: str) -> None:
+    """In as many lines as it takes."""
+    width = int(LETTERS * figure.get_figwidth())
+    figure.suptitle(plain(textwrap.fill(title, width)), fontweight="bold", fontsize=11)
+
+
 # --- differences ---------------------------------------------------------------------------------
 
 
@@ -98,7 +106,7 @@ def differences_figure(summary: Summary, comparison: Json) -> Figure:
         words = metric_title(summary, f"{summary['metric']['words']} minus that of "
                              f"{comparison['reference']}")  # fmt: skip
         axes.set_xlabel(plain(f"{words} ({side} is better)"))
-        figure.suptitle(plain(summary["title"]), fontweight="bold", fontsize=11)
+        add_title(figure, summary["title"])
     return figure
 
 
@@ -160,7 +168,7 @@ def best_figure(summary: Summary) -> Figure:
             axes.set_title(name, fontsize=10, fontweight="normal")
         words = f"expected best {summary['validation']['words']}"
         all_axes[0].set_ylabel(plain(metric_title(summary, words)))
-        figure.suptitle(plain(summary["title"]), fontweight="bold", fontsize=11)
+        add_title(figure, summary["title"])
     return figure
 
 
@@ -277,7 +285,7 @@ def rates_figure(summary: Summary) -> Figure:
         figure.supxlabel(f"learning rate ({signs})", fontsize=9)
         words = f"final {summary['validation']['words']}"
         figure.supylabel(plain(metric_title(summary, words)), fontsize=9)
-        figure.suptitle(plain(summary["title"]), fontweight="bold", fontsize=11)
+        add_title(figure, summary["title"])
     return figure
 
 
