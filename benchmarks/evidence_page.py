@@ -36,7 +36,9 @@ PAPER = "FilterAdamW, 2K"  # its default, whose place another form may take
 LEAN = "FilterAdamW, K, gain_eps 0, derived"  # with AdamW's memory
 SHOWN = {PAPER: "FilterAdamW, default", LEAN: "FilterAdamW, lean"}
 LATER = ("-finals", "-again")  # end the name of a task that was done again; the last word first
-FILTER_IN_FRONT = "gpt-tiny-in-front"  # shares runs with another task, so it is never added to it
+FILTER_IN_FRONT = "gpt-tiny-in-front"
+GAINS = "-gains"  # ends the name of a task with more gains
+ASIDE = (FILTER_IN_FRONT, GAINS)  # share runs with another task, and are never added to it
 IN_FRONT = {"adabelief": "wiener-adabelief", "lion": "wiener-lion", "muon": "wiener-muon"}
 ACROSS = ("adamw", "nadamw", PAPER, "sgd-nesterov")  # the tables over all tasks
 
@@ -124,7 +126,7 @@ def references_of(sweep: Sweep) -> list[str]:
 
 def first_time(summaries: Sequence[Summary]) -> list[Summary]:
     """The tasks that may be counted together: all but those that were done again."""
-    return [s for s in summaries if not s["name"].endswith(LATER) and s["name"] != FILTER_IN_FRONT]
+    return [s for s in summaries if not s["name"].endswith((*LATER, *ASIDE))]
 
 
 def last_word(summaries: Sequence[Summary]) -> list[Summary]:
@@ -132,7 +134,7 @@ def last_word(summaries: Sequence[Summary]) -> list[Summary]:
     found: dict[str, Summary] = {}
     for ending in (*LATER, ""):
         for summary in summaries:
-            if summary["name"].endswith(ending) and summary["name"] != FILTER_IN_FRONT:
+            if summary["name"].endswith(ending) and not summary["name"].endswith(ASIDE):
                 found.setdefault(task_name(summary), summary)
     return [found[name] for name in sorted(found)]
 
@@ -165,11 +167,9 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             **{name: f"\n{decision_table(last, f)}\n" for name, f in FAMILIES.items()},
             "same settings": f"\n{same_settings_table(last, FAMILIES['users of AdamW'])}\n",
             "in front": f"\n{in_front_table(summaries)}\n",
+            "larger gains": f"\n{gains_table(summaries)}\n",
         },
-        "README.md": {
-            "counts": f"\n{counts(first)}\n",
-            **{name: f"\n{family_table(last, f)}\n" for name, f in FAMILIES.items()},
-        },
+        "README.md": {"found": f"\n{found_table(last)}\n"},
     }
 
 
@@ -218,20 +218,54 @@ def counts(summaries: Sequence[Summary]) -> str:
     return markdown_table(head, lines)
 
 
-def family_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
-    """A line for each task: the final values of these, the first two of which are the rivals.
-
-    A check mark: ahead of the first rival; two: of both; a cross: behind the first.
-    """
-    head = ["", *(SHOWN.get(label, label) for label in labels)]
+def found_table(summaries: Sequence[Summary]) -> str:
+    """The README's table: a line for each task and form of the filter, in words."""
     lines = []
-    for summary in summaries:
-        found = {c["label"]: c for c in summary["contestants"]}
-        if all(rival in found for rival in labels[:2]):
-            lines.append(
-                [title_of(summary), *(cell(summary, found.get(n), labels) for n in labels)]
-            )
+    for first, second, *forms in FAMILIES.values():
+        for summary in summaries:
+            if {first, second} <= labels_of(summary):
+                lines += [
+                    [
+                        f"[{plain_title(summary)}](docs/comparisons.md#{summary['name']})",
+                        SHOWN.get(form, form),
+                        better_words(summary, form, first),
+                        better_words(summary, form, second),
+                        same_settings_words(summary, form, first),
+                    ]
+                    for form in forms
+                ]
+    rivals = [" or ".join(pair) for pair in zip(*(f[:2] for f in FAMILIES.values()), strict=True)]
+    head = ["", "", *(f"against {words}" for words in rivals), "better at the same settings"]
     return markdown_table(head, lines)
+
+
+def plain_title(summary: Summary) -> str:
+    """Without how often the task was done.
+
+    >>> plain_title({"title": "A perceptron on Fashion-MNIST, 5 epochs, again"})
+    'A perceptron on Fashion-MNIST'
+    """
+    return str(summary["title"]).partition(", ")[0]
+
+
+def better_words(summary: Summary, label: str, rival: str) -> str:
+    """By how much it is better or worse, and whether that is clear."""
+    row = row_of(summary, label, rival)
+    lead, metric = across.lead(row, summary)["mean"], summary["metric"]
+    unit = "points" if metric["unit"] == "%" else "nats"
+    text = f"{abs(lead):.{metric['digits']}f} {unit} {'better' if lead > 0 else 'worse'}"
+    marks = {"ahead": f"**{text}** ✓", "behind": f"{text} ✗"}
+    return marks.get(row["verdict"], text)
+
+
+def same_settings_words(summary: Summary, label: str, rival: str) -> str:
+    same = row_of(summary, label, rival)["same_settings"]
+    return f"{same['better']} of {same['better'] + same['worse']}" if same else NOTHING
+
+
+def row_of(summary: Summary, label: str, rival: str) -> Mapping[str, Any]:
+    rows = next(c["rows"] for c in summary["comparisons"] if c["reference"] == rival)
+    return next(row for row in rows if row["contestant"] == label)
 
 
 def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
@@ -255,21 +289,19 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
 def same_settings_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
     """A line for each task: at how many settings of the trials a form is better than a rival."""
     first, second, *forms = labels
-    lines = []
-    for summary in summaries:
-        rows = {
-            (comparison["reference"], row["contestant"]): row
-            for comparison in summary["comparisons"]
-            for row in comparison["rows"]
-        }
-        if (first, forms[0]) in rows:
-            digits = summary["metric"]["digits"]
-            lines.append(
-                [link_to(summary)]
-                + [tables.same_words(rows[rival, form], digits)
-                   for form in forms for rival in (first, second)]
-            )  # fmt: skip
-    head = [f"{SHOWN[form]}: than {rival}" for form in forms for rival in (first, second)]
+    pairs = [(form, rival) for form in forms for rival in (first, second)]
+    lines = [
+        [
+            link_to(summary),
+            *(
+                tables.same_words(row_of(summary, form, rival), summary["metric"]["digits"])
+                for form, rival in pairs
+            ),
+        ]
+        for summary in summaries
+        if {first, second} <= labels_of(summary)
+    ]
+    head = [f"{SHOWN[form]}: than {rival}" for form, rival in pairs]
     return markdown_table(["better", *head], lines)
 
 
@@ -290,6 +322,20 @@ def labels_of(summary: Summary) -> set[str]:
 def planned_words(summary: Summary) -> str:
     planned = summary["planned"]
     return f"{planned['trials']}, {planned['finalists'] or NOTHING}, {len(planned['seeds'])}"
+
+
+def gains_table(summaries: Sequence[Summary]) -> str:
+    """A line for each task and contestant of those with more gains."""
+    lines = []
+    for summary in (s for s in summaries if s["name"].endswith(GAINS)):
+        digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
+        for contestant in tables.ranked(summary):
+            label = contestant["label"]
+            cells = [tables.escaped(tables.final_words(contestant, digits, seeds))]
+            cells += against(summary, label, "AdamW", "NAdamW", PAPER)
+            lines.append([link_to(summary), label, *cells])
+    rivals = [part for name in ("AdamW", "NAdamW", "2K") for part in (f"minus {name}", "p")]
+    return markdown_table(["", "", "final", *rivals], lines)
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
@@ -334,30 +380,9 @@ def against(summary: Summary, label: str, *references: str) -> list[str]:
     return [tables.escaped(cell) for pair in cells for cell in pair]
 
 
-def title_of(summary: Summary) -> str:
-    metric = summary["metric"]
-    unit = "%" if metric["unit"] == "%" else "nats"
-    return f"{link_to(summary, 'docs/')}, {metric['words']}, {unit}"
-
-
-def link_to(summary: Summary, folder: str = "") -> str:
-    return f"[{task_name(summary)}]({folder}comparisons.md#{summary['name']})"
-
-
-def cell(summary: Summary, contestant: Mapping[str, Any] | None, rivals: Sequence[str]) -> str:
-    if contestant is None:
-        return NOTHING
-    final, digits = contestant["final"], summary["metric"]["digits"]
-    text = f"{final['mean']:.{digits}f} ± {final['std']:.{digits}f}"
-    first, second = (verdict(summary, contestant["label"], rival) for rival in rivals[:2])
-    if first == "ahead":
-        return f"**{text}** {'✓✓' if second == 'ahead' else '✓'}"
-    return f"{text} ✗" if first == "behind" else text
-
-
-def verdict(summary: Summary, label: str, rival: str) -> str:
-    rows = next(c["rows"] for c in summary["comparisons"] if c["reference"] == rival)
-    return next((row["verdict"] for row in rows if row["contestant"] == label), "")
+def link_to(summary: Summary) -> str:
+    name = task_name(summary).removesuffix(GAINS)
+    return f"[{name}](comparisons.md#{summary['name']})"
 
 
 if __name__ == "__main__":
