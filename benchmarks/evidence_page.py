@@ -276,13 +276,13 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
             link_to(summary),
             SHOWN.get(form, form),
             planned_words(summary),
-            *against(summary, form, first, second),
+            *(in_one_cell(*against(summary, form, rival)) for rival in (first, second)),
         ]
         for summary in summaries
         if {first, second} <= labels_of(summary)
         for form in forms
     ]
-    head = ["", "", "trials, finalists, seeds", f"minus {first}", "p", f"minus {second}", "p"]
+    head = ["", "", "trials, finalists, seeds", f"minus {first}", f"minus {second}"]
     return markdown_table(head, lines)
 
 
@@ -332,10 +332,22 @@ def gains_table(summaries: Sequence[Summary]) -> str:
         for contestant in tables.ranked(summary):
             label = contestant["label"]
             cells = [tables.escaped(tables.final_words(contestant, digits, seeds))]
-            cells += against(summary, label, "AdamW", "NAdamW", PAPER)
+            rivals = ("AdamW", "NAdamW", PAPER)
+            cells += [in_one_cell(*against(summary, label, rival)) for rival in rivals]
             lines.append([link_to(summary), label, *cells])
-    rivals = [part for name in ("AdamW", "NAdamW", "2K") for part in (f"minus {name}", "p")]
-    return markdown_table(["", "", "final", *rivals], lines)
+    head = ["", "", "final", "minus AdamW", "minus NAdamW", "minus 2K"]
+    return markdown_table(head, lines)
+
+
+def in_one_cell(difference: str, p: str) -> str:
+    """
+    >>> in_one_cell("−0.02 [−0.03, −0.01]", "0.004, ahead"), in_one_cell("reference", "")
+    ('−0.02 [−0.03, −0.01], p 0.004, **ahead**', 'reference')
+    """
+    if not p:
+        return difference
+    value, comma, verdict = p.partition(", ")
+    return f"{difference}, p {value}{comma}" + (f"**{verdict}**" if verdict else "")
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
