@@ -166,6 +166,7 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             **{name: f"\n{text}\n" for name, text in over_all.items()},
             **{name: f"\n{decision_table(last, f)}\n" for name, f in FAMILIES.items()},
             "same settings": f"\n{same_settings_table(last, FAMILIES['users of AdamW'])}\n",
+            "both rivals": f"\n{both_rivals(last)}\n",
             "in front": f"\n{in_front_table(summaries)}\n",
             "larger gains": f"\n{gains_table(summaries)}\n",
         },
@@ -317,6 +318,26 @@ def decided_figure(summaries: Sequence[Summary]) -> Figure:
 
 def labels_of(summary: Summary) -> set[str]:
     return {contestant["label"] for contestant in summary["contestants"]}
+
+
+def both_rivals(summaries: Sequence[Summary]) -> str:
+    """On which tasks each form of FilterAdamW is ahead of both rivals, and where behind one."""
+    first, second, *forms = FAMILIES["users of AdamW"]
+    own = [summary for summary in summaries if {first, second} <= labels_of(summary)]
+    lines = []
+    for form in forms:
+        verdicts = {
+            task_name(s): [row_of(s, form, rival)["verdict"] for rival in (first, second)]
+            for s in own
+        }
+        ahead = [name for name, found in verdicts.items() if found == ["ahead", "ahead"]]
+        behind = [name for name, found in verdicts.items() if "behind" in found]
+        lines.append(
+            f"- {SHOWN[form]}: clearly ahead of both {first} and {second} on {len(ahead)} of "
+            f"{len(own)} tasks ({', '.join(ahead) or 'none'}), clearly behind one of them on "
+            f"{len(behind)} ({', '.join(behind) or 'none'})."
+        )
+    return "\n".join(lines)
 
 
 def planned_words(summary: Summary) -> str:
