@@ -236,7 +236,8 @@ def found_table(summaries: Sequence[Summary]) -> str:
                     for form in forms
                 ]
     rivals = [" or ".join(pair) for pair in zip(*(f[:2] for f in FAMILIES.values()), strict=True)]
-    head = ["", "", *(f"against {words}" for words in rivals), "better at the same settings"]
+    head = ["", "", *(f"against {words}" for words in rivals)]
+    head.append("better than AdamW at the same settings")
     return markdown_table(head, lines)
 
 
@@ -357,7 +358,7 @@ def gains_table(summaries: Sequence[Summary]) -> str:
             cells += [in_one_cell(*against(summary, label, rival)) for rival in rivals]
             lines.append([link_to(summary), label, *cells])
     head = ["", "", "final", "minus AdamW", "minus NAdamW", "minus 2K"]
-    return markdown_table(head, lines)
+    return markdown_table(head, lines) if lines else "Planned; not complete yet."
 
 
 def in_one_cell(difference: str, p: str) -> str:

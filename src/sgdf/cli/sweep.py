@@ -38,6 +38,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--preset", metavar="NAME", help=f"instead of a file: {' or '.join(SEARCHES)}")
     add("--trials", type=positive, metavar="N",
         help="settings to try of each optimizer; its best then runs with all seeds")  # fmt: skip
+    add("--finalists", type=positive, metavar="N",
+        help="choose the setting by several seeds of so many of the best trials")  # fmt: skip
     add("--task", help=f"one of {', '.join(TASKS)} (default: the file's)")
     add("--model", help="default: the file's, or the task's (sgdf train --help lists them)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
@@ -80,7 +82,7 @@ def sweep_from(options: argparse.Namespace) -> "Sweep":
     from sgdf.lab.runs.parse import parse_setting
     from sgdf.lab.sweeps import plan
 
-    names = ("task", "model", "epochs", "seeds", "precision", "data", "trials")
+    names = ("task", "model", "epochs", "seeds", "precision", "data", "trials", "finalists")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))

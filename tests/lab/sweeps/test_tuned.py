@@ -76,11 +76,22 @@ def test_a_constant_gain_follows_beta1():
 def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
     file, out = tmp_path / "t.toml", tmp_path / "runs"
     file.write_text(
-        'task = "digits"\nepochs = 1\ntrials = 3\nfinalists = 2\nchoice_seeds = [5, 6]\n'
+        'task = "digits"\nepochs = 1\ntrials = 3\nchoice_seeds = [5, 6]\n'
         "seeds = [4, 7]\n[set]\nvalidation = 200\nbatch = 256\n"
         '[grid]\noptimizer = ["sgdf", "adamw"]\n'
     )
-    words = ["sweep", str(file), "--jobs", "1", "--device", "cpu", "--out", str(out)]
+    words = [
+        "sweep",
+        str(file),
+        "--finalists",
+        "2",
+        "--jobs",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
     assert main(words) == 0
     measured = [
         (json.loads(path.read_text()), json.loads((path.parent / "metrics.jsonl").read_text()))
@@ -217,6 +228,10 @@ def test_the_preset(task, model):
     sweep = sweep_from_preset("tuned", values)
     assert len(sweep.configs) == 2 * sweep.contestants
     assert len(sweep.seeds) >= 5
+    more = sweep_from_preset("tuned", {**values, "finalists": 2})
+    assert (more.finalists, more.choice_seeds) == (2, tuple(tuned.CHOICE_SEEDS))
+    with pytest.raises(UserError, match="finalists needs trials"):
+        sweep_from_preset("lr-grid", {"task": "digits", "finalists": 2})
     with pytest.raises(UserError, match="lr-grid is a grid: leave --trials out"):
         sweep_from_preset("lr-grid", {"task": "digits", "trials": 2})
 
