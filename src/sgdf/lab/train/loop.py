@@ -22,6 +22,7 @@ from sgdf.lab.train.cuda_graphs import CudaGraphs
 from sgdf.lab.train.distributed import ALONE, Team, gathered, scattered
 from sgdf.lab.train.portable import to_portable
 from sgdf.lab.train.rates import GroupRates
+from sgdf.lab.train.sums import EpochSums
 from sgdf.support.errors import UserError
 from sgdf.support.numerics import joint_norm
 
@@ -360,30 +361,6 @@ class Trainer:
         for name, optimizer in self.optimizers.items():
             load_optimizer(optimizer, state[name])
         self.done = state["epoch"]
-
-
-class EpochSums:
-    """What an epoch adds up on the device, without asking for it."""
-
-    def __init__(self, device: torch.device) -> None:
-        def zero(dtype: torch.dtype) -> Tensor:
-            return torch.zeros((), device=device, dtype=dtype)
-
-        self.loss = zero(torch.float64)
-        self.correct = zero(torch.int64)
-        self.steps = zero(torch.int64)
-        self.norms = {name: zero(torch.float64) for name in ("gradient", "direction")}
-
-    def zero(self) -> None:
-        for value in (self.loss, self.correct, self.steps, *self.norms.values()):
-            value.zero_()
-
-    def add(self, loss: Tensor, correct: Tensor) -> None:
-        self.loss += loss
-        self.correct += correct
-
-    def values(self) -> tuple[Tensor, ...]:
-        return (self.loss, self.correct, *self.norms.values())
 
 
 def check_team(team: Team, config: "Config", examples: int) -> None:

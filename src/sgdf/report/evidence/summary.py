@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from sgdf.report.evidence.numbers import (
     share_within,
     sign_test,
 )
+from sgdf.report.evidence.origins import provenance
 from sgdf.report.records import RunRecord
 from sgdf.report.statistics import spread
 from sgdf.support.errors import unknown
@@ -369,39 +369,3 @@ def first_epoch_at(run: PlannedRun, target: float) -> int | None:
         if value is not None and metric.reaches(value, target):
             return int(line["epoch"])
     return None
-
-
-# --- where they come from ------------------------------------------------------------------------
-
-
-def provenance(records: Sequence[RunRecord]) -> Json:
-    """The commits, machines and data of all starts of these runs."""
-    starts = [
-        start
-        for record in records
-        for start in (record.environment, *earlier_starts(record))
-        if isinstance(start, dict) and start
-    ]
-    machines = [start["machine"] for start in starts if isinstance(start.get("machine"), dict)]
-    hours = math.fsum(s for record in records for s in record.seconds.values()) / 3600
-    return {
-        "runs": len(records),
-        "run_hours": round(hours, 3),
-        "commits": different(start.get("commit") for start in starts),
-        "machines": different(labels.visible(machine_words(machine)) for machine in machines),
-        "data": different(start.get("data") for start in starts),
-    }
-
-
-def earlier_starts(record: RunRecord) -> list[Any]:
-    found = record.environment.get("earlier")
-    return found if isinstance(found, list) else []
-
-
-def different(values: Iterable[Any]) -> list[str]:
-    return sorted({str(value) for value in values if value})
-
-
-def machine_words(machine: Mapping[str, Any]) -> str:
-    cuda = f", CUDA {machine['cuda']}" if machine.get("cuda") else ""
-    return f"{machine.get('device', 'unknown')}, torch {machine.get('torch', 'unknown')}{cuda}"
