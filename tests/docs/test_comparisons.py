@@ -145,9 +145,11 @@ def test_four_trials_are_worth_more_than_all_of_adamw(last):
 
 def test_the_last_word_on_each_task(last):
     """The sentences of "In short" and of the caveats."""
-    mini = last["gpt-mini-encyclopedia"]
-    assert set(verdicts(mini).values()) == {"ahead"}
-    leads = [-evidence_page.row_of(mini, form, rival)["mean"] for form, rival in verdicts(mini)]
+    mini = [last[f"gpt-mini-{text}"] for text in ("encyclopedia", "books")]
+    assert set(verdicts(mini[0]).values()) == {"ahead"}
+    assert {verdicts(mini[1])[form, "AdamW"] for form in FORMS} == {"ahead"}
+    assert {verdicts(mini[1])[form, "NAdamW"] for form in FORMS} == {""}
+    leads = [-evidence_page.row_of(s, form, "AdamW")["mean"] for s in mini for form in FORMS]
     assert f"by {min(leads):.2f} to {max(leads):.2f} nats" in WORDS
     tiny = [s for s in last.values() if s["model"] == "gpt-tiny"]
     found = [verdict for s in tiny for verdict in verdicts(s).values()]
