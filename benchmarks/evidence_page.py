@@ -47,7 +47,6 @@ COUNTED = {
     "sgdf": ("sgd", "sgd-nesterov"),
     "muon": ("adamw", PAPER),
 }
-DRAWN = ("adamw", "sgd-nesterov")
 
 # Of the tables with the last word: two rivals, then forms of the filter.
 FAMILIES = {
@@ -64,9 +63,8 @@ def main() -> None:
         for name, figure in figures.figures(summary):
             if name in shown:
                 say(write_svg(figure, FIGURES / f"{summary['name']}-{name}"))
-    for reference in DRAWN:
-        found = across.across(first_time(summaries), reference)
-        say(write_svg(across.figure(found), FIGURES / f"across-{reference}"))
+    found = across.across(first_time(summaries), "adamw")
+    say(write_svg(across.figure(found), FIGURES / "across-adamw"))
     say(write_svg(decided_figure(last_word(summaries)), FIGURES / "decided-adamw"))
     for page, blocks in pages(summaries).items():
         path = ROOT / page
