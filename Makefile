@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEPENDENCIES := pyproject.toml constraints.txt
+DEPENDENCIES := pyproject.toml lab/pyproject.toml constraints.txt
 # Without --no-compile pip compiles all of 25,000 files, of which a run imports 4,000.
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -33,10 +33,10 @@ docs: $(VENV)/.installed-dev
 
 MINUTES ?= 15
 torture: $(VENV)/.installed-dev
-	$(BIN)/python tests/torture --minutes $(MINUTES)
+	$(BIN)/python lab/tests/torture --minutes $(MINUTES)
 
 test-gpu:
-	PYTHONPATH="src:tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu tests/lab/models tests/lab/optimizers
+	PYTHONPATH="src:lab/src:tests:lab/tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu lab/tests/gpu lab/tests/models lab/tests/optimizers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -50,11 +50,11 @@ imports: $(VENV)/.installed-dev
 
 # A stamp is younger than the files it was installed from, or the install runs again.
 $(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
-	$(INSTALL) -e ".[lab]"
+	$(INSTALL) -e . -e ./lab
 	touch $@
 
 $(VENV)/.installed-dev: $(DEPENDENCIES) | $(BIN)/python
-	$(INSTALL) -e ".[lab,analysis,vision,jax,cluster,tensorboard,integrations,dev]"
+	$(INSTALL) -e ".[jax,integrations,dev]" -e "./lab[instruments,vision,cluster,tensorboard]"
 	touch $(VENV)/.installed-lab $@
 
 $(BIN)/python:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
 
 BLOCKS, SIZE, STEPS, LAST = 64, 256, 2500, 100
 SPREADS = (0.5, 1.0, 1.5, 2.0, 3.0)

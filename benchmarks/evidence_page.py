@@ -16,15 +16,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from sgdf.lab.sweeps.plan import Sweep, sweep_from_file
-from sgdf.report.evidence import Summary, across, figures, tables
-from sgdf.report.evidence.names import optimizer_name
-from sgdf.report.evidence.summary import REFERENCES, summarize
-from sgdf.report.records import read_runs
-from sgdf.report.wording import NOTHING
-from sgdf.support.figures import write_svg
-from sgdf.support.files import write_atomically, write_json
-from sgdf.support.pages import filled, markdown_table
+from sgdf_lab.report.evidence import Summary, across, figures, tables
+from sgdf_lab.report.evidence.names import optimizer_name
+from sgdf_lab.report.evidence.summary import REFERENCES, summarize
+from sgdf_lab.report.records import read_runs
+from sgdf_lab.report.wording import NOTHING
+from sgdf_lab.support.figures import write_svg
+from sgdf_lab.support.files import write_atomically, write_json
+from sgdf_lab.support.pages import filled, markdown_table
+from sgdf_lab.sweeps.plan import Sweep, sweep_from_file
 
 ROOT = Path(__file__).parents[1]
 PLANS = ROOT / "benchmarks" / "evidence"

@@ -15,7 +15,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 from sgdf.filter import bias_corrections, wiener_filter, wiener_gain
-from sgdf.support.palette import BLACK, BLUE, GREY, VERMILION
+from sgdf_lab.support.palette import BLACK, BLUE, GREY, VERMILION
 
 STEPS, JUMP, OUTLIER = 160, 80, 130
 BETAS, EPS = (0.9, 0.999), 1e-8

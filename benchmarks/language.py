@@ -26,13 +26,13 @@ from rich.console import Console
 from rich.table import Table
 from trainer import epoch, timed
 
-from sgdf.lab.data.tokens import Tokens
-from sgdf.lab.models.gpt import SIZES, build_gpt
-from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.language.trainer import LanguageModel
-from sgdf.lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab.data.tokens import Tokens
+from sgdf_lab.models.gpt import SIZES, build_gpt
+from sgdf_lab.runs import config as configs
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
+from sgdf_lab.tasks.language.trainer import LanguageModel
+from sgdf_lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second
 

@@ -27,9 +27,9 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import sgdf
-from sgdf.bench.memory import state_bytes
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab.bench.memory import state_bytes
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
 
 STATES = {
     "default": None,

@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 from trainer import epoch, timed
 
-from sgdf.lab.runs.config import Config
-from sgdf.lab.sweeps.plan import sweep_from_file
-from sgdf.lab.tasks import trainers
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab.runs.config import Config
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
+from sgdf_lab.sweeps.plan import sweep_from_file
+from sgdf_lab.tasks import trainers
 
 EVIDENCE = Path(__file__).parent / "evidence"
 TINY = {"text": "gpt-tiny", "cifar10": "mlp", "cifar10-fast": "airbench-tiny"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
 
 #: name: (gain_scale, gain_power)
 ESTIMATORS = {"EMA": (0.0, 1.0), "K": (1.0, 1.0), "2K": (2.0, 1.0), "K^0.5": (1.0, 0.5)}

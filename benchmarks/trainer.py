@@ -18,13 +18,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sgdf.lab import data
-from sgdf.lab.data import Dataset, Split
-from sgdf.lab.runs import config as configs
-from sgdf.lab.tasks.classify import resident_classifier
-from sgdf.lab.train.loop import Trainer, take_turns
-from sgdf.support import provenance
-from sgdf.support.files import write_json
+from sgdf_lab import data
+from sgdf_lab.data import Dataset, Split
+from sgdf_lab.runs import config as configs
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_json
+from sgdf_lab.tasks.classify import resident_classifier
+from sgdf_lab.train.loop import Trainer, take_turns
 
 OPTIMIZER = "sgdf"
 

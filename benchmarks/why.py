@@ -43,18 +43,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sgdf import FilterAdamW
-from sgdf.analysis import directions
-from sgdf.analysis.directions import Moments, TriedSteps, mean_of, ratio_of
-from sgdf.analysis.layers import gains_by_part, parts_of
-from sgdf.lab.data.text_synthetic import make_text
-from sgdf.lab.data.tokens import split_of
-from sgdf.lab.models.gpt import SIZES, build_gpt
-from sgdf.lab.train.batches import seed_for
-from sgdf.lab.train.pipelines.tokens import EvaluationWindows, resident, windows
-from sgdf.lab.train.schedules import Shape, factors
-from sgdf.support import provenance
-from sgdf.support.files import write_atomically, write_json
-from sgdf.support.numerics import full_precision
+from sgdf_lab.data.text_synthetic import make_text
+from sgdf_lab.data.tokens import split_of
+from sgdf_lab.instruments import directions
+from sgdf_lab.instruments.directions import Moments, TriedSteps, mean_of, ratio_of
+from sgdf_lab.instruments.layers import gains_by_part, parts_of
+from sgdf_lab.models.gpt import SIZES, build_gpt
+from sgdf_lab.support import provenance
+from sgdf_lab.support.files import write_atomically, write_json
+from sgdf_lab.support.numerics import full_precision
+from sgdf_lab.train.batches import seed_for
+from sgdf_lab.train.pipelines.tokens import EvaluationWindows, resident, windows
+from sgdf_lab.train.schedules import Shape, factors
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -124,10 +124,10 @@ def fill_page(record: dict[str, Any]) -> None:
     """Draw the figures of docs/why.md and fill its tables."""
     from matplotlib import rc_context
 
-    from sgdf.analysis.direction_tables import blocks
-    from sgdf.analysis.figures.directions import all_figures
-    from sgdf.support.figures import STYLE, with_dark_style
-    from sgdf.support.pages import filled
+    from sgdf_lab.instruments.direction_tables import blocks
+    from sgdf_lab.instruments.figures.directions import all_figures
+    from sgdf_lab.support.figures import STYLE, with_dark_style
+    from sgdf_lab.support.pages import filled
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()

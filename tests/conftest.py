@@ -19,58 +19,23 @@ ALLOWED_SKIPS = {
 
 #: Files whose tests train networks, compile, or start processes: not part of `make check`.
 SLOW = (
-    "analysis/test_estimators.py",
-    "analysis/test_hessian.py",
-    "analysis/test_landscape.py",
-    "bench/test_measure.py",
-    "bench/test_memory.py",
-    "bench/test_run.py",
-    "cli/test_analyze.py",
-    "cli/test_analyze_gradients.py",
-    "cli/test_bench.py",
-    "cli/test_own_data_page.py",
-    "cli/test_sentences.py",
-    "cli/test_theory.py",
-    "cli/test_train.py",
-    "docs/test_examples.py",
-    "docs/test_site.py",
-    "examples/test_deepspeed.py",
-    "examples/test_flax.py",
-    "examples/test_huggingface.py",
-    "examples/test_keras.py",
-    "examples/test_lightning.py",
-    "examples/test_plain.py",
-    "examples/test_ray.py",
-    "examples/test_timm.py",
-    "kernels/test_changes.py",
-    "kernels/test_cpu_library.py",
-    "kernels/test_cuda.py",
-    "lab/models/test_models.py",
-    "lab/models/test_vit.py",
-    "lab/runs/test_checkpoints.py",
-    "lab/runs/test_runs.py",
-    "lab/sweeps/test_cluster.py",
-    "lab/sweeps/test_sweeps.py",
-    "lab/tasks/test_detect.py",
-    "lab/tasks/test_gan.py",
-    "lab/tasks/test_language.py",
-    "lab/tasks/test_photos.py",
-    "lab/tasks/test_registry.py",
-    "lab/train/test_decoded.py",
-    "lab/train/test_distributed.py",
-    "lab/train/test_loop.py",
-    "optim/test_compile.py",
-    "optim/test_distributed.py",
-    "optim/test_in_backward.py",
-    "optim/test_low_precision.py",
-    "report/test_page.py",
-    "test_contributing.py",
-    "test_optax_forms.py",
+    "tests/examples/test_deepspeed.py",
+    "tests/examples/test_flax.py",
+    "tests/examples/test_huggingface.py",
+    "tests/examples/test_keras.py",
+    "tests/examples/test_lightning.py",
+    "tests/examples/test_plain.py",
+    "tests/examples/test_ray.py",
+    "tests/examples/test_timm.py",
+    "tests/kernels/test_changes.py",
+    "tests/kernels/test_cpu_library.py",
+    "tests/kernels/test_cuda.py",
+    "tests/optim/test_compile.py",
+    "tests/optim/test_distributed.py",
+    "tests/optim/test_in_backward.py",
+    "tests/optim/test_low_precision.py",
     "tests/test_optax.py",
-    "tests/test_package.py",
-    "tests/test_wheel.py",
-    "theory/test_statements.py",
-    "torture/test_torture.py",
+    "tests/test_optax_forms.py",
 )
 
 
@@ -78,17 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.as_posix().endswith(SLOW):
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A `report.browser.Browser`."""
-    from report.browser import CHROMIUM, Browser
-
-    if CHROMIUM is None and "CI" not in os.environ:
-        pytest.skip("there is no chromium here: install it to see pages in a browser")
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

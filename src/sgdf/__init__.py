@@ -1,4 +1,4 @@
-"""SGDF: stochastic gradient descent with a Wiener filter in the place of momentum."""
+"""SGDF: stochastic gradient descent with a Wiener filter instead of momentum."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         step_in_backward,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "SGDF",
     "FilterAdam",
@@ -25,7 +25,7 @@ __all__ = [
     "step_in_backward",
 ]
 
-_ROOMS = ("filter", "kernels", "optim", "support")
+_ROOMS = ("filter", "kernels", "optim")
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.integrations import timm as integration
-from sgdf.support.errors import UserError
+from sgdf_lab.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = {"sgdf": SGDF, "filteradam": FilterAdam, "filteradamw": FilterAdamW}

@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import sgdf  # noqa: E402
 from golden import cases, jax_cases  # noqa: E402
-from lab.runs.commands import Server, fault, folder_in  # noqa: E402
+from runs.commands import Server, fault, folder_in  # noqa: E402
 
 TRAIN = ("train", "digits", "--data", "synthetic", "--epochs", "4", "--set", "batch=64")
 

@@ -14,9 +14,9 @@ import torch
 
 import sgdf
 from golden import cases
-from sgdf.cli.main import main
-from sgdf.lab.runs import disk
-from sgdf.report.records import read_runs
+from sgdf_lab.cli.main import main
+from sgdf_lab.report.records import read_runs
+from sgdf_lab.runs import disk
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path for path in HERE.iterdir() if (path / "finished").exists())

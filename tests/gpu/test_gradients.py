@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from sgdf import SGDF, FilterAdam, Momentum
-from sgdf.analysis.estimators import estimator_errors
-from sgdf.analysis.overhead import probe_overhead
-from sgdf.analysis.probe import Probe
+from sgdf_lab.instruments.estimators import estimator_errors
+from sgdf_lab.instruments.overhead import probe_overhead
+from sgdf_lab.instruments.probe import Probe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -143,7 +143,7 @@ def test_errors_are_the_cpus():
 
 
 def test_overhead_of_a_real_step_is_below_a_twentieth():
-    from sgdf.lab import models
+    from sgdf_lab import models
 
     torch.manual_seed(0)
     model = models.build_classifier("resnet18", classes=10, shape=(3, 32, 32)).cuda()

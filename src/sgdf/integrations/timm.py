@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from sgdf.optim import SGDF, FilterAdam, FilterAdamW
-from sgdf.support.errors import UserError
+from sgdf_lab.support.errors import UserError
 
 #: Names and classes. timm takes what is before a "_" for a wrapper (lookahead_sgdf): none has one.
 OPTIMIZERS = {"sgdf": SGDF, "filteradam": FilterAdam, "filteradamw": FilterAdamW}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sgdf.support.files import replacing
+from sgdf_lab.support.files import replacing
 
 Library = TypeVar("Library")
 LARGEST = 1 << 26  # bytes; no library of ours comes near, and an endless file would never be read

@@ -1,0 +1,164 @@
+"""The optimizers that are compared, each on one of its execution paths."""
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW, Optimizer
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf_lab.bench.filter_alone import FilterAlone
+from sgdf_lab.bench.shapes import Shape, elements
+
+LR = 1e-12  # too small to move a parameter; 0 might be skipped by an optimizer
+
+
+class Stepper(Protocol):
+    """What is measured of an optimizer: its step and its state."""
+
+    @property
+    def state(self) -> Any: ...
+
+    def step(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An optimizer on one of its paths.
+
+    `optimizer` is a class, or the full name of one in a package that may not be installed. `state`
+    estimates what it allocates to keep, in bytes per parameter. `lists` names the only lists on
+    which it is measured; empty: all.
+    """
+
+    name: str
+    optimizer: type[Optimizer] | type[FilterAlone] | str
+    path: str
+    settings: dict[str, Any] = field(hash=False)
+    state: float
+    dtype: torch.dtype = torch.float32
+    lists: tuple[str, ...] = ()
+
+    def create(self, params: list[Tensor]) -> Stepper:
+        optimizer: Any = self.optimizer
+        if isinstance(optimizer, str):
+            module, _, name = optimizer.rpartition(".")
+            optimizer = getattr(importlib.import_module(module), name)
+        created: Stepper = optimizer(params, lr=LR, **self.settings)
+        return created
+
+    @property
+    def missing_package(self) -> str | None:
+        """The package that would have to be installed, if it is not."""
+        package = self.optimizer.partition(".")[0] if isinstance(self.optimizer, str) else None
+        return package if package and importlib.util.find_spec(package) is None else None
+
+    @property
+    def optimizer_name(self) -> str:
+        if isinstance(self.optimizer, str):
+            return self.optimizer.rpartition(".")[2]
+        return "WienerFilter" if self.filters_alone else self.optimizer.__name__
+
+    @property
+    def title(self) -> str:
+        params = "" if self.dtype == torch.float32 else f", {dtype_name(self.dtype)} parameters"
+        return f"{self.optimizer_name} {self.path}{params}"
+
+    @property
+    def ours(self) -> bool:
+        return not isinstance(self.optimizer, str) and self.optimizer.__module__.startswith("sgdf")
+
+    @property
+    def fused(self) -> bool:
+        return self.path.startswith("fused")
+
+    @property
+    def filters_alone(self) -> bool:
+        """Whether a step writes gradients, and neither reads nor writes parameters."""
+        return self.optimizer is FilterAlone
+
+    def workspace(self, shapes: Sequence[Shape]) -> int:
+        """An upper estimate of the bytes that a step allocates and frees."""
+        if self.fused:
+            return 0
+        temporaries = 5 * 4
+        if self.path == "foreach":
+            return temporaries * elements(shapes)
+        return 2 * temporaries * max(math.prod(shape) for shape in shapes)
+
+    def runs_on(self, list_name: str, device: str) -> bool:
+        """Exclude the loop over the largest list, which takes minutes.
+
+        On CPUs, exclude bfloat16 and the optimizers of other packages, which are made for GPUs.
+        """
+        if self.lists and list_name not in self.lists:
+            return False
+        if device == "cuda":
+            return not (self.path == "loop" and list_name == "gpt")
+        return self.dtype == torch.float32 and not isinstance(self.optimizer, str)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """fp32, bf16, ..."""
+    return str(dtype).removeprefix("torch.").replace("float", "fp").replace("bfp", "bf")
+
+
+FUSED: dict[str, Any] = {"fused": True}
+FOREACH: dict[str, Any] = {"foreach": True}
+LOOP: dict[str, Any] = {"foreach": False, "fused": False}
+BF16_STATE = FUSED | {"state_dtype": torch.bfloat16}
+INT8_STATE = FUSED | {"state_dtype": torch.int8}
+RANDOM_ROUNDING = FUSED | {"stochastic_rounding": True}
+HEAVY_BALL = {"momentum": 0.9}
+DERIVED = {"second_moment": "derived"}
+CONSTANT = FUSED | {"gain_power": 0.0, "gain_scale": 0.05}
+BF16, BF16_PATH, INT8_PATH = torch.bfloat16, "fused, bf16 state", "fused, int8 state"
+CONSTANT_PATH, DERIVED_PATH = "fused, constant gain", "fused, derived v"
+RANDOM_PATH, DERIVED_INT8_PATH = "fused, random rounding", f"{DERIVED_PATH}, int8 state"
+GPT_ALONE = ("gpt",)  # torchao compiles for each shape, which takes minutes on the other lists
+
+CONTESTANTS = (
+    Contestant("sgd-fused", SGD, "fused", HEAVY_BALL | FUSED, 4),
+    Contestant("sgd-foreach", SGD, "foreach", HEAVY_BALL | FOREACH, 4),
+    Contestant("adamw-fused", AdamW, "fused", FUSED, 8),
+    Contestant("adamw-foreach", AdamW, "foreach", FOREACH, 8),
+    Contestant("torchao-adamw8bit", "torchao.optim.AdamW8bit", "torchao", {}, 2.1, lists=GPT_ALONE),
+    Contestant("bitsandbytes-adamw8bit", "bitsandbytes.optim.AdamW8bit", "bitsandbytes", {}, 2.1),
+    Contestant("sgdf-loop", SGDF, "loop", LOOP, 8),
+    Contestant("sgdf-foreach", SGDF, "foreach", FOREACH, 8),
+    Contestant("sgdf-fused", SGDF, "fused", FUSED, 8),
+    Contestant("sgdf-fused-constant", SGDF, CONSTANT_PATH, CONSTANT, 4),
+    Contestant("sgdf-fused-bf16-state", SGDF, BF16_PATH, BF16_STATE, 4),
+    Contestant("sgdf-fused-int8-state", SGDF, INT8_PATH, INT8_STATE, 2.1),
+    Contestant("filteradam-foreach", FilterAdam, "foreach", FOREACH, 12),
+    Contestant("filteradam-fused", FilterAdam, "fused", FUSED, 12),
+    Contestant("filteradam-fused-int8-state", FilterAdam, INT8_PATH, INT8_STATE, 3.2),
+    Contestant("filteradamw-fused-derived", FilterAdamW, DERIVED_PATH, FUSED | DERIVED, 8),
+    Contestant(
+        "filteradamw-fused-derived-int8-state",
+        FilterAdamW,
+        DERIVED_INT8_PATH,
+        INT8_STATE | DERIVED,
+        2.1,
+    ),
+    Contestant("filteradamw-fused-constant", FilterAdamW, CONSTANT_PATH, CONSTANT, 8),
+    # Its state and its copy of the gradients.
+    Contestant("wienerfilter-fused", FilterAlone, "fused, filter alone", FUSED, 8 + 4),
+    Contestant("momentum-fused", Momentum, "fused", FUSED, 4),
+    Contestant("adamw-fused-bf16", AdamW, "fused", FUSED, 4, BF16),
+    Contestant("sgdf-fused-bf16", SGDF, "fused", FUSED, 8, BF16),
+    Contestant("sgdf-fused-bf16-random", SGDF, RANDOM_PATH, RANDOM_ROUNDING, 8, BF16),
+    Contestant(
+        "filteradamw-fused-derived-bf16-int8-state-random",
+        FilterAdamW,
+        f"{DERIVED_INT8_PATH}, random rounding",
+        INT8_STATE | DERIVED | RANDOM_ROUNDING,
+        2.1,
+        BF16,
+    ),
+)

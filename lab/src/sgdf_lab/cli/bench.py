@@ -1,0 +1,46 @@
+"""`sgdf bench`: measure what the optimizers cost."""
+
+import argparse
+
+from sgdf_lab.cli.names import CONTESTANTS, DEFAULT_LISTS, LISTS, REPEATS, SECONDS, WITH_TARGETS
+from sgdf_lab.cli.options import Commands, number, path, positive
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser("bench", help="measure what the optimizers cost")
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    step_parser = subjects.add_parser(
+        "step", help="time and memory of one step, beside SGD and AdamW"
+    )
+    add = step_parser.add_argument
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    names = (*CONTESTANTS, WITH_TARGETS)
+    default = "; ".join(f"on {device} {', '.join(it)}" for device, it in DEFAULT_LISTS.items())
+    add("--lists", nargs="+", metavar="LIST",
+        help=f"lists of parameters: {', '.join(LISTS)} (default: {default})")  # fmt: skip
+    add("--only", nargs="+", metavar="NAME",
+        help=f"measure only these: {', '.join(names)} ({WITH_TARGETS}: all that the targets of "
+        "the list compare)")  # fmt: skip
+    add("--repeats", type=positive, default=REPEATS, help="timings of each (default %(default)s)")
+    add("--seconds", type=number, default=SECONDS, help="limit for each (default %(default)s)")
+    add("--total", type=number, metavar="SECONDS",
+        help="approximate limit for all together: it lowers --seconds")  # fmt: skip
+    add("--memory", type=number, metavar="GIB", help="limit in GiB (default: what is free)")
+    add("--out", type=path, help="default: results/bench-step-DEVICE.json")
+    step_parser.set_defaults(run=run_step)
+
+
+def run_step(options: argparse.Namespace) -> None:
+    from sgdf_lab import bench
+
+    bench.step(
+        device=options.device,
+        lists=options.lists,
+        only=options.only,
+        repeats=options.repeats,
+        seconds=options.seconds,
+        total=options.total,
+        memory=options.memory,
+        out=options.out,
+        command=options.typed,
+    )

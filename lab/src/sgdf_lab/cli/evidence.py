@@ -1,0 +1,159 @@
+"""`sgdf evidence`: what a sweep with trials shows, and several of them side by side."""
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgdf_lab.cli.options import Commands, add_data_dir, path, say
+from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.sweep import add_plan_options, add_precision, sweep_from
+from sgdf_lab.support.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sgdf_lab.sweeps.plan import Sweep
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "evidence", help="what a sweep with trials shows: tables, figures, one JSON file"
+    )
+    add_plan_options(parser)
+    add_precision(parser)
+    files = parser.add_argument_group("files")
+    add = files.add_argument
+    add("--out", type=path, default=Path("runs"), metavar="DIR", help="where to write summary.json "
+        "and the figures (default %(default)s)")  # fmt: skip
+    add("--runs", type=path, nargs="+", metavar="RUNS", help="where the runs are: folders, or "
+        "files of sgdf sweep --record (default: in --out)")  # fmt: skip
+    add("--across", type=path, nargs="+", metavar="SUMMARY.json", help="instead of a sweep: "
+        "several tasks side by side, from the summaries that this command wrote")  # fmt: skip
+    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
+        "of steps alone on a device, where the runs shared it")  # fmt: skip
+    add_data_dir(files)
+    add = parser.add_argument_group("what to show").add_argument
+    add("--reference", nargs="+", default=[], metavar="NAME", help="compare with these optimizers "
+        "or contestants (default: sgd, sgd-nesterov, adamw, nadamw, if there)")  # fmt: skip
+    add("--markdown", action="store_true", help="print the tables as markdown, for a page")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the tables; write the summary and the figures."""
+    if options.across:
+        show_across(options)
+        return
+    sweep = planned(options)
+    from sgdf_lab.report.evidence import figures, tables
+    from sgdf_lab.report.evidence.summary import summarize
+    from sgdf_lab.report.labels import visible
+    from sgdf_lab.report.records import read_runs
+    from sgdf_lab.support.files import explained, write_json
+
+    console = open_console()
+    places = options.runs or [options.out]
+    records, skipped = read_runs(places)
+    for complaint in skipped:
+        say(console, f"skipped: {complaint}")
+    summary = summarize(
+        sweep, records, options.reference, options.typed, step_times_in(options.step_times)
+    )
+    if not summary["runs"]:
+        where = ", ".join(map(visible, places))
+        raise UserError(f"there are no runs of {sweep.name} in {where}: `sgdf sweep` makes some")
+    with explained(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_json(options.out / "summary.json", summary, indent=1)
+        files = [options.out / "summary.json", *figures.write_all(summary, options.out)]
+    if options.markdown:
+        print(tables.markdown(summary))
+    else:
+        tables.show(console, summary)
+        console.print()
+    say_written(files, console, options.markdown)
+
+
+def show_across(options: argparse.Namespace) -> None:
+    """A table and a figure for each reference, over all tasks where it is one."""
+    if options.file or options.preset:
+        raise UserError("give a sweep, or --across with summaries, not both")
+    from sgdf_lab.report.evidence import across, tables
+    from sgdf_lab.support.figures import write_svg
+    from sgdf_lab.support.files import explained
+
+    console = open_console()
+    summaries = [read_summary(file) for file in options.across]
+    files = []
+    references = options.reference or across.references_of(summaries)
+    if not references:
+        raise UserError("no summary has a usual reference: name one with --reference")
+    for reference in references:
+        found = across.across(summaries, reference)
+        table = across.table(found)
+        if options.markdown:
+            print(tables.as_markdown(table), end="\n\n")
+        else:
+            tables.show_table(console, table)
+        name = re.sub(r"[^\w.-]", "_", reference)
+        with explained(options.out):
+            files.append(write_svg(across.figure(found), options.out / f"across-{name}"))
+    say_written(files, console, options.markdown)
+
+
+def read_summary(file: Path) -> dict[str, Any]:
+    """A summary.json of this version."""
+    from sgdf_lab.report.evidence.summary import VERSION
+    from sgdf_lab.support.files import read_text
+
+    try:
+        summary = json.loads(read_text(file))
+        if summary["version"] != VERSION or not summary["contestants"]:
+            raise ValueError(f"it is not of version {VERSION}")
+        for name in ("name", "metric", "comparisons", "ahead"):
+            summary[name]
+        [contestant["label"] for contestant in summary["contestants"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is not a summary of sgdf evidence: {error}") from None
+    return dict(summary)
+
+
+def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
+    """Beside the markdown, which may be piped into a page, on standard error."""
+    from sgdf_lab.report.labels import visible
+
+    for file in files:
+        line = f"Written: {visible(file)}"
+        print(line, file=sys.stderr) if markdown else say(console, line)
+
+
+def step_times_in(file: Path | None) -> list[Any]:
+    """The rows of a file of benchmarks/step_times.py."""
+    if file is None:
+        return []
+    from sgdf_lab.support.files import read_text
+
+    try:
+        rows = json.loads(read_text(file))["rows"]
+        names = {"file", "optimizer", "settings", "ms"}
+        if not all(names <= row.keys() for row in rows):
+            raise ValueError("a row is incomplete")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not of benchmarks/step_times.py: {error}") from None
+    return list(rows)
+
+
+def planned(options: argparse.Namespace) -> "Sweep":
+    """The plan; with --data-dir, of the data in there alone."""
+    sweep = sweep_from(options)
+    if options.data_dir is None:
+        return sweep
+    from sgdf_lab.runs import config as configs
+
+    found = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
+    return dataclasses.replace(sweep, configs=found)

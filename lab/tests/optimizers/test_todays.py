@@ -1,0 +1,540 @@
+"""Today's optimizers against what their publications say, and inside the trainer."""
+
+import io
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sgdf import WienerFilter
+from sgdf_lab import data, optimizers, paper
+from sgdf_lab.data import Dataset, Split
+from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.optimizers.cautious import CautiousAdamW
+from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
+from sgdf_lab.runs import config as configs
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.tasks.classify import resident_classifier
+from sgdf_lab.train.rates import GroupRates
+
+CPU = torch.device("cpu")
+
+
+def build(name, params, model=None, **settings):
+    return optimizers.build_optimizer(name, params, settings, device=CPU, model=model)
+
+
+# --- the published updates, in float64 ------------------------------------------------------------
+# Each is given the weights p, the gradient g, the number t of the step from 1, a memory s that
+# starts empty, and the settings; it returns the new weights. `decay` is decoupled.
+
+
+def average(s, name, x, beta):
+    value = beta * getattr(s, name, torch.zeros_like(x)) + (1 - beta) * x
+    setattr(s, name, value)
+    return value
+
+
+def cautious(update, g):
+    mask = (update * g > 0).double()
+    return update * mask * mask.numel() / (mask.sum() + 1)
+
+
+def cautious_adamw(p, g, t, s, *, lr, betas, eps, decay):
+    m, v = average(s, "m", g, betas[0]), average(s, "v", g**2, betas[1])
+    u = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+    return p * (1 - lr * decay) - lr * cautious(u, g)
+
+
+def cautious_lion(p, g, t, s, *, lr, betas, decay):
+    m = getattr(s, "m", torch.zeros_like(g))
+    update = (betas[0] * m + (1 - betas[0]) * g).sign()
+    average(s, "m", g, betas[1])
+    return p * (1 - lr * decay) - lr * cautious(update, g)
+
+
+def adan(p, g, t, s, *, lr, betas, eps, decay):
+    change = g - getattr(s, "last", g)
+    s.last = g
+    m, d = average(s, "m", g, betas[0]), average(s, "d", change, betas[1])
+    n = average(s, "n", (g + betas[1] * change) ** 2, betas[2])
+    corrected = m / (1 - betas[0] ** t) + betas[1] * d / (1 - betas[1] ** t)
+    return (p - lr * corrected / ((n / (1 - betas[2] ** t)).sqrt() + eps)) / (1 + lr * decay)
+
+
+def ademamix(p, g, t, s, *, lr, betas, eps, alpha, decay):
+    fast, slow = average(s, "m", g, betas[0]), average(s, "slow", g, betas[2])
+    v = average(s, "v", g**2, betas[1])
+    u = (fast / (1 - betas[0] ** t) + alpha * slow) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+    return p * (1 - lr * decay) - lr * u
+
+
+def adopt(p, g, t, s, *, lr, betas, eps, decay):
+    p = p * (1 - lr * decay)
+    if t == 1:
+        s.v = g**2
+        return p
+    clip = (t - 1) ** 0.25
+    m = average(s, "m", (g / s.v.sqrt().clamp(min=eps)).clamp(-clip, clip), betas[0])
+    average(s, "v", g**2, betas[1])
+    return p - lr * m
+
+
+def laprop(p, g, t, s, *, lr, betas, eps, decay):
+    v = average(s, "v", g**2, betas[1]) / (1 - betas[1] ** t)
+    # The authors' code averages the steps with their rates, and divides by the averaged rate.
+    m = average(s, "m", lr * g / (v.sqrt() + eps), betas[0])
+    rate = average(s, "rate", torch.tensor(lr, dtype=torch.float64), betas[0])
+    return (p - lr * m / rate) * (1 - lr * decay)
+
+
+def mars(p, g, t, s, *, lr, betas, eps, gamma, decay):
+    if p.ndim < 2:  # AdamW
+        b1, b2, c = 0.9, 0.95, g
+    else:
+        b1, b2 = betas
+        c = g + gamma * b1 / (1 - b1) * (g - getattr(s, "last", torch.zeros_like(g)))
+        c = c / c.norm().clamp(min=1.0)
+    s.last = g
+    m, v = average(s, "m", c, b1), average(s, "v", c**2, b2)
+    return p * (1 - lr * decay) - lr * m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + eps)
+
+
+def grokfast_adamw(p, g, t, s, *, lr, betas, eps, grokfast_alpha, grokfast_lamb, decay):
+    s.slow = grokfast_alpha * getattr(s, "slow", g) + (1 - grokfast_alpha) * g
+    g = g + grokfast_lamb * s.slow
+    m, v = average(s, "m", g, betas[0]), average(s, "v", g**2, betas[1])
+    u = m / (1 - betas[0] ** t) / (v / (1 - betas[1] ** t)).sqrt().clamp(min=eps)
+    return p * (1 - lr * decay) - lr * u
+
+
+USUAL = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8}
+PUBLISHED = {
+    "cautious-adamw": (cautious_adamw, USUAL),
+    "cautious-lion": (cautious_lion, {"lr": 1e-2, "betas": (0.9, 0.99)}),
+    "adan": (adan, {**USUAL, "betas": (0.98, 0.92, 0.99)}),
+    "ademamix": (ademamix, {**USUAL, "betas": (0.9, 0.999, 0.9999), "alpha": 5.0}),
+    "adopt": (adopt, {**USUAL, "betas": (0.9, 0.9999), "eps": 1e-6}),
+    "laprop": (laprop, {**USUAL, "eps": 1e-15}),
+    "mars": (mars, {**USUAL, "betas": (0.95, 0.99), "gamma": 0.025}),
+    "grokfast-adamw": (
+        grokfast_adamw,
+        {**USUAL, "betas": (0.9, 0.99), "grokfast_alpha": 0.98, "grokfast_lamb": 2.0},
+    ),
+}
+
+
+def problem(steps, *shapes):
+    """Weights and random gradients in float64."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    return [draw(s) for s in shapes], [[draw(s) for s in shapes] for _ in range(steps)]
+
+
+def step_with(optimizer, params, grads):
+    for p, g in zip(params, grads, strict=True):
+        p.grad = g.clone()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_update_is_the_published_one(name):
+    statement, settings = PUBLISHED[name]
+    weights, grads = problem(6, (4, 3), (3,))
+    params = [nn.Parameter(w.clone()) for w in weights]
+    optimizer = build(name, params, **settings, weight_decay=0.1)
+    memories = [SimpleNamespace() for _ in weights]
+    for t, step_grads in enumerate(grads, 1):
+        now = {**settings, "lr": settings["lr"] * (0.1 if t >= 4 else 1.0)}  # a schedule
+        optimizer.param_groups[0]["lr"] = now["lr"]
+        step_with(optimizer, params, step_grads)
+        for i, g in enumerate(step_grads):
+            weights[i] = statement(weights[i], g, t, memories[i], **now, decay=0.1)
+            # Some classes add 1e-15 to v, and LaProp's keeps its rates in float32.
+            torch.testing.assert_close(params[i].detach(), weights[i], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_defaults_are_the_published_ones(name):
+    _, settings = PUBLISHED[name]
+    (group,) = build(name, [nn.Parameter(torch.ones(2))]).param_groups
+    for key in settings.keys() - {"lr"}:
+        assert group[key] == settings[key]
+    assert group["lr"] == optimizers.find(name).settings["lr"]
+
+
+@pytest.mark.parametrize("name", ["schedule-free-sgd", "schedule-free-adamw"])
+def test_schedule_free_steps_and_evaluates_where_the_publication_does(name):
+    """y is trained, x evaluated: x averages z, which descends along gradients taken at y."""
+    lr, beta, decay = 0.1, 0.9, 0.05
+    (x,), grads = problem(5, (4, 3))
+    z, v = x.clone(), torch.zeros_like(x)
+    p = nn.Parameter(x.clone())
+    optimizer = build(name, [p], lr=lr, weight_decay=decay)
+    for t, (g,) in enumerate(grads, 1):
+        y = (1 - beta) * z + beta * x
+        optimizers.set_mode([optimizer], training=True)
+        torch.testing.assert_close(p.detach(), y, rtol=1e-9, atol=1e-12)
+        step_with(optimizer, [p], [g])
+        if name == "schedule-free-adamw":
+            v = 0.999 * v + 0.001 * g**2
+            g = g / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        z = z - lr * (g + decay * y)
+        x = x + (z - x) / t
+        optimizers.set_mode([optimizer], training=False)
+        torch.testing.assert_close(p.detach(), x, rtol=1e-6, atol=1e-9)
+
+
+def test_nadamw_decouples_its_weight_decay():
+    weights, grads = problem(3, (4, 3))
+    ours, theirs = (nn.Parameter(weights[0].clone()) for _ in range(2))
+    optimizer = build("nadamw", [ours], lr=0.01)
+    plain = torch.optim.NAdam([theirs], lr=0.01)
+    for step_grads in grads:
+        theirs.data.mul_(1 - 0.01 * 0.01)
+        step_with(optimizer, [ours], step_grads)
+        step_with(plain, [theirs], step_grads)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+# --- Muon -----------------------------------------------------------------------------------------
+
+
+class Words(nn.Module):
+    """An embedding, a block with a norm, and a head, which may share the embedding's weights."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.mix = nn.Conv1d(4, 4, 1)
+        self.hidden = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 7)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, words):
+        x = self.mix(self.embedding(words).transpose(1, 2)).transpose(1, 2)
+        return self.head(self.norm(self.hidden(x)))
+
+
+def words_and_loss(model):
+    words = torch.arange(21).view(3, 7) % 7
+    return F.cross_entropy(model(words).flatten(0, 1), words.flatten())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_gets_the_hidden_matrices_alone(tied):
+    model = Words(tied)
+    groups = hidden_matrices(model.parameters(), model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert [[names[id(p)] for p in g["params"]] for g in groups if g["use_muon"]] == [
+        ["hidden.weight"]
+    ]
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+    without = {id(p) for g in hidden_matrices(model.parameters(), None) for p in g["params"]}
+    assert without == names.keys()
+
+
+def test_the_embedding_of_a_language_model_is_its_head():
+    model = build_gpt("gpt-tiny", vocabulary=8)
+    (hidden,) = [g["params"] for g in hidden_matrices(model.parameters(), model) if g["use_muon"]]
+    assert {id(p) for p in hidden} == {id(p) for p in model.blocks.parameters() if p.ndim == 2}
+
+
+def test_muon_is_torchs_muon_and_adamw_side_by_side():
+    torch.manual_seed(0)
+    ours, theirs = Words(), Words()
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = build("muon", ours.parameters(), ours, lr=0.02, adamw_lr=0.005)
+    hidden = theirs.hidden.weight
+    others = [p for p in theirs.parameters() if p is not hidden]
+    muon = torch.optim.Muon([hidden], lr=0.02, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(others, lr=0.005, betas=(0.9, 0.95), weight_decay=0.1)
+    rates = GroupRates([optimizer], 0.02)
+    for factor in (1.0, 1.0, 0.5):
+        rates.set(0.02 * factor)
+        muon.param_groups[0]["lr"], adamw.param_groups[0]["lr"] = 0.02 * factor, 0.005 * factor
+        for model, steppers in ((ours, [optimizer]), (theirs, [muon, adamw])):
+            for stepper in steppers:
+                stepper.zero_grad()
+            words_and_loss(model).backward()
+            for stepper in steppers:
+                stepper.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_muon_without_matrices_is_adamw():
+    p = nn.Parameter(torch.ones(3))
+    optimizer = MuonAdamW([p], lr=0.1)
+    p.grad = torch.ones(3)
+    assert optimizer.step(lambda: 5.0) == 5.0
+    assert p[0] < 1
+    assert [g["use_muon"] for g in optimizer.param_groups] == [False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": -1.0}, "muon cannot be built with lr=-1.0: Learning rate should be >= 0"),
+        ({"adjust_lr_fn": "none"}, "muon cannot be built .* none is not supported"),
+        ({"adamw_betas": [0.9]}, "adamw_betas is 2 numbers"),
+    ],
+)
+def test_muons_mistakes_are_one_sentence(settings, message):
+    with pytest.raises(UserError, match=message):
+        build("muon", Words().parameters(), **settings)
+
+
+# --- weight decay of norms and biases -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sgdf", "adamw", "msvag", "muon", "mars", "wiener-lion"])
+def test_norms_and_biases_may_be_left_out_of_the_decay(name):
+    """With gradients of zero, weight decay is all that moves a parameter (the L2 penalty too)."""
+
+    def moved(**settings):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+        nn.init.ones_(model[0].bias)
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer = build(name, model.parameters(), lr=0.1, weight_decay=0.1, **settings)
+        assert sum(len(g["params"]) for g in optimizer.param_groups) == 4
+        step_with(optimizer, list(model.parameters()), [torch.zeros_like(p) for p in before])
+        return [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+
+    assert moved() == moved(decay_norms=True) == [True, True, True, False]  # a bias of zeros
+    assert moved(decay_norms=False) == [True, False, False, False]
+
+
+def test_every_row_with_a_weight_decay_has_the_setting():
+    for row in optimizers.OPTIMIZERS.values():
+        assert ("decay_norms" in row.setting_names) == ("weight_decay" in row.setting_names)
+    with pytest.raises(UserError, match="decay_norms is true or false, not 0"):
+        build("adamw", Words().parameters(), decay_norms=0)
+
+
+# --- the filter in front --------------------------------------------------------------------------
+
+
+def test_the_filter_in_front_is_wiener_filter():
+    settings = {"gain_scale": 1.0, "betas": (0.8, 0.99), "gain_eps": 0.0}
+    weights, grads = problem(4, (4, 3), (3,))
+    ours, theirs = ([nn.Parameter(w.clone()) for w in weights] for _ in range(2))
+    optimizer = build(
+        "wiener-lion", ours, lr=0.01, **{f"filter_{n}": v for n, v in settings.items()}
+    )
+    plain = build("lion", theirs, lr=0.01)
+    WienerFilter(plain, **settings)
+    for step_grads in grads:
+        step_with(optimizer, ours, step_grads)
+        step_with(plain, theirs, step_grads)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+    saved = optimizer.state_dict()["state"]
+    assert saved[0].keys() == {"exp_avg", "filter_step", "filter_exp_avg", "filter_exp_var"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("wiener-lino", {}, "no optimizer 'lino': did you mean lion"),
+        ("wiener-wiener-sgd", {}, "the filter can be in front only once"),
+        ("wiener-sgd", {"gain_scale": 1}, "no setting of wiener-sgd 'gain_scale': .*filter_gain_"),
+        ("wiener-sgd", {"filter_gain_scale": "a"}, "^filter_gain_scale is a number, not 'a'$"),
+        ("wiener-sgd", {"filter_state_dtype": "int3"}, "^filter_state_dtype is one of .*int8"),
+        ("wiener-sgd", {"filter_gain_scale": -1}, "wiener-sgd cannot .*: Invalid gain_scale value"),
+    ],
+)
+def test_mistakes_of_the_filter_are_one_sentence(name, settings, message):
+    with pytest.raises(UserError, match=message):
+        build(name, Words().parameters(), **settings)
+
+
+def test_a_filtered_row_keeps_what_its_row_says():
+    row = optimizers.find("wiener-sgd")
+    assert (row.name, row.capturable, row.on_cuda) == ("wiener-sgd", True, {"fused": True})
+    assert optimizers.style("wiener-sgd") == (optimizers.style("sgd").colour, "longdashdot")
+    assert (row.colour, row.dash) == optimizers.style("wiener-sgd")
+    config = configs.make("cifar10", optimizer="wiener-sgd", overrides={"filter_betas": [0.8, 0.9]})
+    assert config.settings == {**paper.settings("cifar10", "sgd"), "filter_betas": [0.8, 0.9]}
+    (group,) = build("wiener-torch.optim.SGD", Words().parameters(), lr=0.1).param_groups
+    assert group["lr"] == 0.1
+    (group,) = build(
+        "wiener-sgdf", Words().parameters(), betas=[0.8, 0.9], state_dtype="bf16"
+    ).param_groups
+    assert (group["betas"], group["state_dtype"]) == ((0.8, 0.9), torch.bfloat16)
+
+
+def test_a_filter_with_8_bit_state_resumes():
+    def start():
+        torch.manual_seed(0)
+        model = nn.Linear(128, 64)
+        return model, build("wiener-sgd", model.parameters(), filter_state_dtype="int8")
+
+    def run(model, optimizer):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 128)).square().mean().backward()
+            optimizer.step()
+
+    model, optimizer = start()
+    run(model, optimizer)
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    assert saved["optimizer"]["state"][0]["filter_exp_avg"].dtype == torch.int8
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    run(model, optimizer)
+    other, resumed = start()
+    loaded = torch.load(file, weights_only=True)
+    other.load_state_dict(loaded["model"])
+    resumed.load_state_dict(loaded["optimizer"])
+    run(other, resumed)
+    assert torch.equal(model.weight, other.weight)
+
+
+@pytest.mark.parametrize("name", ["filter-adam", "filter-adamw"])
+@pytest.mark.parametrize("second_moment", ["separate", "derived", "fluctuation"])
+@pytest.mark.parametrize("gain_power", [0, 0.5, 1])
+def test_every_form_of_the_filter_is_a_setting(name, second_moment, gain_power):
+    chosen = {"second_moment": second_moment, "gain_scale": 1, "gain_power": gain_power}
+    config = configs.make("digits", optimizer=name, overrides={**chosen, "gain_eps": 0})
+    p = nn.Parameter(torch.ones(4, 3))
+    optimizer = build(name, [p], **config.settings)
+    step_with(optimizer, [p], [torch.ones(4, 3)])
+    assert chosen.items() <= optimizer.param_groups[0].items()
+    assert ("exp_avg_sq" in optimizer.state[p]) == (second_moment == "separate")
+    for other in ("sgdf", "wiener-sgd"):
+        prefix = "filter_" if other == "wiener-sgd" else ""
+        names = {f"{prefix}{n}": chosen[n] for n in ("gain_scale", "gain_power")}
+        build(other, [p], **names, **{f"{prefix}gain_eps": 0.0})
+
+
+# --- in the trainer -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    whole = data.load("digits", synthetic=True)
+    parts = [Split(s.images[:n], s.labels[:n]) for s, n in ((whole.train, 96), (whole.test, 32))]
+    return Dataset(whole.name, *parts, whole.classes, whole.mean, whole.std, whole.source)
+
+
+def trainer_for(digits, name, **overrides):
+    config = configs.make("digits", optimizer=name, epochs=4, overrides={"batch": 32, **overrides})
+    return resident_classifier(config, digits, CPU)
+
+
+def epochs(trainer, count):
+    for _ in range(count):
+        for _ in trainer.epoch():
+            pass
+        metrics = trainer.metrics()
+    return metrics
+
+
+TODAYS = [n for n in optimizers.OPTIMIZERS if n not in paper.OPTIMIZERS]
+
+
+@pytest.mark.parametrize(
+    "name", [*TODAYS, "wiener-sgd", "wiener-muon", "wiener-prodigy", "wiener-schedule-free-sgd"]
+)
+def test_a_run_resumes_bit_for_bit(digits, name):
+    trainer = trainer_for(digits, name)
+    epochs(trainer, 1)
+    file = io.BytesIO()
+    torch.save(trainer.state_dict(), file)
+    file.seek(0)
+    expected = epochs(trainer, 2)
+    resumed = trainer_for(digits, name)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert epochs(resumed, 2) == expected
+    assert math.isfinite(expected["train_loss"])
+    for a, b in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def training_weights(optimizer):
+    """What the averaged weights x and the steps z say: 0.1 z + 0.9 x."""
+    return [0.1 * optimizer.state[p]["z"] + 0.9 * p for p in optimizer.param_groups[0]["params"]]
+
+
+def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
+    trainer = trainer_for(digits, "schedule-free-sgd", lr=0.1)
+    modes = [trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch()]
+    trained = [p.detach().clone() for p in trainer.model.parameters()]
+    evaluated = trainer.metrics()["test_loss"]
+    assert modes == [True, True, True]
+    assert not trainer.optimizer.param_groups[0]["train_mode"]
+    for p, y in zip(trained, training_weights(trainer.optimizer), strict=True):
+        torch.testing.assert_close(p, y)
+    saved = trainer.state_dict()["model"]
+    assert not any(torch.equal(p, s) for p, s in zip(trained, saved.values(), strict=True))
+    images = trainer.evaluation["test"]
+    loss = sum(
+        F.cross_entropy(trainer.model.eval()(x), y, reduction="sum").item()
+        for x, y in images.batches(0, len(images))
+    )
+    assert evaluated == pytest.approx(loss / len(images), rel=1e-5)
+    assert all(trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch())
+
+
+def test_the_trainer_tells_muon_where_the_head_is(digits):
+    trainer = trainer_for(digits, "muon")
+    matrices = [p for p in trainer.model.parameters() if p.ndim == 2]
+    (group,) = [g for g in trainer.optimizer.param_groups if g["use_muon"]]
+    assert [id(p) for p in group["params"]] == [id(p) for p in matrices[:-1]]
+
+
+# --- ours -----------------------------------------------------------------------------------------
+
+
+def test_cautious_adamw_returns_the_loss_and_skips_what_has_no_gradient():
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = CautiousAdamW([{"params": [used, unused]}], weight_decay=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = used.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 2.0
+    assert torch.equal(unused, torch.ones(2))
+    assert not torch.equal(used, torch.ones(2))
+    with pytest.raises(ValueError, match=r"Invalid beta parameter at index 1: 1\.0"):
+        CautiousAdamW([used], betas=(0.9, 1.0))
+
+
+# --- the documentation ----------------------------------------------------------------------------
+
+
+def numbers_in(value):
+    """Of the tensors in a state; single numbers, such as a step counter, do not count."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() if value.numel() > 1 else 0
+    return sum(map(numbers_in, value)) if isinstance(value, list | tuple) else 0
+
+
+def test_the_documentation_says_what_is_kept_in_memory():
+    text = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([\w-]+)` \| (\w+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    measured = []
+    for name, row in optimizers.OPTIMIZERS.items():
+        p = nn.Parameter(torch.ones(64, 64))
+        optimizer = build(name, [p], **row.settings)
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        kept = sum(map(numbers_in, optimizer.state[p].values())) / p.numel()
+        measured.append((name, row.source, f"{kept:.3g}"))
+    assert documented == measured

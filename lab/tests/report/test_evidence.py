@@ -1,0 +1,611 @@
+"""The summary of a tuned sweep, of made-up runs: every number by hand."""
+
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from rich.console import Console
+
+from report import made
+from sgdf_lab.cli.main import main
+from sgdf_lab.report.evidence import Summary, across, figures, tables
+from sgdf_lab.report.evidence.contestants import contestants_of
+from sgdf_lab.report.evidence.summary import summarize
+from sgdf_lab.report.records import read_runs
+from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.packed import pack
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.sweeps import tuned
+from sgdf_lab.sweeps.plan import Sweep, sweep_from_table
+
+CELLS = [
+    {"optimizer": "adamw"},
+    {"optimizer": "filter-adamw", "gain_scale": 1.0},
+    {"optimizer": "filter-adamw", "gain_scale": 2.0},
+]
+TRIALS, SEEDS = 4, [1, 2, 3]
+BASE = {"title": "Ours", "trials": TRIALS, "seeds": SEEDS, "cells": CELLS}
+DIGITS = {**BASE, "task": "digits", "epochs": 2, "set": {"validation": 200}}
+TEXT = {
+    **BASE, "task": "text", "model": "gpt-tiny", "data": "synthetic",
+    "set": {"steps": 40, "eval_every": 20},
+}  # fmt: skip
+
+Value = float | str | None  # a final value, how the run ended otherwise, or None: no run
+
+
+def run(out: Path, config: Config, value: Value, *, at_half: float | None = None) -> None:
+    """A run that ends at a value: 1 better on test data than on validation data."""
+    if value is None:
+        return
+    if value in ("diverged", "failed", "unfinished"):
+        ends = {"diverged": "diverged", "failed": None, "unfinished": None}
+        extra = {"validation_accuracy": 1.0, "val_loss": 9.0}
+        folder = made.run(out, config, [10.0], status=ends[str(value)], extra=extra)
+        if value == "failed":
+            made.write(folder / "failure.json", [{"error": "no memory"}])
+        elif value == "diverged":
+            result = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"))
+            ended = {"status": "diverged", "epochs": 2, "seconds": 4.0, **result}
+            made.write(folder / "result.json", [ended])
+        return
+    end = float(value)
+    half = end if at_half is None else at_half
+    if config.task == "digits":
+        extra: dict[str, Any] = {"validation_accuracy": [half, end]}
+        made.run(out, config, [half + 1, end + 1], extra=extra)
+    else:
+        tested = {"val_loss": [half, end], "test_loss": [None, end + 1], "bits_per_byte": 1.0}
+        made.run(out, config, [0, 0], extra=tested)
+
+
+def sweep_with(
+    out: Path,
+    table: dict[str, Any],
+    trials: Sequence[Sequence[Value]],
+    seeds: Sequence[Sequence[Value]] = (),
+) -> Sweep:
+    """A sweep with these trials and seeds on disk, a list for each contestant."""
+    sweep = sweep_from_table("ours", table)
+    for i, values in enumerate(trials):
+        for config, value in zip(sweep.configs[i :: sweep.contestants], values, strict=True):
+            run(out, config, value)
+    for i, values in enumerate(seeds):
+        best = contestants_of(sweep, read_runs([out])[0])[i].chosen
+        assert best is not None
+        for seed, value in zip(SEEDS, values, strict=True):
+            run(out, dataclasses.replace(best.config, seed=seed), value)
+    return sweep
+
+
+def summary_of(out: Path, *arguments: Any, references: Sequence[str] = ()) -> Summary:
+    sweep = sweep_with(out, *arguments)
+    found = summarize(sweep, read_runs([out])[0], references)
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+FINALS = [[80, 70, 75, 60], [82, 84, 70, 83.5], [85, 60, 61, 62]]
+AFTER = [[80, 81, 82], [84, 84, 85], [80, 82, 84]]
+
+
+def test_names_choices_and_finals(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER)
+    ours = summary["contestants"]
+    assert [c["label"] for c in ours] == ["AdamW", "FilterAdamW, K", "FilterAdamW, 2K"]
+    assert [c["chosen"]["value"] for c in ours] == [80, 84, 85]
+    assert [c["final"]["mean"] for c in ours] == pytest.approx([82, 85 + 1 / 3, 83])
+    assert ours[0]["final"] == {"mean": 82, "std": 1, "n": 3}
+    assert ours[1]["seeds"]["3"] == {"status": "finished", "value": 86}
+    assert summary["metric"]["key"] == "test_accuracy"
+    assert summary["validation"] == {
+        "key": "validation_accuracy", "words": "validation accuracy",
+    }  # fmt: skip
+    assert (summary["runs"], summary["commits"]) == (3 * 4 + 3 * 3, ["abc"])
+    assert summary["machines"] == ["a CPU, torch unknown"]
+
+
+def complete_results(out: Path, key: str) -> None:
+    """Add what `tuned` reads."""
+    for path in out.glob("*/result.json"):
+        result = {"status": json.loads(path.read_text())["status"]}
+        names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
+        made.write(path, [{**dict.fromkeys(names, 1), **result}])
+
+
+@pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
+def test_the_choice_is_that_of_the_sweep(tmp_path, table):
+    sweep = sweep_with(tmp_path, table, [[3, 1, 2, 1], [5, "diverged", 5, 4], [2, 2, 2, 2]])
+    for i, contestant in enumerate(contestants_of(sweep, read_runs([tmp_path])[0])):
+        complete_results(tmp_path, "test_accuracy" if table is DIGITS else "val_loss")
+        chosen = tuned.best_config(tuned.turns_of(sweep)[i], sweep, tmp_path)
+        assert contestant.chosen is not None
+        assert contestant.chosen.config == chosen
+
+
+def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Sweep:
+    """Two finalists of each of three contestants, with seeds 8 and 9: in order of their trials."""
+    table = {**DIGITS, "finalists": 2, "choice_seeds": [8, 9]}
+    sweep = sweep_with(out, table, FINALS)
+    for contestant, values in zip(contestants_of(sweep, read_runs([out])[0]), finals, strict=True):
+        configs = [
+            dataclasses.replace(final.trial.config, seed=seed)
+            for final in contestant.finals
+            for seed in (8, 9)
+        ]
+        for config, value in zip(configs, values, strict=True):
+            run(out, config, value)
+    return sweep
+
+
+def test_the_choice_among_finalists_is_that_of_the_sweep(tmp_path):
+    finals = [[70, 72, 74, 76], [84, 80, "diverged", 90], ["failed", 80, "diverged", 80]]
+    sweep = with_finals(tmp_path, finals)
+    contestants = contestants_of(sweep, read_runs([tmp_path])[0])
+    trials = [c.chosen.validation for c in contestants if c.chosen]
+    assert trials == [75, 84, 85], "the better mean; the one without a loss; the best trial"
+    complete_results(tmp_path, "test_accuracy")
+    for contestant, turn in zip(contestants, tuned.turns_of(sweep), strict=True):
+        assert contestant.chosen is not None
+        assert contestant.chosen.config == tuned.best_config(turn, sweep, tmp_path)
+
+
+def test_a_long_title_of_a_figure_has_several_lines(tmp_path):
+    title = "A title of many words that does not fit into the width of a figure on a page, at all"
+    summary = summary_of(tmp_path, {**DIGITS, "title": title}, FINALS, AFTER)
+    for _, figure in figures.figures(summary):
+        lines = figure.get_suptitle().splitlines()
+        assert " ".join(lines) == title
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        for line in lines:
+            box = figure.text(0, 0, line, fontweight="bold", fontsize=11).get_window_extent(
+                renderer
+            )
+            assert box.width < figure.bbox.width
+
+
+def test_finals_in_the_summary_and_the_tables(tmp_path):
+    sweep = with_finals(tmp_path, [[70, 72, 74, 76], [84, 80, "diverged", 90], [80, 80, 60, None]])
+    summary = summarize(sweep, read_runs([tmp_path])[0])
+    assert summary["planned"]["choice_seeds"] == [8, 9]
+    first, second, third = (c["finals"] for c in summary["contestants"])
+    assert [final["mean"] for final in first] == [71, 75]
+    assert [final["mean"] for final in second] == [82, None]
+    assert third[1]["seeds"]["9"] == {"status": "missing", "value": None}
+    assert not across.is_complete(summary)
+    assert any("1 run of finalists to go (FilterAdamW, 2K: 1)" in n for n in summary["notes"])
+    assert any("1 run of finalists diverged or failed" in note for note in summary["notes"])
+    (choice,) = [table for table in tables.tables(summary) if table.name == "choice"]
+    assert {row[0]: row[1:] for row in choice.rows} == {
+        "AdamW": ("80.00", "71.00", "75.00", "2"),
+        "FilterAdamW, K": ("84.00", "82.00", "82.00", "1"),
+        "FilterAdamW, 2K": ("85.00", "80.00", "80.00", "1"),
+    }
+    own = summary["contestants"][0]["within_margin"]["of_own_best"]
+    assert own == 1 / 4, "near the best trial, whoever was chosen"
+    text = tables.markdown(summary)
+    assert "Of the 2 best trials, the one with the best mean over 2 other seeds was chosen." in text
+
+
+def test_paired_differences_by_seed_with_holms_correction(tmp_path):
+    (only,) = summary_of(tmp_path, DIGITS, FINALS, AFTER)["comparisons"]
+    assert only["reference"] == "AdamW"
+    first, second = only["rows"]
+    known = [scipy.stats.ttest_rel(values, AFTER[0]) for values in AFTER[1:]]
+    assert [first["p"], second["p"]] == pytest.approx([result.pvalue for result in known])
+    assert first["mean"] == pytest.approx((4 + 3 + 3) / 3)
+    interval = known[0].confidence_interval(0.95)
+    assert (first["low"], first["high"]) == pytest.approx((interval.low, interval.high))
+    assert first["p"] < second["p"]
+    assert first["p_holm"] == pytest.approx(2 * first["p"])
+    assert second["p_holm"] == pytest.approx(second["p"])
+    assert (first["verdict"], second["verdict"]) == ("", ""), "p = 0.02 is not below 0.01"
+
+
+@pytest.mark.parametrize(("table", "sign"), [(DIGITS, 1), (TEXT, -1)], ids=["accuracy", "loss"])
+def test_ahead_is_better_not_larger(tmp_path, table, sign):
+    shift = [[0, 1, 2], [10, 11.01, 12], [-10, -9.01, -8]]
+    seeds = [[50 + sign * value for value in values] for values in shift]
+    (only,) = summary_of(tmp_path, table, [[50, 49, 48, 47]] * 3, seeds)["comparisons"]
+    assert [row["verdict"] for row in only["rows"]] == ["ahead", "behind"]
+
+
+def test_a_diverged_seed_is_counted_and_marked(tmp_path):
+    after = [AFTER[0], ["diverged", 84, 86], [80, "failed", None]]
+    summary = summary_of(tmp_path, DIGITS, FINALS, after)
+    first, second = summary["comparisons"][0]["rows"]
+    assert (first["n"], first["lost"], first["missing"]) == (2, [1], [])
+    assert (second["n"], second["lost"], second["missing"]) == (1, [2], [3])
+    assert first["p"] == pytest.approx(scipy.stats.ttest_rel([84, 86], [81, 82]).pvalue)
+    assert second["p"] is None
+    assert second["mean"] == 0
+    assert summary["contestants"][1]["final"]["n"] == 2
+    notes = " ".join(summary["notes"])
+    assert "2 seeds diverged or failed (FilterAdamW, K: 1; FilterAdamW, 2K: 1)" in notes
+    assert "Incomplete: 1 seed to go (FilterAdamW, 2K: 1)" in notes
+    rows = {row[0]: row[1:] for row in next(tables.differences(summary)).rows}
+    assert rows["FilterAdamW, K"][0].endswith("]*")
+    assert rows["FilterAdamW, 2K"] == ("+0.00*", "one seed")
+    shown = {row[0]: row[1] for row in tables.results(summary).rows}
+    assert shown["FilterAdamW, K"].endswith("(2 of 3)*")
+    assert shown["AdamW"].endswith("(3)")
+
+
+def test_a_diverged_seed_of_the_reference_is_lost_to_all(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, FINALS, [[80, "diverged", 82], *AFTER[1:]])
+    assert [row["lost"] for row in summary["comparisons"][0]["rows"]] == [[2], [2]]
+
+
+def test_equal_differences_have_no_p_value_and_no_verdict(tmp_path):
+    after = [AFTER[0], [value + 4 for value in AFTER[0]], AFTER[2]]
+    (only,) = summary_of(tmp_path, DIGITS, FINALS, after)["comparisons"]
+    first, second = only["rows"]
+    assert (first["mean"], first["p"], first["p_holm"], first["verdict"]) == (4, None, None, "")
+    assert second["p_holm"] == second["p"], "only one comparison has a p value"
+
+
+def test_a_lost_trial_counts_as_the_worst_finished_of_anyone(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, [FINALS[0], [82, "diverged", "failed", 83], FINALS[2]])
+    ours = summary["contestants"]
+    assert summary["worst_finished"] == 60
+    # Sorted from the worst: 60, 60, 82, 83. Of two: the best is 83 in 3 of 6, 82 in 2, 60 in 1.
+    two = (3 * 83 + 2 * 82 + 60) / 6
+    assert ours[1]["expected_best"] == pytest.approx(
+        [(60 + 60 + 82 + 83) / 4, two, (3 * 83 + 82) / 4, 83]
+    )
+    assert ours[0]["expected_best"][-1] == 80
+    assert ours[1]["within_margin"] == {"of_own_best": 0.5, "of_best_of_all": 0}
+    assert ours[2]["within_margin"] == {"of_own_best": 0.25, "of_best_of_all": 0.25}
+    (note,) = [note for note in summary["notes"] if "trials diverged or failed" in note]
+    assert note.startswith("2 trials diverged or failed (FilterAdamW, K: 2)")
+    assert "the worst finished one, 60" in note
+
+
+def test_who_has_no_finished_trial_is_shown_without_numbers(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, [FINALS[0], ["diverged"] * 4, FINALS[2]], [AFTER[0]])
+    lost = summary["contestants"][1]
+    assert (lost["chosen"], lost["final"], lost["seeds"]) == (None, None, {})
+    assert lost["expected_best"] == [60] * 4
+    assert lost["within_margin"] == {"of_own_best": None, "of_best_of_all": 0}
+    assert "Without a finished trial, and so without a setting: FilterAdamW, K." in summary["notes"]
+    assert tables.results(summary).rows[-1][1] == "–"
+
+
+def test_all_trials_of_all_diverged(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, [["diverged"] * 4] * 3)
+    assert summary["worst_finished"] is None
+    assert [c["expected_best"] for c in summary["contestants"]] == [[], [], []]
+    assert tables.markdown(summary)
+    assert list(figures.figures(summary)) == []
+
+
+def test_an_incomplete_sweep_says_what_is_missing(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, [FINALS[0], [82, None, "unfinished", 83], [None] * 4])
+    notes = " ".join(summary["notes"])
+    assert "6 trials to go (FilterAdamW, K: 2; FilterAdamW, 2K: 4)" in notes
+    assert (
+        "Not equal: some had 4 trials, others fewer (FilterAdamW, K: 2; FilterAdamW, 2K: 0)"
+        in notes
+    )
+    assert "6 seeds to go (AdamW: 3; FilterAdamW, K: 3)" in notes
+    assert len(summary["contestants"][1]["expected_best"]) == 2
+    assert tables.markdown(summary)
+    assert [name for name, _ in figures.figures(summary)] == ["best-of-k", "rates"]
+
+
+def test_the_time_to_where_the_reference_ends(tmp_path):
+    sweep = sweep_with(tmp_path, TEXT, [[2.0, 3, 3, 3]] * 3)
+    best = [c.chosen.config for c in contestants_of(sweep, read_runs([tmp_path])[0]) if c.chosen]
+    halves = {  # the value after 20 of 40 steps, and at the end
+        0: [(2.5, 1.9), (2.5, 2.0), (2.5, 2.1)],  # ends at 2.0 on average
+        1: [(1.9, 1.8), (2.0, 1.8), (2.5, 1.9)],
+        2: [(2.5, 1.9), (2.6, 2.4), "diverged"],
+    }
+    for i, values in halves.items():
+        for seed, value in zip(SEEDS, values, strict=True):
+            config = dataclasses.replace(best[i], seed=seed)
+            if isinstance(value, str):
+                run(tmp_path, config, value)
+            else:
+                run(tmp_path, config, value[1], at_half=value[0])
+    (only,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    assert only["target"] == pytest.approx(2.0)
+    reference, soon, late = only["reached"]
+    assert (reference["reached"], reference["n"]) == (2, 3)
+    assert (soon["length"], soon["ratio"], soon["reached"]) == (20, 0.5, 3)
+    assert (soon["seconds"], soon["seconds_ratio"]) == (2.0, 0.5)
+    assert (late["length"], late["ratio"], late["reached"], late["n"]) == (None, None, 1, 3)
+    assert soon["time_ratio"] is None
+    timed = [
+        {"file": name, "optimizer": c.optimizer, "settings": dict(c.settings), "ms": ms}
+        for name, ms in (("other", [1.0] * 3), ("ours", [4.0, 5.0, 9.0]))
+        for c in sweep.configs[:2]
+    ]
+    timed[-1]["ms"] = [6.0, 60.0, 6.0]  # FilterAdamW, K
+    found = summarize(sweep, read_runs([tmp_path])[0], step_times=timed)
+    assert [c["step_ms"] for c in found["contestants"]] == [5, 6, None]
+    _, soon, late = found["comparisons"][0]["reached"]
+    assert soon["time_ratio"] == pytest.approx(0.5 * 6 / 5)
+    assert late["time_ratio"] is None
+    rows = {row[0]: row[1:] for row in tables.speed(found).rows}
+    assert rows["FilterAdamW, K"] == ("20 steps, 0.50×, time 0.60×", "6 ms")
+    assert rows["AdamW"] == ("reference", "5 ms")
+    assert rows["FilterAdamW, 2K"] == ("not reached (1 of 3)", "–")
+
+
+def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
+    summary = summary_of(tmp_path / "a", TEXT, [[2.0, 3, 3, 3]] * 3, [[2.0, 2.1, 2.2]] * 3)
+    assert summary["metric"]["key"] == "test_loss"
+    assert summary["contestants"][0]["final"]["mean"] == pytest.approx(3.1)
+    for path in (tmp_path / "a").glob("*/metrics.jsonl"):
+        path.write_text(path.read_text().replace("test_loss", "another"))
+    sweep = sweep_from_table("ours", TEXT)
+    again = summarize(sweep, read_runs([tmp_path / "a"])[0])
+    assert again["metric"]["key"] == "val_loss"
+    assert again["contestants"][0]["final"]["mean"] == pytest.approx(2.1)
+    assert again["margin"] == 0.02
+
+
+def test_the_edge_of_what_was_tried(tmp_path):
+    sweep = sweep_from_table("ours", DIGITS)
+    rates = [config.lr for config in sweep.configs[:: sweep.contestants]]
+    at = rates.index(max(rates))
+    values = [90 if i == at else 50 for i in range(TRIALS)]
+    summary = summary_of(tmp_path, DIGITS, [values, FINALS[1], FINALS[2]])
+    assert "largest lr" in summary["contestants"][0]["chosen"]["edges"]
+    assert tables.chosen_rate(summary["contestants"][0]).endswith("↑")
+    assert any("AdamW (largest lr)" in note for note in summary["notes"])
+
+
+def test_runs_of_another_plan_are_counted(tmp_path):
+    run(tmp_path, made.config("lion", epochs=2), 70)
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER)
+    assert (summary["runs"], summary["other_runs"]) == (21, 1)
+    assert "Left out: 1 run of another plan." in summary["notes"]
+
+
+def test_references_by_name_or_label(tmp_path):
+    names = ["FilterAdamW, 2K", "adamw"]
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER, references=names)
+    assert [c["reference"] for c in summary["comparisons"]] == ["FilterAdamW, 2K", "AdamW"]
+    with pytest.raises(UserError, match="did you mean adamw"):
+        summarize(sweep_from_table("ours", DIGITS), [], ["adamv"])
+
+
+def test_runs_on_a_users_text_are_found_without_it(tmp_path):
+    """A plan is made where the text is not: only then may its fingerprint be any."""
+    real = {**TEXT, "data": "real"}
+    sweep = sweep_from_table("ours", real)
+    for config in sweep.configs:
+        options = {**config.options, "fingerprint": "abc"}
+        run(tmp_path, dataclasses.replace(config, options=options), 2.0)
+    records = read_runs([tmp_path])[0]
+    assert summarize(sweep, records)["runs"] == 12
+    other = sweep_from_table("ours", {**real, "set": {**real["set"], "corpus": "books.txt"}})
+    assert summarize(other, records)["runs"] == 0
+    for config in sweep.configs[:1]:
+        options = {**config.options, "fingerprint": "def"}
+        run(tmp_path, dataclasses.replace(config, options=options), 2.0)
+    with pytest.raises(UserError, match="the runs are of 2 sets of data"):
+        summarize(sweep, read_runs([tmp_path])[0])
+
+
+def test_halves_of_a_sweep_on_two_texts_are_not_one_comparison(tmp_path):
+    sweep = sweep_from_table("ours", {**TEXT, "data": "real"})
+    for number, config in enumerate(sweep.configs):
+        options = {**config.options, "fingerprint": "abc" if number % 2 else "def"}
+        run(tmp_path, dataclasses.replace(config, options=options), 2.0)
+    with pytest.raises(UserError, match="the runs are of 2 sets of data"):
+        summarize(sweep, read_runs([tmp_path])[0])
+
+
+def test_a_text_is_known_by_the_last_part_of_its_path(tmp_path):
+    plans = [
+        {**TEXT, "data": "real", "set": {**TEXT["set"], "corpus": path}}
+        for path in ("/somewhere/books.txt", "books.txt", "other.txt")
+    ]
+    theirs, ours, others = (sweep_from_table("ours", plan) for plan in plans)
+    for config in theirs.configs:
+        run(tmp_path, config, 2.0)
+    records = read_runs([tmp_path])[0]
+    assert summarize(ours, records)["runs"] == 12
+    assert summarize(others, records)["runs"] == 0
+
+
+def test_two_tasks_are_not_one_comparison():
+    cells = [{"optimizer": "sgd"}, {"optimizer": "sgd", "task": "cifar10"}]
+    sweep = sweep_from_table("ours", {**DIGITS, "cells": cells})
+    with pytest.raises(UserError, match="ours is of several tasks"):
+        summarize(sweep, [])
+
+
+def test_a_diverged_seed_never_reaches_the_target(tmp_path):
+    """However good it was before."""
+    sweep = sweep_with(tmp_path, DIGITS, FINALS, [AFTER[0]])
+    best = contestants_of(sweep, read_runs([tmp_path])[0])[1].chosen
+    assert best is not None
+    for seed in SEEDS:
+        config = dataclasses.replace(best.config, seed=seed)
+        extra = {"validation_accuracy": 99.0}
+        folder = made.run(tmp_path, config, [99.0], status="diverged", extra=extra)
+        result = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"))
+        end = {"status": "diverged", "epochs": 2, "seconds": 4.0, **result}
+        made.write(folder / "result.json", [end])
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    row = next(r for r in comparison["reached"] if r["contestant"] == "FilterAdamW, K")
+    assert (row["n"], row["reached"], row["length"]) == (3, 0, None)
+
+
+def test_trials_at_the_same_settings_are_compared(tmp_path):
+    """K's trials are at AdamW's settings: two better, one worse, and one diverged for both."""
+    trials = [[80, 70, "diverged", 60], [82, 69, "diverged", 70], ["diverged", 71, 50, 60]]
+    sweep = sweep_with(tmp_path, DIGITS, trials)
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    found = {row["contestant"]: row["same_settings"] for row in comparison["rows"]}
+    assert found == {
+        "FilterAdamW, K": {"better": 2, "worse": 1, "median": 2.0, "p": 1.0},
+        "FilterAdamW, 2K": {"better": 2, "worse": 1, "median": 0.5, "p": 1.0},
+    }
+
+
+def test_trials_at_other_settings_are_not(tmp_path):
+    cells = [{"optimizer": "adamw"}, {"optimizer": "lion"}]
+    sweep = sweep_with(tmp_path, {**DIGITS, "cells": cells}, FINALS[:2])
+    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    assert [row["same_settings"] for row in comparison["rows"]] == [None]
+
+
+def test_two_forms_as_references_have_two_figures(tmp_path):
+    references = ["FilterAdamW, K", "FilterAdamW, 2K"]
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER, references=references)
+    names = [name for name, _ in figures.figures(summary) if name.startswith("differences")]
+    assert len({*names}) == 2
+
+
+def test_step_times_are_of_the_same_batch(tmp_path):
+    cells = [{"optimizer": "adamw", "batch": batch} for batch in (32, 512)]
+    sweep = sweep_with(tmp_path, {**DIGITS, "cells": cells}, FINALS[:2])
+    rows = [
+        {"file": "ours", "optimizer": "adamw", "batch": config.batch, "ms": [config.batch / 32],
+         "settings": json.loads(json.dumps(dict(config.settings)))}
+        for config in sweep.configs[:2]
+    ]  # fmt: skip
+    found = summarize(sweep, read_runs([tmp_path])[0], step_times=rows)
+    assert [c["step_ms"] for c in found["contestants"]] == [1.0, 16.0]
+
+
+def test_damaged_and_unprintable_places_lose_no_result(tmp_path):
+    sweep = sweep_with(tmp_path, DIGITS, FINALS, AFTER)
+    for file in tmp_path.glob("*/env.json"):
+        made.write(file, [{"commit": "abc", "earlier": None}])
+    odd = dataclasses.replace(sweep, name="ours\udcff")
+    found = summarize(odd, read_runs([tmp_path])[0], command="sgdf evidence ours\udcff.toml")
+    json.dumps(found, ensure_ascii=False).encode()
+
+
+def test_a_grid_has_no_trials():
+    grid = {"task": "digits", "seeds": [0], "cells": CELLS}
+    with pytest.raises(UserError, match="ours is a grid without trials: sgdf report shows it"):
+        summarize(sweep_from_table("ours", grid), [])
+
+
+# --- tables, figures, the command -----------------------------------------------------------------
+
+
+def test_the_tables_fit_a_terminal_and_the_page_has_the_same_cells(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, FINALS, AFTER)
+    output = io.StringIO()
+    tables.show(Console(file=output, width=80), summary)
+    assert max(map(len, output.getvalue().splitlines())) <= 80
+    page = tables.markdown(summary)
+    assert "| AdamW | 82.00 ± 1.00 (3) | reference |  |" in page
+    assert "| FilterAdamW, K | 85.33 ± 0.58 (3) | +3.33 [+1.90, +4.77] | 0.02 |" in page
+    for table in tables.tables(summary):
+        for cell in (cell for row in table.rows for cell in row):
+            assert tables.escaped(cell) in page
+
+
+def test_the_figures_have_the_numbers_of_the_summary(tmp_path):
+    summary = summary_of(tmp_path, DIGITS, [FINALS[0], [82, "diverged", 70, 83], FINALS[2]], AFTER)
+    drawn = dict(figures.figures(summary))
+    assert list(drawn) == ["differences-adamw", "best-of-k", "rates"]
+    (axes,) = drawn["differences-adamw"].axes
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == ["FilterAdamW, 2K", "FilterAdamW, K"], "the best one is at the top"
+    rows = {row["contestant"]: row for row in summary["comparisons"][0]["rows"]}
+    means = [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() == "o"]
+    assert means == pytest.approx([rows[label]["mean"] for label in labels])
+    (axes,) = drawn["best-of-k"].axes
+    assert len(axes.get_lines()) == 3
+    curve = axes.get_lines()[0].get_ydata()
+    assert list(curve) == pytest.approx(summary["contestants"][0]["expected_best"])
+    panels = [axes for axes in drawn["rates"].axes if axes.get_visible()]
+    assert len(panels) == 3
+    crosses = [line for axes in panels for line in axes.get_lines() if line.get_marker() == "x"]
+    assert len(crosses) == 1
+
+
+def test_of_many_contestants_those_with_the_filter_have_a_panel(tmp_path):
+    names = ["adamw", "nadamw", "lion", "adabelief", "soap"]
+    cells = [*({"optimizer": name} for name in names), *CELLS[1:]]
+    values = [[80.0 + i, 79, 78, 77] for i in range(len(cells))]
+    summary = summary_of(tmp_path, {**DIGITS, "cells": cells}, values)
+    left, right = dict(figures.figures(summary))["best-of-k"].axes
+    assert [len(axes.get_lines()) for axes in (left, right)] == [5, 2 + 2], "references in both"
+    for axes in (left, right):
+        heights = sorted(text.xyann[1] for text in axes.texts)
+        assert len({round(height, 6) for height in heights}) == len(axes.get_lines())
+
+
+def test_a_far_difference_is_an_arrow_and_does_not_stretch_the_axis():
+    near = [{"mean": 0.1 * i, "low": 0.1 * i - 0.1, "high": 0.1 * i + 0.1} for i in (-1, 1, 2)]
+    far = {"mean": -9.0, "low": -9.1, "high": -8.9}
+    low, high = figures.axis_edges([*near, far])
+    assert -1 < low < -0.2
+    assert 0.3 < high < 1
+
+
+TOML = """
+title = "Ours"
+task = "digits"
+epochs = 2
+trials = 4
+seeds = [1, 2, 3]
+[set]
+validation = 200
+[[cells]]
+optimizer = "adamw"
+[[cells]]
+optimizer = "filter-adamw"
+gain_scale = 1.0
+[[cells]]
+optimizer = "filter-adamw"
+gain_scale = 2.0
+"""
+
+
+def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
+    sweep = sweep_with(tmp_path / "runs", DIGITS, FINALS, AFTER)
+    for folder in (tmp_path / "runs").iterdir():
+        names = ("epochs", "seconds", "best_epoch", "best_test_accuracy", "final_test_accuracy")
+        made.write(folder / "result.json", [{**dict.fromkeys(names, 1), "status": "finished"}])
+    results = tmp_path / "results"
+    pack((tmp_path / "runs").iterdir(), results / "runs.jsonl")
+    (tmp_path / "ours.toml").write_text(TOML)
+    words = ["evidence", str(tmp_path / "ours.toml"), "--out", str(results)]
+    assert main(words) == 0
+    assert "Ours: 3 seeds of the best of 4 trials" in capsys.readouterr().out
+    written = json.loads((results / "summary.json").read_text())
+    expected = summarize(sweep, read_runs([tmp_path / "runs"])[0])
+    assert {**written, "command": ""} == json.loads(json.dumps(expected))
+    assert written["command"].startswith("sgdf evidence")
+    assert sorted(path.name for path in results.glob("*.svg")) == [
+        "best-of-k.svg", "differences-adamw.svg", "rates.svg",
+    ]  # fmt: skip
+    assert "prefers-color-scheme: dark" in (results / "rates.svg").read_text()
+    assert main([*words, "--markdown"]) == 0
+    said = capsys.readouterr()
+    assert said.out == tables.markdown(written) + "\n"
+    assert "summary.json" in said.err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": [3]}', '{"rows": [{"file": "a"}]}'])
+def test_a_wrong_file_of_step_times_is_one_sentence(tmp_path, capsys, text):
+    (tmp_path / "ours.toml").write_text(TOML)
+    (tmp_path / "times.json").write_text(text)
+    run(tmp_path, sweep_from_table("ours", DIGITS).configs[0], 70)
+    words = ["evidence", str(tmp_path / "ours.toml"), "--out", str(tmp_path)]
+    assert main([*words, "--step-times", str(tmp_path / "times.json")]) == 1
+    assert "times.json is not of benchmarks/step_times.py" in capsys.readouterr().err
+
+
+def test_no_runs_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "ours.toml").write_text(TOML)
+    assert main(["evidence", str(tmp_path / "ours.toml"), "--out", str(tmp_path)]) == 1
+    assert f"there are no runs of ours in {tmp_path}" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""The arithmetic of the evidence, against scipy, against all subsets, and by hand."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+import scipy.stats
+
+from sgdf_lab.report.evidence.numbers import (
+    expected_best,
+    holm,
+    median_or_never,
+    paired_test,
+    share_within,
+)
+
+OURS = [1.31, 1.29, 1.35, 1.30, 1.33]
+THEIRS = [1.34, 1.33, 1.35, 1.36, 1.35]
+
+
+def test_the_paired_test_is_scipys():
+    test = paired_test([a - b for a, b in zip(OURS, THEIRS, strict=True)])
+    known = scipy.stats.ttest_rel(OURS, THEIRS)
+    interval = known.confidence_interval(0.95)
+    assert test.n == 5
+    assert test.p == pytest.approx(known.pvalue, rel=1e-9)
+    assert (test.low, test.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert test.mean == pytest.approx(-0.03)
+
+
+def test_the_paired_test_by_hand():
+    test = paired_test(
+        [1.0, 2.0, 3.0]
+    )  # mean 2, standard error 1 / sqrt(3), t(2) at 97.5 %: 4.3027
+    assert test.high == pytest.approx(2 + 4.302653 / math.sqrt(3), rel=1e-6)
+    assert test.low == pytest.approx(2 - 4.302653 / math.sqrt(3), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("differences", "mean"), [([0.25], 0.25), ([0.5] * 4, 0.5), ([0.1 + 0.2, 0.3], 0.3)]
+)
+def test_one_seed_or_equal_differences_have_a_mean_and_nothing_else(differences, mean):
+    test = paired_test(differences)
+    assert test.mean == pytest.approx(mean)
+    assert (test.n, test.low, test.high, test.p) == (len(differences), None, None, None)
+
+
+def test_no_pair():
+    assert (paired_test([]).n, paired_test([]).mean) == (0, None)
+
+
+def test_holm_by_hand():
+    # 0.005 * 4, 0.01 * 3, 0.03 * 2, then 0.04 * 1, which is not below the one before.
+    assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None, 0.02, None]) == [None, 0.02, None], "not compared, not counted"
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("lower_is_better", [True, False])
+def test_the_expected_best_is_the_mean_over_all_subsets(lower_is_better):
+    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]  # with two equal ones
+    best = min if lower_is_better else max
+    expected = [
+        statistics.fmean(best(subset) for subset in itertools.combinations(values, k))
+        for k in range(1, len(values) + 1)
+    ]
+    assert expected_best(values, lower_is_better=lower_is_better) == pytest.approx(expected)
+
+
+def test_the_expected_best_of_one_value_and_of_none():
+    assert expected_best([2.5], lower_is_better=True) == [2.5]
+    assert expected_best([], lower_is_better=True) == []
+
+
+def test_the_share_within_a_margin():
+    losses = [2.00, 2.02, 2.03, None]  # 2.02 is at the margin, in spite of rounding
+    assert share_within(losses, 2.0, 0.02, lower_is_better=True) == 0.5
+    assert share_within(losses, 1.0, 0.02, lower_is_better=True) == 0
+    assert share_within([90.0, 89.0, 88.9], 90.0, 1.0, lower_is_better=False) == pytest.approx(
+        2 / 3
+    )
+
+
+def test_a_median_counts_who_never_arrived():
+    assert median_or_never([100, 300, 200]) == 200
+    assert median_or_never([100, 200, None]) == 200
+    assert median_or_never([100, None, None]) is None
+    assert median_or_never([100, 200, 300, None]) == 250
+    assert median_or_never([100, None]) is None

@@ -1,0 +1,137 @@
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from report import made
+from sgdf_lab.report.labels import visible
+from sgdf_lab.report.records import read_plans, read_runs
+from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.published import published_value
+from sgdf_lab.support.errors import UserError
+
+
+def test_a_run_folder_and_a_folder_of_runs_are_read_once_each(tmp_path: Path) -> None:
+    one = made.run(tmp_path / "a", made.config(seed=0), [50, 60, 55])
+    made.run(tmp_path / "a", made.config(seed=1), [50, 60, 58])
+    records, complaints = read_runs([one, tmp_path / "a", one / ".." / one.name])
+    assert [record.config.seed for record in records] == [0, 1]
+    assert complaints == []
+    assert (records[0].best, records[0].final, records[0].status) == (60, 55, "finished")
+    assert records[0].epochs_to(55) == 2
+    assert records[0].epochs_to(61) is None
+    assert records[0].seconds_to(2) == 4.0
+
+
+def test_damaged_and_foreign_folders_are_named_and_skipped(tmp_path: Path) -> None:
+    good = made.run(tmp_path, made.config(), [50, 60, 55])
+    damage = {
+        "no-json": ("config.json", "{"),
+        "newer": ("config.json", json.dumps({"version": 99})),
+        "no-settings": ("config.json", json.dumps({**made.config().as_json(), "settings": 3})),
+        "a-list": ("metrics.jsonl", "[1]\n"),
+        "a-gap": ("metrics.jsonl", '{"epoch": 2, "test_accuracy": 1}\n'),
+        "a-word": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": "high"}\n'),
+        "infinite": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": 1, "train_loss": 1e999}\n'),
+        "short": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": 1}\n'),
+        "odd-status": ("result.json", '{"status": "splendid"}'),
+        "odd-result": ("result.json", "7"),
+        "not-text": ("metrics.jsonl", b"\xff\xfe"),
+    }
+    for name, (file, content) in damage.items():
+        shutil.copytree(good, tmp_path / name)
+        text = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / name / file).write_bytes(text)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "notes.txt").write_text("not a folder")
+    found, complaints = read_runs([tmp_path, tmp_path / "notes.txt"])
+    assert [record.folder for record in found] == [good]
+    for name in (*damage, "foreign", "notes.txt"):
+        assert sum(f"/{name}" in complaint for complaint in complaints) == 1, name
+    assert not any("is the same run" in complaint for complaint in complaints)
+
+
+def test_a_run_is_read_without_its_times_or_environment(tmp_path: Path) -> None:
+    folder = made.run(tmp_path, made.config(), [50, 60, 55])
+    (folder / "times.jsonl").write_text("{\n")
+    (folder / "env.json").write_text("[3]")
+    (record,), complaints = read_runs([folder])
+    assert (dict(record.seconds), record.environment, complaints) == ({}, {}, [])
+    assert record.seconds_to(1) is None
+
+
+def test_a_run_without_a_result_is_unfinished_and_its_torn_line_is_ignored(tmp_path: Path) -> None:
+    folder = made.run(tmp_path, made.config(), [50, 60], status=None)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 3, "te')
+    (record,), _ = read_runs([folder])
+    assert (record.status, len(record.metrics)) == ("unfinished", 2)
+
+
+def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path) -> None:
+    made.run(tmp_path / "a", made.config(), [50], status=None)
+    complete = made.run(tmp_path / "b", made.config(), [50, 60, 70])
+    (record,), (complaint,) = read_runs([tmp_path / "a", tmp_path / "b"])
+    assert record.folder == complete
+    assert str(tmp_path / "a") in complaint
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no folder"):
+        read_runs([tmp_path / "rums"])
+
+
+def test_a_sweeps_plan_and_a_sweeps_failure_are_read(tmp_path: Path) -> None:
+    folder = made.run(tmp_path, made.config(seed=0), [1], status=None)
+    (folder / "failure.json").write_text('{"error": "it broke", "when": "now"}')
+    plan = {"configs": [made.config(seed=0).as_json(), made.config(seed=1).as_json()]}
+    (tmp_path / "sweep-x.json").write_text(json.dumps(plan))
+    (tmp_path / "sweep-damaged.json").write_text("{")
+    found, _ = read_runs([tmp_path])
+    assert [(record.status, record.error) for record in found] == [("failed", "it broke")]
+    assert [config.seed for config in read_plans([tmp_path])[0]] == [0, 1]
+
+
+def paper_config(**changes: object) -> Config:
+    return dataclasses.replace(made.config("sgdf", task="cifar10"), **changes)
+
+
+def test_the_published_value_belongs_to_the_published_experiment() -> None:
+    value = published_value(paper_config())
+    assert value is not None
+    assert (value.mean, value.std) == (91.76, 0.11)
+    explicit = made.config("sgdf", task="cifar10", correction=True)  # as fig:correction has it
+    assert published_value(explicit) == value
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        paper_config(epochs=100),
+        paper_config(milestones=(100,)),
+        paper_config(batch=64),
+        paper_config(data="synthetic"),
+        paper_config(validation=5000),
+        paper_config(schedule="cosine"),
+        paper_config(optimizer="someones.Optimizer"),
+        made.config("sgdf", task="cifar10", lr=0.3),
+        made.config("sgdf", task="cifar10", correction=False),
+        made.config("sgdf", task="digits"),
+    ],
+)
+def test_and_to_no_other(other: Config) -> None:
+    assert published_value(other) is None
+
+
+def test_invisible_characters_are_replaced() -> None:
+    assert visible("a\x1b[2Jb\u202ec\ud800") == "a\ufffd[2Jb\ufffdc\ufffd"
+
+
+def test_a_finished_run_needs_its_metric_at_the_end(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="wgan-gp", epochs=2)
+    made.run(tmp_path, config, [50, 50], extra={"fid": [80.0, None]})
+    found, complaints = read_runs([tmp_path])
+    assert not found
+    assert "has no FID after the last epoch" in complaints[0]

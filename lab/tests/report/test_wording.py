@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+
+from report import made
+from report.made import in_terminal
+from sgdf_lab.report import page, wording
+from sgdf_lab.report.statistics import paired_interval
+from sgdf_lab.runs.published import published_value
+
+
+def test_equal_differences_have_no_interval() -> None:
+    assert wording.paired(paired_interval([0.3, 0.1 + 0.2])) == ("n = 2, all alike: no interval")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.667, "0.67 s"),
+        (9.96, "10 s"),
+        (99, "99 s"),
+        (150, "2.5 min"),
+        (5999, "100 min"),
+        (7e5, "194 h"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert wording.duration(seconds) == words
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [50], status=None)
+    comparison = made.compare(tmp_path)
+    assert comparison.target is None
+    assert wording.summary(comparison) == "No run has finished yet."
+    assert "unfinished at epoch 1 of 3" in in_terminal(comparison, 80)
+
+
+def test_further_metrics_have_columns(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="imagenet", epochs=2)
+    made.run(tmp_path, config, [60, 70], extra={"test_top5_accuracy": [80.0, 89.5]})
+    comparison = made.compare(tmp_path)
+    titles = [column.title for column in wording.columns(comparison)]
+    assert any("top-5" in title for title in titles)
+    assert "89.50 (1)" in page.table(comparison)
+
+
+def test_the_published_top5_accuracy_is_beside_the_published_top1(tmp_path: Path) -> None:
+    config = made.config("sgdf", task="imagenet", model="resnet18")
+    values = made.curve(70, config.epochs)
+    made.run(tmp_path, config, values, extra={"test_top5_accuracy": made.curve(89, config.epochs)})
+    comparison = made.compare(tmp_path)
+    (row,) = comparison.rows
+    shown = {column.title: column.text(row) for column in wording.columns(comparison)}
+    assert shown["published best"] == "70.55"
+    assert shown["published top-5 test accuracy"] == "89.76"
+    assert "89.76" in page.table(comparison)
+
+
+def test_another_optimizer_or_other_settings_have_no_published_top5_accuracy() -> None:
+    top5 = made.config(task="imagenet").task_definition.metrics[1]
+    for config in (
+        made.config("adabelief", task="imagenet"),
+        made.config("sgdf", task="imagenet", lr=0.123),
+        made.config("sgdf", task="imagenet", epochs=3),
+        made.config("sgdf", task="imagenet", model="resnet50"),
+    ):
+        assert published_value(config, top5) is None
+    assert published_value(made.config("sgd", task="imagenet"), top5).mean == 89.40
+    voc = made.config("sgdf", task="voc")
+    first, second, _ = voc.task_definition.metrics
+    assert published_value(voc, first) == published_value(voc)
+    assert published_value(voc, second) is None
+
+
+def test_the_note_on_intervals_names_the_metric(tmp_path: Path) -> None:
+    for optimizer in ("sgdf", "sgd"):
+        for seed in (0, 1):
+            config = made.config(optimizer, seed, task="voc", epochs=2)
+            values = [60.0, 70.0 + seed]
+            made.run(tmp_path, config, values, extra={"test_ap50": values})
+    assert any(
+        "differences in final mAP at IoU 0.5 " in n for n in wording.notes(made.compare(tmp_path))
+    )
+
+
+def gan(out: Path, optimizer: str, seed: int, fids: list[float | None]) -> None:
+    config = made.config(optimizer, seed, task="wgan-gp", epochs=len(fids))
+    extra = {"fid": fids, "train_loss": -1.0}
+    made.run(out, config, [50] * len(fids), extra=extra)
+
+
+def test_a_lower_fid_is_better_and_is_not_measured_in_every_epoch(
+    tmp_path: Path,
+) -> None:
+    for seed in (0, 1):
+        gan(tmp_path, "sgdf", seed, [None, 80.0, None, 90.0 + seed])
+        gan(tmp_path, "adam", seed, [None, 95.0, None, 78.0 + 2 * seed])
+        gan(tmp_path, "rmsprop", seed, [None, 95.0, None, 120.0 + 3 * seed])
+    comparison = made.compare(tmp_path)
+    by_label = {row.label: row for row in comparison.rows}
+    assert by_label["sgdf"].best.mean == 80
+    assert by_label["sgdf"].final.mean == 90.5
+    assert comparison.target == 121.5  # which the worst comes to
+    assert wording.time_to_target(by_label["adam"]).startswith("2 epochs")
+    summary = wording.summary(comparison)
+    assert summary.startswith("sgdf is ahead of rmsprop by 31.00 in FID (lower is better, 95 %")
+    assert " and behind adam by 11.50 in FID (lower is better, 95 % interval" in summary
+    assert summary.endswith("sgdf ends at FID 90.50\xa0±\xa00.71 (mean of 2 runs).")
+    assert "points" not in summary
+    assert "FID, lower is better, best over the epochs" in wording.notes(comparison)[0]
+    shown = in_terminal(comparison, 300)
+    assert "to 121.5" in shown
+    assert "validation" not in shown
+    assert "%" not in shown.partition("Intervals")[0].replace("95 %", "")

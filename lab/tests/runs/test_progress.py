@@ -1,0 +1,233 @@
+"""What `train` reports, and how it is shown."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from sgdf_lab.runs import config as configs
+from sgdf_lab.runs import progress as progresses
+from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.progress import MessagesOnly, ProgressBars, ProgressLines, shown_on
+from sgdf_lab.runs.session import RunContext, train
+from sgdf_lab.support.errors import UserError
+
+
+def short_run(seed: int = 0, **settings: Any) -> Config:
+    overrides = {"lr": 0.1, "batch": 512, **settings}
+    return configs.make("digits", seed=seed, epochs=2, data="synthetic", overrides=overrides)
+
+
+def context_in(folder: Path) -> RunContext:
+    return RunContext(folder, torch.device("cpu"))
+
+
+class Recorder:
+    """Keeps every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def started(self, config: Config) -> None:
+        self.calls.append(("started", config.seed))
+
+    def step(self, config: Config, done: int, per_epoch: int) -> None:
+        self.calls.append(("step", (done, per_epoch)))
+
+    def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
+        self.calls.append(("epoch", metrics["epoch"]))
+
+    def failed(self, config: Config, error: str) -> None:
+        self.calls.append(("failed", error))
+
+    def ended(self, config: Config, status: str) -> None:
+        self.calls.append(("ended", status))
+
+    def message(self, text: str) -> None:
+        self.calls.append(("message", text))
+
+
+def test_what_a_run_reports(tmp_path, capsys):
+    recorder = Recorder()
+    train([short_run()], context_in(tmp_path), recorder)
+    steps = [count for name, count in recorder.calls if name == "step"]
+    per_epoch = len(steps) // 2
+    assert per_epoch > 1
+    assert steps == [(i + 1, per_epoch) for i in range(2 * per_epoch)]
+    others = [call for call in recorder.calls if call[0] != "step"]
+    assert others == [("started", 0), ("epoch", 1), ("epoch", 2), ("ended", "finished")]
+    assert capsys.readouterr() == ("", ""), "train prints nothing itself"
+
+    again = Recorder()
+    train([short_run()], context_in(tmp_path), again)
+    assert again.calls == [], "a finished run does not start"
+
+
+def test_a_damaged_checkpoint_is_a_message(tmp_path):
+    folder = tmp_path / short_run().name
+    folder.mkdir()
+    (folder / "last.pt").write_bytes(b"nothing")
+    recorder = Recorder()
+    train([short_run()], context_in(tmp_path), recorder)
+    (text,) = (text for name, text in recorder.calls if name == "message")
+    assert text.startswith(f"{folder}/last.pt is damaged")
+
+
+def test_a_failure_among_several_runs_is_reported_at_once(tmp_path, monkeypatch):
+    """And raised, if the run is alone."""
+    good, bad = short_run(seed=0), short_run(seed=1, validation=10_000)
+    recorder = Recorder()
+    results = train([bad, good], context_in(tmp_path), recorder)
+    assert [result["status"] for result in results] == ["failed", "finished"]
+    names = [name for name, _ in recorder.calls]
+    assert ("failed", results[0]["error"]) in recorder.calls
+    assert names.index("failed") < names.index("epoch")
+
+    alone = Recorder()
+    with pytest.raises(UserError, match=results[0]["error"]):
+        train([bad], context_in(tmp_path), alone)
+    assert alone.calls == [("started", 1), ("ended", "stopped")]
+
+
+def metrics_of(epoch: int, accuracy: float | None) -> dict[str, Any]:
+    return {"epoch": epoch, "train_loss": 0.5, "test_accuracy": accuracy}
+
+
+def test_a_sweep_passes_messages_on_and_nothing_else():
+    texts: list[str] = []
+    silent = MessagesOnly(texts.append)
+    silent.started(short_run())
+    silent.step(short_run(), 1, 2)
+    silent.epoch(short_run(), metrics_of(1, 90.0))
+    silent.failed(short_run(), "no reason")
+    silent.ended(short_run(), "failed")
+    title = short_run().title
+    silent.message(f"{title} is what this message begins with")
+    assert texts == [f"{title} is what this message begins with"]
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_lines_now_and_then_and_after_the_last_epoch(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=200)
+    config = configs.make("digits", epochs=40, overrides={"lr": 0.1})
+    with shown_on(console) as lines:
+        assert isinstance(lines, ProgressLines)
+        lines.started(config)
+        for epoch in range(1, 41):
+            lines.step(config, 3 * epoch, 3)
+            lines.epoch(config, metrics_of(epoch, 90.0 - epoch if epoch % 2 else None))
+            clock.now += 1
+    printed = console.file.getvalue().splitlines()
+    assert [line.split()[8] for line in printed] == ["1/40", "12/40", "23/40", "34/40", "40/40"]
+    assert printed[0].startswith("digits mlp sgdf lr 0.1 seed 0  epoch 1/40  loss 0.500  test acc")
+    assert printed[0].endswith("test accuracy 89.00  best 89.00")
+    assert printed[1].endswith("loss 0.500"), "not measured in this epoch"
+    assert printed[2].endswith("test accuracy 67.00  best 89.00")
+
+
+def test_a_bar_for_every_run_on_a_terminal():
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    first, second = short_run(0), short_run(1)
+    with shown_on(console) as bars:
+        assert isinstance(bars, ProgressBars)
+        for config in (first, second):
+            bars.started(config)
+        bars.step(first, 1, 2)
+        bars.epoch(second, metrics_of(2, 91.25))
+        done = {task.description: task.completed for task in bars.display.tasks}
+        assert done == {first.title: 0.5, second.title: 2}
+    drawn = console.file.getvalue()
+    assert "epoch 2/2  loss 0.500  test accuracy 91.25  best 91.25" in drawn
+
+
+def texts_of(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_line_now_and_then_within_a_long_epoch(monkeypatch):
+    """Two steps a second, in an epoch of an hour: a line every 30 seconds, and no flood."""
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=200)
+    config = configs.make("digits", epochs=2, overrides={"lr": 0.1})
+    lines = ProgressLines(console)
+    lines.started(config)
+    for done in range(1, 241):
+        lines.step(config, done, 7200)
+        clock.now += 0.5
+    printed = texts_of(console)
+    assert len(printed) == 3
+    assert printed[0] == (
+        "digits mlp sgdf lr 0.1 seed 0  epoch 1/2, step 61/7200  1:59:30 left  2.0 steps/s"
+    )
+
+
+def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=200)
+    runs = [short_run(seed) for seed in range(3)]
+    lines = ProgressLines(console)
+    for second in range(1, 151):
+        for config in runs:
+            if config.seed != 1 or second < 100:
+                lines.step(config, second, 1000)
+        if second == 100:
+            lines.ended(runs[1], "diverged")  # and takes no turn any more
+        clock.now += 1
+    seeds = [line.split("seed ")[1][0] for line in texts_of(console)]
+    assert seeds == ["0", "1", "2", "0"]
+
+
+def test_a_text_counts_steps_of_the_run(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=200)
+    config = configs.make("text", overrides={"lr": 0.1, "steps": 500, "eval_every": 250})
+    lines = ProgressLines(console)
+    for done in range(255, 300):
+        lines.step(config, done, 250)
+        clock.now += 2
+    assert "  step 270/500  7:40 left  2 s/step" in texts_of(console)[0]
+
+
+def test_nothing_is_asked_of_a_device_for_a_step(tmp_path):
+    """Counts are integers of the host: no tensor reaches the progress."""
+    recorder = Recorder()
+    train([short_run()], context_in(tmp_path), recorder)
+    counts = [count for name, count in recorder.calls if name == "step"]
+    assert {type(number) for count in counts for number in count} == {int}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_bars_cut_no_number(monkeypatch, width):
+    clock = Clock()
+    monkeypatch.setattr(progresses, "time", clock)
+    console = Console(file=io.StringIO(), width=width, force_terminal=True)
+    config = configs.make("finetune-flowers102", epochs=100, overrides={"lr": 0.125})
+    with shown_on(console) as bars:
+        bars.started(config)
+        bars.step(config, 1, 500)
+        bars.epoch(config, metrics_of(1, 91.25))
+        clock.now += 100
+        bars.step(config, 601, 500)
+        console.file = io.StringIO()
+        console.print(bars.display.get_renderable())
+        drawn = console.file.getvalue()
+    assert "…" not in drawn
+    assert "epoch 1/100  loss 0.500  test accuracy 91.25  best 91.25" in drawn
+    assert "epoch 2/100, step 101/500" in drawn
+    assert "2:17:13 left" in drawn or width == 60
+    assert ("6.0 steps/s" in drawn) == (width > 60)

@@ -1,0 +1,248 @@
+"""Trials in declared spaces, and seeds of the best setting."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sgdf_lab import optimizers
+from sgdf_lab.cli.main import main
+from sgdf_lab.runs import config as configs
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.sweeps import spaces, tuned
+from sgdf_lab.sweeps.plan import Sweep, sweep_from_file, sweep_from_preset, sweep_from_table
+from sgdf_lab.sweeps.spaces import Range
+
+DIGITS = {"task": "digits", "epochs": 1, "trials": 4, "seeds": [1, 2], "set": {"validation": 200}}
+CELLS = [{"optimizer": "sgdf", "gain_scale": 1.0}, {"optimizer": "sgd-nesterov"}]
+EVIDENCE = sorted((Path(__file__).parents[3] / "benchmarks" / "evidence").rglob("*.toml"))
+
+
+def test_everyone_gets_as_many_trials_at_the_same_parts_of_the_ranges():
+    sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
+    assert (len(sweep.configs), sweep.contestants, sweep.seeds) == (8, 2, (1, 2))
+    ours, theirs = sweep.configs[::2], sweep.configs[1::2]
+    assert {c.optimizer for c in ours} == {"sgdf"}
+    assert {c.seed for c in sweep.configs} == {0}
+    assert {c.settings["gain_scale"] for c in ours} == {1.0}
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.settings["betas"][0] == other.settings["momentum"]
+        parts = [
+            math.log(c.settings["lr"] / r.low) / math.log(r.high / r.low)
+            for c, r in ((mine, spaces.SPACES["sgdf"]["lr"]), (other, spaces.SPACES["sgd"]["lr"]))
+        ]
+        assert parts[0] == pytest.approx(parts[1], abs=1e-3)
+
+
+def test_more_trials_begin_with_the_same_ones():
+    few, many = (sweep_from_table("t", {**DIGITS, "trials": n, "cells": CELLS}) for n in (3, 20))
+    assert few.configs == many.configs[:6]
+    rates = sorted(c.lr for c in many.configs[:32:2])  # a power of two: one in each sixteenth
+    low, high = spaces.SPACES["sgdf"]["lr"].low, spaces.SPACES["sgdf"]["lr"].high
+    parts = [math.log(rate / low) / math.log(high / low) for rate in rates]
+    assert [int(16 * part) for part in parts] == list(range(16))
+
+
+def test_the_ends_of_a_range():
+    assert [Range(1e-4, 1e-2).at(part) for part in (0, 0.5, 1)] == [1e-4, 1e-3, 1e-2]
+    memory = Range(0.8, 0.98, memory=True)
+    assert [memory.at(part) for part in (0, 1)] == pytest.approx([0.8, 0.98])
+    assert memory.at(0.5) == pytest.approx(1 - math.sqrt(0.2 * 0.02), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*spaces.SPACES, "wiener-lion", "adopt"])
+def test_spaces_have_settings_that_the_optimizer_takes(name):
+    (cell, *_) = tuned.trials_of({"optimizer": name}, 2, {})
+    assert "lr" in cell
+    settings = {k: v for k, v in cell.items() if k != "optimizer"}
+    checked = optimizers.find(name).checked(settings)
+    assert checked.keys() == settings.keys()
+
+
+def test_a_constant_gain_follows_beta1():
+    cells = tuned.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
+    for cell in cells:
+        assert cell["gain_power"] == 0
+        assert cell["gain_scale"] == pytest.approx((1 - cell["betas"][0]) / 2, rel=1e-3)
+        assert "gain_share" not in cell
+    assert len({cell["gain_scale"] for cell in cells}) == 8
+    with pytest.raises(UserError, match="gain_share is a number of at least 0, not -1"):
+        tuned.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
+    with pytest.raises(UserError, match="gain_share is a share of 1 - beta1: give betas"):
+        tuned.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
+
+
+def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
+    file, out = tmp_path / "t.toml", tmp_path / "runs"
+    file.write_text(
+        'task = "digits"\nepochs = 1\ntrials = 3\nchoice_seeds = [5, 6]\n'
+        "seeds = [4, 7]\n[set]\nvalidation = 200\nbatch = 256\n"
+        '[grid]\noptimizer = ["sgdf", "adamw"]\n'
+    )
+    words = [
+        "sweep",
+        str(file),
+        "--finalists",
+        "2",
+        "--jobs",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
+    assert main(words) == 0
+    measured = [
+        (json.loads(path.read_text()), json.loads((path.parent / "metrics.jsonl").read_text()))
+        for path in out.glob("digits-*/config.json")
+    ]
+    for name in ("sgdf", "adamw"):
+        runs = {
+            (config["seed"], config["settings"]["lr"]): line["validation_accuracy"]
+            for config, line in measured
+            if config["optimizer"] == name
+        }
+        trials = {lr: value for (seed, lr), value in runs.items() if seed == 0}
+        finalists = {lr for seed, lr in runs if seed == 5}
+        means = {lr: (runs[5, lr] + runs[6, lr]) / 2 for lr in finalists}
+        assert (len(trials), len(finalists)) == (3, 2)
+        assert sorted(trials.values())[-2:] == sorted(trials[lr] for lr in finalists)
+        chosen = {lr for seed, lr in runs if seed in (4, 7)}
+        assert len(chosen) == 1
+        assert means[chosen.pop()] == max(means.values())
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
+    assert len(times) == 2 * (3 + 2 * 2 + 2)
+    capsys.readouterr()
+    assert main(words) == 0
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/last.pt")}
+    printed = capsys.readouterr().out
+    assert "the best 2 of each" in printed
+    assert "the best setting of each" in printed
+
+
+def test_the_choice_leaves_out_what_did_not_finish(monkeypatch, tmp_path):
+    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in (1.0, 2, 3)]
+    sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
+    values: dict[float, float | None] = {1.0: 2.5, 2.0: None, 3.0: 2.4}
+    monkeypatch.setattr(tuned, "final_validation", lambda config, out: values[config.lr])
+    assert tuned.best_config(trials, sweep, tmp_path).lr == 3, "a loss: lower is better"
+    values.update({1.0: None, 3.0: None})
+    with pytest.raises(UserError, match="no trial of sgdf on text has finished"):
+        tuned.best_config(trials, sweep, tmp_path)
+
+
+def choice_among(monkeypatch, tmp_path, measured):
+    """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
+    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in measured]
+    sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
+                  finalists=2, choice_seeds=(8, 9))  # fmt: skip
+    order = {0: 0, 8: 1, 9: 2}
+    monkeypatch.setattr(
+        tuned, "final_validation", lambda config, out: measured[config.lr][order[config.seed]]
+    )
+    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    finals = [(config.lr, config.seed) for config in tuned.finals_of(sweep, tmp_path).configs]
+    (chosen,) = tuned.best_of(sweep, tmp_path).configs
+    return finals, chosen.lr
+
+
+def test_of_the_finalists_the_best_mean_is_chosen(monkeypatch, tmp_path):
+    lucky, steady, worse = (1.0, 3.0, 3.2), (2.0, 2.0, 2.1), (2.5, 0.0, 0.0)
+    finals, lr = choice_among(monkeypatch, tmp_path, {0.1: lucky, 0.2: steady, 0.3: worse})
+    assert finals == [(0.1, 8), (0.2, 8), (0.1, 9), (0.2, 9)], "best trial first; two of three"
+    assert lr == 0.2, "the trial's own value does not count again, nor a trial that is no finalist"
+
+
+def test_a_finalist_that_diverged_is_chosen_only_if_all_did(monkeypatch, tmp_path):
+    values = {0.1: (1.0, None, 0.5), 0.2: (2.0, 4.0, 4.0), 0.3: (None, 0.0, 0.0)}
+    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.2
+    values[0.2] = (2.0, None, 4.0)
+    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.1, "then the best trial"
+
+
+def test_who_has_no_finished_trial_stops_nobody_else(monkeypatch, tmp_path):
+    sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
+    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    monkeypatch.setattr(
+        tuned, "final_validation", lambda config, out: None if config.optimizer == "sgdf" else 50.0
+    )
+    best = tuned.best_of(sweep, tmp_path)
+    assert best.configs
+    assert "sgdf" not in {config.optimizer for config in best.configs}
+
+
+def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, tmp_path):
+    """Among fewer trials the choice might be another one."""
+    sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
+    last = sweep.configs[-1].name
+    ends = {True: None, False: {"status": "finished"}}
+    monkeypatch.setattr(tuned, "read_end", lambda folder, config: ends[folder.name == last])
+    monkeypatch.setattr(tuned, "final_validation", lambda config, out: 50.0)
+    with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
+        tuned.best_of(sweep, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"set": {}}, "trials are compared by validation: set validation=N for digits"),
+        ({"seeds": [0, 1]}, "seed 0 is that of the trials: the best settings need others"),
+        ({"seeds": [-1]}, "seed is an integer of at least 0, not -1"),
+        ({"cells": [{"optimizer": 3}]}, "optimizer is a name, not 3"),
+        (
+            {"cells": [{"optimizer": "sgdf", "gain_share": 0.5, "betas": 0.9}]},
+            "betas is a pair of numbers, not 0.9",
+        ),
+        ({"trials": 0}, "trials is an integer of at least 1, not 0"),
+        ({"cells": []}, "there is nothing to run"),
+        ({"space": {"adam": {"lr": [1, 2]}}}, r"\[space.adam\] is of an optimizer that is not in"),
+        ({"space": {"sgdf": {"lr": [2, 1]}}}, "two positive numbers, the smaller one first"),
+        ({"space": {"sgdf": {"lr": 0.1}}}, "the space of lr is a list of two numbers, not 0.1"),
+        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting in the space of sgdf"),
+        ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
+        ({"trials": 10**6}, "and the limit is 10,000"),
+        ({"finalists": 2, "choice_seeds": [*range(9, 4009)]}, "and the limit is 10,000"),
+        ({"finalists": 0}, "finalists is an integer of at least 1, not 0"),
+        ({"finalists": 5}, "there are 5 finalists of 4 trials: give fewer"),
+        ({"choice_seeds": [3]}, "choice_seeds are the seeds of finalists: give finalists = N"),
+        ({"finalists": 2, "choice_seeds": []}, "choice_seeds is a list of integers"),
+        ({"finalists": 2, "choice_seeds": [0]}, "seed 0 is that of the trials"),
+        ({"finalists": 2, "choice_seeds": [3, 2]}, "seed 2 is in seeds and in choice_seeds"),
+    ],
+)
+def test_bad_input_is_one_sentence(values, sentence):
+    with pytest.raises(UserError, match=sentence):
+        sweep_from_table("t", {**DIGITS, "cells": CELLS, **values})
+
+
+@pytest.mark.parametrize(("key", "value"), [("space", {}), ("finalists", 2), ("choice_seeds", [5])])
+def test_what_needs_trials(key, value):
+    with pytest.raises(UserError, match=f"{key}]? needs trials: give trials = N"):
+        sweep_from_table("t", {"task": "digits", key: value, "cells": CELLS})
+
+
+@pytest.mark.parametrize(("task", "model"), [("text", "gpt-tiny"), ("digits", "mlp")])
+def test_the_preset(task, model):
+    values = {"task": task, "model": model, "data": "synthetic", "trials": 2}
+    sweep = sweep_from_preset("tuned", values)
+    assert len(sweep.configs) == 2 * sweep.contestants
+    assert len(sweep.seeds) >= 5
+    more = sweep_from_preset("tuned", {**values, "finalists": 2})
+    assert (more.finalists, more.choice_seeds) == (2, tuple(tuned.CHOICE_SEEDS))
+    with pytest.raises(UserError, match="finalists needs trials"):
+        sweep_from_preset("lr-grid", {"task": "digits", "finalists": 2})
+    with pytest.raises(UserError, match="lr-grid is a grid: leave --trials out"):
+        sweep_from_preset("lr-grid", {"task": "digits", "trials": 2})
+
+
+@pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: path.stem)
+def test_the_files_of_the_evidence_can_be_planned(path):
+    sweep = sweep_from_file(path)
+    assert sweep.contestants > 1
+    assert len(sweep.seeds) >= 5
+    for_cpu = path.parent.name in ("small", "again", "finals", "gains")
+    precision = "fp32" if for_cpu else "bf16"
+    assert {config.precision for config in sweep.configs} == {precision}
+    for config in sweep.configs:  # what it is chosen by is not what is reported
+        assert config.validation or config.option("test_tokens")

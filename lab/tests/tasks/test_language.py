@@ -1,0 +1,767 @@
+"""Language models through the command line, with a network and texts for a CPU."""
+
+import io
+import json
+import math
+import re
+import shlex
+import signal
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runs.commands import fault, folder_in
+from sgdf_lab import data
+from sgdf_lab.cli.main import main
+from sgdf_lab.data import corpora, tokens
+from sgdf_lab.data.fetch import Remote
+from sgdf_lab.data.text_synthetic import make_text
+from sgdf_lab.data.tokenizer import Tokenizer
+from sgdf_lab.report.records import read_runs
+from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.runs import config as configs
+from sgdf_lab.runs import disk
+from sgdf_lab.support.errors import UserError
+from sgdf_lab.tasks import trainers
+from sgdf_lab.tasks.language.trainer import LanguageModel
+from sgdf_lab.train.pipelines.tokens import EvaluationWindows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROOT = Path(__file__).parents[3]
+TINY = ["text", "--model", "gpt-tiny", "--device", "cpu", "--set", "context=16"]
+SYNTHETIC = [*TINY, "--data", "synthetic", "--set", "batch=4", "--set", "eval_tokens=512"]
+
+
+@pytest.fixture(autouse=True)
+def own_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "data"
+    monkeypatch.setenv("SGDF_DATA", str(folder))
+    return folder
+
+
+def train(out: Path, *words: str) -> Path:
+    assert main(["train", *SYNTHETIC, *words, "--out", str(out)]) == 0
+    return folder_in(out)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
+    overrides = {"batch": 4, "context": 16, "steps": 20, "eval_every": 10, **overrides}
+    kind = overrides.pop("data", "synthetic")
+    config = configs.make(
+        "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
+    )
+    trainer = trainers.build_trainer(config, torch.device("cpu"), data_dir=data_dir)
+    assert isinstance(trainer, LanguageModel)
+    return trainer
+
+
+# --- the computation ------------------------------------------------------------------------------
+
+
+def test_it_learns(tmp_path):
+    """From ln 256 = 5.5 to less than the entropy of the letters, about 2.8."""
+    folder = train(
+        tmp_path, "--optimizer", "adamw", "--set", "lr=0.005", "--set", "steps=80",
+        "--set", "eval_every=40", "--set", "batch=16",
+    )  # fmt: skip
+    first, last = lines(folder)
+    assert last["val_loss"] < 2.4
+    assert last["val_loss"] < first["val_loss"] < 5
+    assert (last["step"], last["tokens"]) == (80, 80 * 16 * 16)
+    assert last["bits_per_byte"] == pytest.approx(last["val_loss"] / math.log(2))
+    result = json.loads((folder / "result.json").read_text())
+    assert result["best_val_loss"] == result["final_val_loss"] == last["val_loss"]
+
+
+def test_steps_and_evaluations_equal_a_plain_loop():
+    """Mean loss per token, in two micro-batches, clipped, with a cosine schedule."""
+    trainer, plain = build(accumulate=2), build()
+    model, batches = plain.model, plain.batches
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    for epoch in range(2):
+        batches.begin(epoch)
+        losses = []
+        for i in range(10):
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * (1 + math.cos(math.pi * (10 * epoch + i) / 20)) / 2
+            inputs, following = batches.take(torch.tensor(4 * i), 4)
+            assert torch.equal(inputs[:, 1:], following[:, :-1])
+            logits = model(inputs)
+            loss = torch.nn.functional.cross_entropy(logits.mT, following)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+        for _ in trainer.epoch():
+            pass
+        metrics = trainer.metrics()
+        assert metrics["train_loss"] == pytest.approx(sum(losses) / 10, rel=1e-4)
+        text = make_text()
+        held_out = torch.from_numpy(text[tokens.split_of(text) :].copy()).long()
+        count = (len(held_out) - 1) // 16
+        with torch.no_grad():
+            shown = held_out[: count * 16].view(count, 16)
+            following = held_out[1 : count * 16 + 1].view(count, 16)
+            expected = torch.nn.functional.cross_entropy(model(shown).mT, following)
+        assert metrics["val_loss"] == pytest.approx(float(expected), rel=1e-4)
+    for ours, theirs in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_windows_depend_on_seed_and_step_alone():
+    often, rarely, other = build(eval_every=5), build(eval_every=20), build()
+    rarely.batches.begin(0)
+    starts = []
+    for epoch in range(4):
+        often.batches.draw(epoch + 1)  # the wrong one is not used
+        often.batches.begin(epoch)
+        starts.append(often.batches.starts.clone())
+    assert torch.equal(torch.cat(starts), rarely.batches.starts)
+    other.batches.seed = 1
+    other.batches.begin(0)
+    assert not torch.equal(other.batches.starts, rarely.batches.starts[:40])
+    assert int(rarely.batches.starts.min()) >= 0
+    assert int(rarely.batches.starts.max()) + 16 < len(rarely.batches.tokens)
+
+
+def test_the_last_window_can_be_drawn():
+    """Its last target is the last token of the training text."""
+    trainer = build()
+    trainer.batches.tokens = trainer.batches.tokens[:18]
+    starts = {int(start) for step in range(20) for start in trainer.batches._starts(step)}
+    assert starts == {0, 1}
+
+
+def test_evaluation_windows_are_spread_over_the_text_and_do_not_overlap():
+    text = np.arange(101, dtype=np.uint8)
+    few = EvaluationWindows(text, torch.device("cpu"), context=10, most=35)
+    assert few.starts.tolist() == [0, 30, 60]
+    every = EvaluationWindows(text, torch.device("cpu"), context=10, most=10_000)
+    assert every.starts.tolist() == list(range(0, 100, 10))
+    ((inputs, following),) = every.batches(8, 2)
+    assert inputs[1].tolist() == list(range(90, 100))
+    assert following[1].tolist() == list(range(91, 101))
+    assert list(every.batches(3, 0)) == []
+
+
+def test_how_often_it_is_evaluated_does_not_change_the_training(tmp_path):
+    words = ["--set", "steps=20", "--optimizer", "sgdf"]
+    often = train(tmp_path / "often", *words, "--set", "eval_every=5")
+    rarely = train(tmp_path / "rarely", *words, "--set", "eval_every=20")
+    assert lines(often)[-1]["val_loss"] == lines(rarely)[-1]["val_loss"]
+
+
+def test_sophia_gets_its_hessian():
+    config = configs.make(
+        "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
+        overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
+    )  # fmt: skip
+    trainer = trainers.build_trainer(config, torch.device("cpu"))
+    for _ in trainer.epoch():
+        pass
+    state = next(iter(trainer.optimizer.state.values()))
+    assert float(state["hessian"].max()) > 0
+    assert math.isfinite(trainer.metrics()["val_loss"])
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def test_a_user_sees_steps(tmp_path, capsys):
+    folder = train(tmp_path, "--set", "steps=20", "--set", "eval_every=10", "--optimizer", "adamw")
+    said = capsys.readouterr().out
+    best = lines(folder)[-1]["val_loss"]
+    assert "step 20/20" in said
+    assert f"best validation loss {best:.3f} in step 20, final {best:.3f}" in said
+    assert "its last 5%" in said
+    assert "epoch" not in said
+
+
+def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
+    """Killed with SIGKILL while the third checkpoint takes its place."""
+    words = ("--set", "steps=12", "--set", "eval_every=2", "--optimizer", "adamw")
+    straight = train(tmp_path / "straight", *words)
+    out, env = tmp_path / "killed", {"SGDF_DATA": str(own_data_folder)}
+    kill = fault("replace last.pt", "SIGKILL", 2)
+    ended = teams.run(("train", *SYNTHETIC, *words), out, env=env, **kill)
+    assert ended.code == -signal.SIGKILL, ended.output
+    again = train(out, *words)
+    environment = json.loads((again / "env.json").read_text())
+    assert environment["from_epoch"] == 2
+    assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
+    mine, other = (
+        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        for folder in (again, straight)
+    )
+    assert all(torch.equal(mine[name], value) for name, value in other.items())
+
+
+@pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["batches", "weights"])
+def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_folder):
+    """Batches of 5 windows are shared as 3 and 2, and 33 windows of the evaluation as 17 and 16."""
+    words = ["--set", "steps=8", "--set", "eval_every=4", "--set", "batch=5",
+             "--set", "eval_tokens=528", "--optimizer", "sgd"]  # fmt: skip
+    argv, env = ("train", *SYNTHETIC, *words, *shard), {"SGDF_DATA": str(own_data_folder)}
+    two = teams.start_two(argv, tmp_path / "two", env=env)
+    alone = train(tmp_path / "one", *words)
+    ended = two.wait()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("best validation loss") == 1
+    ours = folder_in(tmp_path / "two")
+    for mine, other in zip(lines(ours), lines(alone), strict=True):
+        assert mine.keys() == other.keys()
+        for name, value in other.items():
+            assert mine[name] == pytest.approx(value, rel=1e-4), name
+    begun = build().model.state_dict()
+    mine, other = (
+        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        for folder in (ours, alone)
+    )
+    for name, end in other.items():
+        assert (mine[name] - end).norm() <= 1e-3 * (end - begun[name]).norm() + 1e-6, name
+
+
+def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
+    words = ["--set", "steps=8", "--set", "eval_every=4", "--set", "test_tokens=100000",
+             "--set", "eval_tokens=100000", "--optimizer", "sgd"]  # fmt: skip
+    folder = train(tmp_path, *words)
+    first, last = lines(folder)
+    assert "test_loss" not in first
+    trainer = build(test_tokens=100_000, eval_tokens=100_000)
+    assert trainer.test is not None
+    half = len(trainer.test.tokens)
+    assert abs(half - len(trainer.evaluation.tokens)) <= 1
+    assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
+    trainer.model.load_state_dict(
+        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+    )
+    for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
+        expected = float(trainer._evaluate_on(part)) / len(part) / part.context
+        assert last[name] == pytest.approx(expected, rel=1e-5)
+    assert last["test_loss"] != last["val_loss"]
+
+
+def test_a_run_whose_validation_loss_is_not_finite_has_diverged(tmp_path, monkeypatch, capsys):
+    broken = {"val_loss": (torch.tensor(math.nan), 1.0)}
+    monkeypatch.setattr(LanguageModel, "_evaluate", lambda self: broken)
+    folder = train(tmp_path, "--set", "steps=8", "--set", "eval_every=4", "--optimizer", "sgd")
+    assert json.loads((folder / "result.json").read_text())["status"] == "diverged"
+    assert math.isfinite(lines(folder)[0]["train_loss"])
+    assert "diverged in step 4" in capsys.readouterr().out
+
+
+def test_a_sweep_is_compared_by_steps_and_by_time(tmp_path, capsys):
+    file = tmp_path / "text.toml"
+    file.write_text(
+        'task = "text"\nmodel = "gpt-tiny"\ndata = "synthetic"\nseeds = [0, 1]\n'
+        "[set]\nsteps = 12\neval_every = 4\nbatch = 4\ncontext = 16\neval_tokens = 512\n"
+        '[grid]\noptimizer = ["adamw"]\nlr = [0.001, 0.01]\n'
+    )
+    out = tmp_path / "runs"
+    assert main(["sweep", str(file), "--list"]) == 0
+    assert "seed 0, 12 steps, lr 0.001" in capsys.readouterr().out
+    assert main(["sweep", str(file), "--device", "cpu", "--jobs", "1", "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "12 steps, batch 4" in said
+    assert "Validation loss in nats/token, lower is better, best over the steps" in said
+    assert re.search(r" (4|8|12) steps, [\d.]+ s", said), "steps and time to the target"
+    assert "epoch" not in said
+    page = (out / "text.html").read_text()
+    charts = [json.loads(chart) for chart in re.findall(
+        r'<script type="application/json">(.*?)</script>', page)]  # fmt: skip
+    titles = re.findall(r"<h3>(.*?)</h3>", page)
+    assert titles == ["Differences from adamw, lr 0.001", "Validation loss", "Loss",
+                      "Validation loss by learning rate", "Validation loss by time"]  # fmt: skip
+    _, by_step, losses, _, by_time = charts
+    assert by_step["layout"]["xaxis"]["title"]["text"] == "step"
+    assert [4, 8, 12] in by_step["xs"]
+    assert [button["label"] for button in losses["layout"]["updatemenus"][0]["buttons"]] == [
+        "training", "validation"
+    ]  # fmt: skip
+    assert by_time["layout"]["xaxis"]["title"]["text"] == "seconds"
+    assert [trace["customdata"] for trace in by_time["data"]] == [[4, 8, 12]] * 2
+    assert all(x == sorted(x) for x in by_time["xs"])
+
+
+def test_a_figure_is_drawn(tmp_path):
+    figures = pytest.importorskip("sgdf_lab.report.figures")
+    train(tmp_path / "runs", "--set", "steps=8", "--set", "eval_every=2", "--optimizer", "adamw")
+    (comparison,) = compare_runs(read_runs([tmp_path / "runs"])[0])
+    complete, end = figures.epochs_figure(comparison).axes
+    assert (complete.get_xlim(), complete.get_xlabel()) == ((2, 8), "step")
+    assert end.get_xlim() == (6, 8)
+    assert list(complete.lines[0].get_xdata()) == [2, 4, 6, 8]
+    words = [str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")]
+    assert main(["report", *words, "--figure", str(tmp_path / "curves")]) == 0
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+# --- length ---------------------------------------------------------------------------------------
+
+
+def test_the_length_in_steps_and_in_tokens():
+    config = configs.make("text", overrides={"steps": 1500, "eval_every": 50})
+    assert (config.epochs, config.interval, config.length) == (30, 50, "1500 steps")
+    assert configs.make("text").length == "2000 steps"
+    often = configs.make("text", overrides={"eval_every": 50})
+    assert often.length == "2000 steps"  # how often it is evaluated does not change its length
+    million = configs.make("text", model="gpt-tiny", overrides={"tokens": 10**6})
+    assert million.length == "300 steps"  # 245 of 64 windows of 64 tokens, rounded up
+    short = configs.make("text", overrides={"tokens": 10**6, "context": 8, "batch": 125})
+    assert short.length == "1000 steps"
+    dropped = configs.make("text", overrides={"schedule": "step", "milestones": [400, 900]})
+    assert dropped.milestones == (4, 9)
+    assert configs.Config.from_json(dropped.as_json(), "there").name == dropped.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"steps": 150}, "steps are multiples of eval_every, 100, which 150 is not: give 100"),
+        ({"steps": 0}, "steps is an integer of at least 1, not 0"),
+        ({"steps": 100, "tokens": 5}, "give steps or tokens, not both"),
+        ({"eval_every": 0}, "eval_every is an integer of at least 1, not 0"),
+        ({"milestones": 150, "schedule": "step"}, "milestones are multiples of eval_every"),
+        ({"eval_every": 300}, "steps are multiples of eval_every, 300, which 2000 is not"),
+        ({"tokens": "many"}, "tokens is an integer of at least 1, not 'many'"),
+        ({"tokens": 100, "batch": None}, "batch is an integer of at least 1, not None"),
+        ({"tokens": 100, "context": -3}, "context is an integer of at least 1, not -3"),
+        ({"tokens": 100, "context": "x"}, "context is an integer of at least 1, not 'x'"),
+    ],
+)
+def test_a_wrong_length(settings, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        configs.make("text", overrides=settings)
+
+
+def test_epochs_are_refused_and_damaged_settings_are_named():
+    with pytest.raises(UserError, match="text counts steps, not epochs: --set steps=N"):
+        configs.make("text", epochs=3)
+    with pytest.raises(UserError, match=r"sgd .*steps"):
+        configs.make("digits", optimizer="sgd", overrides={"steps": 100})
+    values = configs.make("text").as_json() | {"options": {"eval_every": "often"}}
+    with pytest.raises(UserError, match="there: eval_every is an integer"):
+        configs.Config.from_json(values, "there")
+
+
+# --- the text -------------------------------------------------------------------------------------
+
+
+LINE = b"To be, or not to be, that is the question.\n"
+
+
+def corpus(folder: Path, text: bytes = 40 * LINE) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.txt").write_bytes(text)
+    return folder
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path, own_data_folder):
+    folder = corpus(tmp_path / "mine", b"first\n" * 30)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "b.md").write_bytes(b"second\n" * 40)
+    (folder / ".hidden").write_bytes(b"no")
+    trainer = build(data="real", corpus=str(folder), context=8)
+    text = b"first\n" * 30 + b"second\n" * 40
+    held_out = bytes(trainer.evaluation.tokens.numpy())
+    assert bytes(trainer.batches.tokens.numpy()) + held_out == text
+    assert held_out == b"second\n" * (len(held_out) // 7), "it begins with a line"
+    assert 0.03 * len(text) < len(held_out) <= 0.05 * len(text)
+    (file,) = (own_data_folder / "tokens").iterdir()
+    assert file.read_bytes() == text
+
+
+@pytest.mark.parametrize("place", ["file", "text", "txt"])
+def test_text_in_the_data_folder(tmp_path, place):
+    folder = corpus(tmp_path / "given" / "text" if place == "text" else tmp_path / "given")
+    (tmp_path / "given" / "picture.png").write_bytes(b"\0" * 999)
+    where = folder / "a.txt" if place == "file" else tmp_path / "given"
+    trainer = build(where, data="real")
+    assert len(trainer.batches.tokens) + len(trainer.evaluation.tokens) == 40 * 43
+
+
+def test_hidden_files_and_folders_in_the_data_folder_are_no_text(tmp_path):
+    corpus(tmp_path / "mine")
+    alone = build(data="real", data_dir=tmp_path / "mine").batches.fingerprint()
+    (tmp_path / "mine" / "._a.txt").write_bytes(b"what a file system wrote")
+    (tmp_path / "mine" / "folder.txt").mkdir()
+    assert build(data="real", data_dir=tmp_path / "mine").batches.fingerprint() == alone
+    (tmp_path / "mine" / "a.txt").unlink()
+    with pytest.raises(UserError, match=r"text is not in .*mine: name a file or folder"):
+        build(data="real", data_dir=tmp_path / "mine")
+
+
+def test_the_token_file_is_made_once_and_again_if_the_text_changes(tmp_path, own_data_folder):
+    folder = corpus(tmp_path / "mine")
+    first = build(data="real", corpus=str(folder))
+    held_out = first.evaluation.tokens.clone()  # the tensor is the mapped file
+    (file,) = (own_data_folder / "tokens").iterdir()
+    made = file.stat().st_mtime_ns
+    build(data="real", corpus=str(folder))
+    assert file.stat().st_mtime_ns == made
+    file.write_bytes(file.read_bytes()[:-1] + b"!")  # damaged
+    again = build(data="real", corpus=str(folder))
+    assert torch.equal(again.evaluation.tokens, held_out)
+    (folder / "a.txt").write_bytes(b"Something else, and long enough.\n" * 60)
+    other = build(data="real", corpus=str(folder))
+    assert other.batches.fingerprint() != first.batches.fingerprint()
+    assert len(list((own_data_folder / "tokens").iterdir())) == 2
+
+
+def test_two_texts_are_two_runs(tmp_path, monkeypatch):
+    """In two data folders, and under one relative path in two folders or at two times."""
+    runs = tmp_path / "runs"
+    short = [*TINY, "--set", "batch=4", "--set", "steps=4", "--set", "eval_every=4"]
+
+    def train_on(*words: str) -> dict[str, Any]:
+        before = set(runs.iterdir()) if runs.exists() else set()
+        assert main(["train", *short, "--optimizer", "sgd", *words, "--out", str(runs)]) == 0
+        (new,) = set(runs.iterdir()) - before
+        (line,) = lines(new)
+        digest = json.loads((new / "env.json").read_text())["data"]
+        options = json.loads((new / "config.json").read_text())["options"]
+        assert digest.startswith(options["fingerprint"])
+        return line
+
+    texts = {"one": 40 * LINE, "two": b"Something else, and long enough.\n" * 60}
+    for name, content in texts.items():
+        corpus(tmp_path / name, content)
+        corpus(tmp_path / name / "mine", content)
+    losses = [train_on("--data-dir", str(tmp_path / name)) for name in texts]
+    assert losses[0] != losses[1]
+    for name, line in zip(texts, losses, strict=True):
+        monkeypatch.chdir(tmp_path / name)
+        assert train_on("--set", "corpus=mine") == line
+    (tmp_path / "two" / "mine" / "a.txt").write_bytes(b"And now a third text, of its own.\n" * 60)
+    assert train_on("--set", "corpus=mine") not in losses
+    # The same text at another place is the same run.
+    corpus(tmp_path / "copy")
+    count = len(list(runs.iterdir()))
+    words = ["--optimizer", "sgd", "--data-dir", str(tmp_path / "copy"), "--out", str(runs)]
+    assert main(["train", *short, *words]) == 0
+    assert len(list(runs.iterdir())) == count
+
+
+def test_a_named_text_may_lie_elsewhere(tmp_path, monkeypatch):
+    """The run resumes, and another seed is of the same cell; its settings know the text."""
+    words = [*TINY, "--set", "batch=4", "--set", "steps=4", "--set", "eval_every=2"]
+    here, there = (corpus(tmp_path / name) / "a.txt" for name in ("here", "there"))
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["train", *words, "--set", "corpus=a.txt", "--out", str(tmp_path / "runs")]) == 0
+    folder = folder_in(tmp_path / "runs")
+    (folder / "result.json").unlink()
+    words += ["--set", f"corpus={there}", "--out", str(tmp_path / "runs")]
+    assert main(["train", *words, "--seed", "0", "1"]) == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert json.loads((folder / "env.json").read_text())["from_epoch"] == 2
+    records, _ = read_runs([tmp_path / "runs"])
+    assert len({record.config.cell_key for record in records}) == 1
+    planned = [configs.make("text", overrides={"corpus": str(path)}) for path in (here, there)]
+    assert planned[0].name != planned[1].name  # a plan has not read the texts
+    found = [configs.with_data(config, None) for config in planned]
+    assert found[0].name == found[1].name
+    there.write_bytes(b"Something else, and long enough.\n" * 60)
+    assert configs.with_data(planned[1], None).name != found[0].name
+
+
+def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
+    folder = corpus(tmp_path / "mine")
+    config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
+    corpus(folder, b"Something else, and long enough.\n" * 60)
+    with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
+        trainers.check(config, folder)
+
+
+def test_the_synthetic_text_is_the_same_on_every_machine():
+    text = make_text()
+    assert bytes(text[:47]) == b"nobody waits for three stones behind the hill.\n"
+    assert len(text) == 1 << 17
+    assert tokens.tokens_of_text(text, Tokenizer(), "").digest[:12] == "66bee7c0928e"
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+class Words:
+    """In the place of the package: a token is a word with the space before it."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+
+    @classmethod
+    def from_str(cls, content: str) -> "Words":
+        if "broken" in content:
+            raise Exception("data did not match any variant")
+        return cls()
+
+    def no_truncation(self) -> None:
+        pass
+
+    def no_padding(self) -> None:
+        pass
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"the last": 999}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
+        assert not add_special_tokens
+        words = re.findall(r"\s*\S+|\s+", text)
+        return SimpleNamespace(ids=[self.ids.setdefault(w, len(self.ids) + 300) for w in words])
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {"type": "BPE"}}')
+    return path
+
+
+def test_a_tokenizer_of_the_user(tmp_path, own_data_folder, tokenizer):
+    folder = corpus(tmp_path / "mine")
+    settings = {"data": "real", "corpus": str(folder), "tokenizer": str(tokenizer), "context": 5}
+    trainer = build(**settings)
+    words = 40 * 10 + 1  # the last line break is a token of its own, of each part
+    assert len(trainer.batches.tokens) + len(trainer.evaluation.tokens) == words + 1
+    assert trainer.model.embedding.weight.shape == (1000, 64)
+    assert trainer.bytes_per_token == pytest.approx(86 / 21)
+    for _ in trainer.epoch():
+        pass
+    metrics = trainer.metrics()
+    expected = metrics["val_loss"] * 21 / 86 / math.log(2)
+    assert metrics["bits_per_byte"] == pytest.approx(expected)
+    files = sorted(path.name for path in (own_data_folder / "tokens").iterdir())
+    assert [name.rpartition(".")[2] for name in files] == ["u8", "u2", "json"]
+    again = build(**settings)
+    assert torch.equal(again.batches.tokens, trainer.batches.tokens)
+    assert trainer.batches.fingerprint() != build(data="real", corpus=str(folder)).batches.digest
+
+
+@pytest.mark.parametrize("task", ["text", "enwik8"])
+def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
+    folder = corpus(tmp_path / "mine")
+    overrides = {"tokenizer": str(tokenizer), "context": 5}
+    first = configs.make(task, overrides=overrides, data_dir=folder)
+    if task == "text":
+        data_of_run = trainers.build_trainer(first, torch.device("cpu"), data_dir=folder).batches
+        assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
+    tokenizer.write_text('{"model": {"type": "Unigram"}}')
+    other = configs.make(task, overrides=overrides, data_dir=folder)
+    assert first.name != other.name
+    plain = configs.make(task, data_dir=folder)
+    assert ("fingerprint" in plain.options) == (task == "text")
+    if task == "text":
+        with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
+            trainers.check(first, folder)
+
+
+def words_tokenizer(**more: Any) -> str:
+    """A tokenizer.json of the package itself; the number of its last word is far off."""
+    model = {
+        "type": "WordLevel",
+        "vocab": {"?": 0, "to": 1, "be": 2, "not": 5000},
+        "unk_token": "?",
+    }
+    parts = {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}}
+    return json.dumps({"version": "1.0", "added_tokens": [], **parts, "model": model, **more})
+
+
+def test_a_tokenizer_reads_the_whole_text_and_may_leave_numbers_out(tmp_path):
+    """Files of models for sentences cut their input, or fill it up to a length."""
+    folder, path = corpus(tmp_path / "mine"), tmp_path / "words.json"
+    cut = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    filled = {"strategy": {"Fixed": 7}, "direction": "Right", "pad_to_multiple_of": None,
+              "pad_id": 0, "pad_type_id": 0, "pad_token": "?"}  # fmt: skip
+    path.write_text(words_tokenizer(truncation=cut, padding=filled))
+    trainer = build(data="real", corpus=str(folder), tokenizer=str(path), context=5)
+    seen = torch.cat((trainer.batches.tokens, trainer.evaluation.tokens)).tolist()
+    assert seen == 40 * [1, 2, 0, 0, 5000, 1, 2, 0, 0, 0, 0, 0, 0]
+    for _ in trainer.epoch():
+        pass
+    assert math.isfinite(trainer.metrics()["val_loss"])
+
+
+def test_a_long_text_is_encoded_in_parts_that_end_after_lines(monkeypatch):
+    monkeypatch.setattr("sgdf_lab.data.tokenizer.CHUNK", 50)
+    seen: list[str] = []
+
+    class Recorder(Words):
+        def encode(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
+            seen.append(text)
+            return super().encode(text, add_special_tokens)
+
+    for text in ("äöü, ein Satz\n" * 20, "ä" * 200):
+        seen.clear()
+        made = np.frombuffer(text.encode(), dtype=np.uint8)
+        list(Tokenizer("words", 1000, "x", Recorder()).encode(made))
+        assert "".join(seen) == text
+        assert len(seen) > 3
+        assert all(part.endswith("\n") for part in seen) == ("\n" in text)
+
+
+# --- mistakes of a user ---------------------------------------------------------------------------
+
+
+def test_bad_text_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "tiny.txt").write_bytes(b"Too little.")
+    (tmp_path / "nothing").mkdir()
+    corpus(tmp_path / "mine")
+    cases = [
+        (["corpus=nowhere"], "there is no file or folder nowhere"),
+        ([f"corpus={tmp_path / 'empty.txt'}"], "empty.txt is empty: there is nothing to train on"),
+        ([f"corpus={tmp_path / 'nothing'}"], "there are no files in"),
+        ([f"corpus={tmp_path / 'tiny.txt'}"], "tiny.txt has 11 tokens, too few for a context"),
+        ([f"corpus={tmp_path / 'mine'}", "context=100"],
+         "the validation part of"),
+        ([f"corpus={tmp_path / 'mine'}", "context=100000"], "too few for a context of 100,000"),
+        (["corpus=3"], "corpus is the path of a file, not 3"),
+        ([f"corpus={tmp_path / 'mine'}", "context=-1"],
+         "context is an integer of at least 0, not -1"),
+        ([f"corpus={tmp_path / 'mine'}", "eval_tokens=none"],
+         "eval_tokens is an integer of at least 1, not None"),
+        ([], "--set corpus=PATH"),
+        ([f"corpus={tmp_path / 'mine'}", "validation=10"], "always holds out the last 5%"),
+    ]  # fmt: skip
+    for settings, sentence in cases:
+        words = [word for setting in settings for word in ("--set", setting)]
+        assert main(["train", *TINY, *words, "--out", str(tmp_path / "runs")]) == 1
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert len(said.splitlines()) == 1, said
+    assert main(["train", *TINY, "--data-dir", str(tmp_path / "no"), "--out", str(tmp_path)]) == 1
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_bad_tokenizer_is_one_sentence(tmp_path, tokenizer, monkeypatch):
+    folder = corpus(tmp_path / "mine", b"caf\xe9 au lait\n" * 100)
+    settings = {"data": "real", "corpus": str(folder)}
+    build(**settings, context=8)  # bytes do not care
+    with pytest.raises(UserError, match=r"a.txt is not UTF-8 at byte 3, which a tokenizer needs"):
+        build(**settings, tokenizer=str(tokenizer))
+    vocabulary = tmp_path / "vocab.bpe"
+    vocabulary.write_text("#version: 0.2")
+    with pytest.raises(UserError, match=r"vocab.bpe has an unknown format: a tokenizer is a"):
+        build(**settings, tokenizer=str(vocabulary))
+    with pytest.raises(UserError, match=r"there is no file nothing\.json"):
+        build(**settings, tokenizer="nothing.json")
+    with pytest.raises(UserError, match="tokenizer is the path of a file, not 7"):
+        build(**settings, tokenizer=7)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match="needs the package tokenizers: pip install tokenizers"):
+        build(**settings, tokenizer=str(tokenizer))
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))
+    tokenizer.write_text('{"model": {"broken": true}}')
+    with pytest.raises(UserError, match="not a tokenizer that can be used: data did not match"):
+        build(**settings, tokenizer=str(tokenizer))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"the token file cannot be written: .*SGDF_DATA"):
+        build(data="real", corpus=str(corpus(tmp_path / "mine")))
+
+
+# --- published texts ------------------------------------------------------------------------------
+
+
+def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
+    import hashlib
+
+    facts = replace(
+        data.DATASETS["enwik8"],
+        train=len(text) - 100,
+        test=100,
+        remote=Remote(f"{url}/enwik8.zip", ""),
+        md5=hashlib.md5(text).hexdigest(),
+    )
+    monkeypatch.setitem(data.DATASETS, "enwik8", facts)
+
+
+def zipped(text: bytes, name: str = "enwik8") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, text)
+    return file.getvalue()
+
+
+def test_enwik8_is_unpacked_checked_and_trained_on(tmp_path, own_data_folder, monkeypatch, capsys):
+    """The archive is here already, as after a download; `test_data_fetch` tests those."""
+    text = b"<page>An article.</page>\n" * 100
+    published(monkeypatch, "http://127.0.0.1:9", text)
+    words = ["train", "enwik8", *TINY[1:], "--set", "steps=2", "--set", "eval_every=2",
+             "--set", "batch=2", "--optimizer", "sgd", "--out", str(tmp_path / "runs")]  # fmt: skip
+    assert main(words) == 1
+    assert "run `sgdf data fetch enwik8`" in capsys.readouterr().err
+    home = own_data_folder / "enwik8"
+    home.mkdir(parents=True)
+    (home / "enwik8.zip").write_bytes(zipped(text))
+    assert main(["data", "fetch", "enwik8"]) == 0
+    assert "enwik8: 2,500 bytes, checked" in capsys.readouterr().out
+    assert not (home / "enwik8.zip").exists()
+    assert main(words) == 0
+    (home / "enwik8").write_bytes(text[:-1] + b" ")
+    assert main(["data", "fetch", "enwik8"]) == 1
+    assert "is not the published text (its md5 differs)" in capsys.readouterr().err
+    (home / "enwik8").write_bytes(text[:-1])
+    assert main([*words, "--seed", "1"]) == 1
+    assert "has 2,499 bytes, not the published 2,500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("archive", [b"no archive", zipped(b"x", "other")])
+def test_a_damaged_archive_is_named(own_data_folder, monkeypatch, capsys, archive):
+    published(monkeypatch, "http://127.0.0.1:9", b"text")
+    (own_data_folder / "enwik8").mkdir(parents=True)
+    (own_data_folder / "enwik8" / "enwik8.zip").write_bytes(archive)
+    assert main(["data", "fetch", "enwik8"]) == 1
+    assert "enwik8.zip is damaged" in capsys.readouterr().err
+    assert not (own_data_folder / "enwik8" / "enwik8").exists()
+
+
+def test_your_own_text_cannot_be_fetched(own_data_folder, capsys):
+    assert main(["data", "fetch", "text"]) == 1
+    assert "cannot be downloaded: name a file or folder with --set corpus=PATH" in (
+        capsys.readouterr().err
+    )
+    corpus(own_data_folder / "text")
+    assert main(["data", "fetch", "text"]) == 0
+    assert corpora.files_at(own_data_folder / "text") == data.find("text").find()
+
+
+# --- docs -----------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "language-models.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_bytes(b"Remember the milk, and the bread.\n" * 80)
+    (table,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (tmp_path / "text.toml").write_text(table)
+    commands = [
+        shlex.split(line.partition("  #")[0])
+        for block in re.findall(r"```\n(sgdf .*?)```", text, re.S)
+        for line in block.splitlines()
+        if "enwik8" not in line
+    ]
+    assert len(commands) == 4
+    for _, *words in commands:
+        here = {"train": ["--device", "cpu"], "sweep": ["--device", "cpu", "--jobs", "1"]}
+        assert main([*words, *here.get(words[0], [])]) == 0, words
+    losses = [lines(folder)[-1]["val_loss"] for folder in tmp_path.glob("runs*/text-*-s?-*")]
+    assert len(losses) == 2 + 8  # with two trials and two seeds of two optimizers
+    assert min(losses) < 3.5

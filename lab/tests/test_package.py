@@ -1,0 +1,154 @@
+"""The package as a user meets it: imports, the command line, the docs."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sgdf
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+
+
+def test_public_names():
+    optimizers = {"SGDF", "FilterAdam", "FilterAdamW", "Momentum", "WienerFilter"}
+    assert set(sgdf.__all__) == {*optimizers, "param_groups", "step_in_backward"}
+
+
+def test_import_brings_nothing_that_torch_and_numpy_do_not():
+    code = (
+        "import sys, numpy, torch, torch.optim; before = set(sys.modules); import sgdf; "
+        "print({m.partition('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names)"
+    )
+    assert python("-c", code).stdout.strip() == "{'sgdf'}"
+
+
+def test_import_adds_little_to_importing_torch():
+    """Bytecode counted, not seconds: what runs at import is definitions alone."""
+    code = (
+        "import sys, torch\n"
+        "calls = 0\n"
+        "def count(*_):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "sys.setprofile(count)\n"
+        "import sgdf\n"
+        "sys.setprofile(None)\n"
+        "print(calls)"
+    )
+    assert int(python("-c", code).stdout) < 60_000  # importing torch: about twenty million
+
+
+def test_the_settings_of_the_docs_are_the_defaults():
+    text = (ROOT / "docs" / "settings.md").read_text().partition("| setting | default |")[2]
+    # FilterAdam's first: where both have a setting, the table has SGDF's default.
+    defaults = {
+        **inspect.signature(sgdf.FilterAdam).parameters,
+        **inspect.signature(sgdf.SGDF).parameters,
+    }
+    lines = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?) \|", text.split("\n\n")[0], re.MULTILINE)
+    assert len(lines) == 11
+    for line in lines:
+        names = re.findall(r"`(\w+)`", line[0])
+        wanted = tuple(defaults[name].default for name in names)
+        assert eval(line[1]) == (wanted if len(names) > 1 else wanted[0]), line
+
+
+def test_the_tables_of_the_docs_are_the_measured_ones():
+    measured = json.loads((ROOT / "results" / "tracking.json").read_text())["mean squared error"]
+    text = (ROOT / "docs" / "filter.md").read_text().replace("**", "")
+    for table in measured.values():
+        for row, errors in table.items():
+            shown = " | ".join(f"{error:.3g}" for error in errors.values())
+            assert f"| {row} | {shown} |" in text
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_speed_tables_of_the_docs_are_the_measured_ones(device):
+    lists = json.loads((ROOT / "results" / f"bench-step-{device}.json").read_text())["lists"]
+    text = (ROOT / "docs" / "speed.md").read_text()
+    table = text.partition(f"`sgdf bench step --device {device}`")[2].split("\n\n")[1]
+    columns = [one["rows"] for one in lists.values()]
+    shown = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(shown) >= 5
+    for label, state, *cells in shown:
+        for cell, rows in zip(cells, columns, strict=True):
+            (row,) = [
+                r
+                for r in rows
+                if f"{r['optimizer']} {r['path']}" == label and r["params_dtype"] == "fp32"
+            ]
+            share = f" ({100 * row['of_copy']:.0f} %)" if device == "cuda" else ""
+            assert cell == f"{row['ms']:.3g}{share}"
+        assert state == f"{row['state_bytes']:.1f}"
+
+
+def test_the_table_of_codes_in_the_docs_is_the_measured_one():
+    measured = json.loads((ROOT / "results" / "codes.json").read_text())
+    text = (ROOT / "docs" / "speed.md").read_text()
+    shown = 0
+    for name, errors in measured["error of the estimate, in units of the noise"].items():
+        row = f"| {name} | " + " | ".join(f"{error:.3g}" for error in errors) + " |"
+        shown += row in text
+        assert row in text or f"| {name} |" not in text
+    assert shown == 8
+
+
+def test_command_line():
+    version = python("-m", "sgdf_lab", "--version")
+    assert version.stdout.strip() == sgdf.__version__
+    wrong = python("-m", "sgdf_lab", "dmeo")
+    assert wrong.returncode == 2
+    assert "did you mean demo?" in wrong.stderr
+    assert python("-m", "sgdf_lab", "demo", "--epochs", "0").returncode == 2
+
+
+def test_a_missing_extra_is_one_sentence(tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError(name='rich')")
+    failed = python("-m", "sgdf_lab", "demo", PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1
+    assert failed.stderr.strip() == 'sgdf: rich is not installed: pip install "sgdf-lab"'
+    assert (
+        "Traceback" in python("-m", "sgdf_lab", "--debug", "demo", PYTHONPATH=str(tmp_path)).stderr
+    )
+
+
+def test_make_installs_again_when_and_only_when_a_dependency_file_changed(tmp_path):
+    (tmp_path / "lab").mkdir()
+    dependencies = ("pyproject.toml", "lab/pyproject.toml", "constraints.txt")
+    for name in ("Makefile", *dependencies):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").touch()
+
+    def planned(target):
+        command = ["make", "--dry-run", target]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert "pip install" in planned("demo")
+    for stamp in (".installed-lab", ".installed-dev"):
+        (tmp_path / ".venv" / stamp).touch()
+    for target in ("demo", "test"):
+        assert "pip install" not in planned(target)
+    for name in dependencies:
+        later = (tmp_path / ".venv" / ".installed-dev").stat().st_mtime + 10
+        os.utime(tmp_path / name, (later, later))
+        for target in ("demo", "test"):
+            assert "pip install" in planned(target)
+        os.utime(tmp_path / name, (later - 20, later - 20))

@@ -1,0 +1,167 @@
+"""The verdicts, and that they come from the numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sgdf_lab.theory import statements
+from sgdf_lab.theory.convex import gradient_sum
+from sgdf_lab.theory.estimation import correction_factor, wiener_gain
+from sgdf_lab.theory.momentum import sde_solution, unified_momentum
+from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, Check, Result
+
+VERDICTS = {
+    "unified-momentum": HOLDS,
+    "mse-decomposition": HOLDS,
+    "sde": CONDITION,
+    "sde-solution": HOLDS,
+    "bias-bound": FAILS,
+    "variance-bound": FAILS,
+    "wiener-gain": CONDITION,
+    "correction-factor": HOLDS,
+    "variance-estimate": FAILS,
+    "gaussian-fusion": CONDITION,
+    "tangent": HOLDS,
+    "gradient-sum": FAILS,
+    "average-squares": CONDITION,
+    "unbiased-estimate": CONDITION,
+    "gain-above-half": FAILS,
+    "convex-regret": FAILS,
+    "smoothness": HOLDS,
+    "estimate-bound": CONDITION,
+    "step-sums": FAILS,
+    "nonconvex-rate": FAILS,
+}
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {name: check(effort=0.05) for name, check in statements().items()}
+
+
+def measured(result, start):
+    return next(check.measured for check in result.checks if check.what.startswith(start))
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdict(results, name):
+    result = results[name]
+    assert result.name == name
+    assert result.verdict == VERDICTS[name], result.counterexamples
+    assert bool(result.counterexamples) == (result.verdict != HOLDS)
+    assert bool(result.condition) == (result.verdict == CONDITION)
+
+
+def test_every_statement_has_an_expected_verdict():
+    assert list(VERDICTS) == list(statements())
+
+
+def test_recorded_results_and_the_document_agree():
+    record = json.loads((ROOT / "results" / "theory.json").read_text("utf-8"))
+    recorded = {entry["name"]: entry["verdict"] for entry in record["statements"]}
+    assert recorded == VERDICTS
+    document = (ROOT / "docs" / "theory.md").read_text("utf-8")
+    rows = [line.split("|") for line in document.splitlines() if line.startswith("| `")]
+    shown = {row[1].split("`")[1]: tuple(map(str.strip, row[3:6])) for row in rows}
+    for entry in record["statements"]:
+        key = next(check for check in entry["checks"] if check["what"] == entry["headline"])
+        relation = {"<=": "≤", ">=": "≥", "=": "="}[key["relation"]]
+        numbers = (f"{relation} {key['printed']:.3g}", f"{key['measured']:.3g}")
+        assert shown.pop(entry["name"]) == (*numbers, entry["verdict"])
+    assert not shown
+
+
+def test_the_filter_is_biased_by_skewed_noise(results):
+    """What breaks both theorems: the regret grows like T, the gradient stays away from 0."""
+    assert measured(results["unbiased-estimate"], "9 a tenth") == pytest.approx(-0.43, abs=0.02)
+    regret = results["convex-regret"]
+    assert measured(regret, "c(θ²/2 + ξθ), ξ skewed, gain 2K: p") > 0.9
+    assert measured(regret, "c(θ²/2 + ξθ), ξ skewed, gain 2K, β₁/t: p") < 0.6
+    for problem in ("|θ - z|", "(θ - z)²/2", "sign(θ)·θ"):
+        for check in regret.checks:
+            if check.what.startswith(problem):
+                assert check.ok
+    assert measured(results["nonconvex-rate"], "wells, coin noise: p") < -0.4
+
+
+@pytest.mark.parametrize("name", ["unified-momentum", "wiener-gain", "gaussian-fusion"])
+def test_a_seed_fixes_the_numbers(name):
+    check = statements()[name]
+    first, again, other = (
+        [row.measured for row in check(seed=seed, effort=0.02).checks] for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+# A wrong formula shows
+
+
+def test_a_wrong_moment_is_noticed(monkeypatch):
+    true = unified_momentum.momentum_variance
+    monkeypatch.setattr(unified_momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
+    assert unified_momentum.check_unified_momentum(effort=0.3).verdict == FAILS
+
+
+def test_a_wrong_solution_is_noticed(monkeypatch):
+    true = sde_solution.diffusion_mean
+    monkeypatch.setattr(sde_solution, "diffusion_mean", lambda *a: 1.01 * true(*a))
+    assert sde_solution.check_sde_solution(effort=0.1).verdict == FAILS
+
+
+def test_a_wrong_gain_is_noticed_under_the_condition(monkeypatch):
+    true = wiener_gain.optimal_gain
+    monkeypatch.setattr(wiener_gain, "optimal_gain", lambda *a: 2 * true(*a))
+    assert wiener_gain.check_wiener_gain(effort=0.1).verdict == FAILS
+
+
+def test_a_wrong_correction_factor_is_noticed(monkeypatch):
+    monkeypatch.setattr(correction_factor, "correction_factor", lambda t, b: (1 - b) / (1 + b))
+    assert correction_factor.check_correction_factor(effort=0.1).verdict == FAILS
+
+
+def test_a_true_bound_holds(monkeypatch):
+    monkeypatch.setattr(
+        gradient_sum, "gradient_sum_bound", lambda g, _: np.sqrt(len(g)) * np.linalg.norm(g)
+    )
+    assert gradient_sum.check_gradient_sum().verdict == HOLDS
+
+
+# The rule itself
+
+
+@pytest.mark.parametrize(
+    ("relation", "value", "error", "ok"),
+    [
+        ("<=", 1.0, 0.0, True),
+        ("<=", 1.1, 0.0, False),
+        ("<=", 1.1, 0.03, True),
+        (">=", 0.9, 0.0, False),
+        (">=", 1.1, 0.0, True),
+        ("=", 1.1, 0.02, False),
+        ("=", 0.9, 0.03, True),
+        ("<=", float("nan"), 1.0, False),
+    ],
+)
+def test_a_check(relation, value, error, ok):
+    assert Check("it", 1.0, relation, value, error).ok is ok
+
+
+def test_the_verdict_follows_the_checks():
+    good, bad = Check("a", 1, "<=", 0.5), Check("b", 1, "<=", 2)
+    restored = Check("c", 1, "<=", 0.5, under="condition")
+    broken = Check("d", 1, "<=", 2, under="condition")
+    remark = Check("e", 1, "<=", 2, under="remark")
+
+    def verdict(*checks, condition=None):
+        return Result("n", "t", "l", "c", "a", checks, "e", (), condition).verdict
+
+    assert verdict(good, remark) == HOLDS
+    assert verdict(good, bad) == FAILS
+    assert verdict(bad, restored) == FAILS
+    assert verdict(bad, restored, condition="x") == CONDITION
+    assert verdict(bad, condition="x") == FAILS
+    assert verdict(bad, restored, broken, condition="x") == FAILS

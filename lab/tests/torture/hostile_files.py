@@ -1,0 +1,291 @@
+"""Hostile archives, datasets, kernel caches, names in a page, and runs of others in a report."""
+
+import contextlib
+import html.parser
+import io
+import os
+import pickle
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from data import published, test_data_unpack
+from report import made
+from sgdf.kernels import build, cpu_library
+from sgdf_lab.data.unpack import unpack
+from sgdf_lab.support.errors import UserError
+from torture.bench import Bench, check_same
+from torture.hostile_runs import (
+    JSON_TEXTS,
+    KIND,
+    MEMORY,
+    SHORT,
+    SPECIAL,
+    Damage,
+    Malicious,
+    text,
+)
+from torture.outcome import (
+    DIFFERENT,
+    RAN_CODE,
+    SAME,
+    SENTENCE,
+    TRACEBACK,
+    Bug,
+    Case,
+    Outcome,
+    check_refusal,
+    check_success,
+)
+
+
+def cases() -> Iterator[Case]:
+    for what in test_data_unpack.EVIL:
+        yield Case(KIND, "archives", f"archive with {what}", hostile_archive(what))
+    for what, damage in BATCHES.items():
+        yield Case(KIND, "datasets", f"dataset with {what}", hostile_dataset(damage))
+    for what, plant in CACHES.items():
+        yield Case(KIND, "kernel caches", f"cache with {what}", hostile_cache(plant))
+    for i, name in enumerate(NAMES):
+        yield Case(KIND, "names in a page", f"page with name {i}", hostile_page(name))
+    for file in ("config.json", "result.json", "env.json", "metrics.jsonl", "times.jsonl"):
+        for what, damage in SPECIAL.items():
+            name = f"report: {file} is {what}"
+            yield Case(KIND, "runs in a report", name, hostile_report(file, damage))
+        for what, content in JSON_TEXTS.items():
+            name = f"report: {file} holds {what}"
+            yield Case(KIND, "runs in a report", name, hostile_report(file, text(content)))
+
+
+# --- archives and datasets ------------------------------------------------------------------------
+
+
+def hostile_archive(what: str) -> Callable[[Bench, Path], Outcome]:
+    def run(bench: Bench, folder: Path) -> Outcome:
+        outside, home = folder / "outside", folder / "home"
+        outside.mkdir()
+        home.mkdir()
+        (outside / "secret").write_text("secret")
+        archive = folder / "evil.tar.gz"
+        with tarfile.open(archive, "w:gz") as file:
+            for info in test_data_unpack.EVIL[what]:
+                name, link = (t.format(outside=outside) for t in (info.name, info.linkname))
+                entry = test_data_unpack.entry(name, info.type, link)
+                file.addfile(entry, io.BytesIO(b""))
+        before = sorted(folder.rglob("*"))
+        try:
+            unpack(archive, "root", home / "target")
+        except UserError as error:
+            if sorted(folder.rglob("*")) != before:
+                raise Bug(DIFFERENT, "it wrote something") from None
+            return Outcome(SENTENCE, detail=str(error))
+        except Exception as error:
+            raise Bug(TRACEBACK, repr(error)) from None
+        raise Bug(DIFFERENT, "it was unpacked")
+
+    return run
+
+
+def pickle_with_code(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Malicious(path.parents[2] / "code-ran"), protocol=2))
+
+
+BATCHES: dict[str, Damage] = {
+    "code in a batch": pickle_with_code,
+    "a batch cut short": lambda path: os.truncate(path, 1000),
+    **{f"a batch that is {what}": damage for what, damage in SPECIAL.items()},
+}
+
+
+def hostile_dataset(damage: Damage) -> Callable[[Bench, Path], Outcome]:
+    def run(bench: Bench, folder: Path) -> Outcome:
+        data = folder / "data"
+        batches = published.cifar10_pickles(data / "cifar10", published.made_up("cifar10"))
+        damage(batches / "data_batch_2")
+        argv = ("train", "cifar10", "--model", "cnn", "--epochs", "1", "--device", "cpu",
+                "--data-dir", str(data))  # fmt: skip
+        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+        if list(folder.rglob("code-ran")):
+            raise Bug(RAN_CODE, "code of a batch ran")
+        check_refusal(ended)
+        return Outcome(SENTENCE, detail=ended.output)
+
+    return run
+
+
+# --- libraries in the cache of kernels ------------------------------------------------------------
+
+PLANTED = """
+#include <sys/stat.h>
+__attribute__((constructor)) static void run() { mkdir("MARKER", 0777); }
+extern "C" void sgdf_step(int, long, void *, void *, void *, int) {}
+"""
+#: Compiles nothing: copies the library that the real compiler made.
+COMPILER = """#!/bin/sh
+case "$*" in --version) echo fast 1; exit 0;; esac
+for last; do :; done
+cp LIBRARY "$last"
+"""
+_compiling = threading.Lock()
+
+
+def real_library() -> str:
+    with _compiling:
+        library = cpu_library.library()
+    if library is None or not Path(library._name).exists():
+        raise Bug(TRACEBACK, "the kernels cannot be compiled here")
+    return str(library._name)
+
+
+def planted_library(folder: Path, marker: Path) -> bytes:
+    source, library = folder / "planted.cpp", folder / "planted.so"
+    source.write_text(PLANTED.replace("MARKER", str(marker)))
+    command = [*build.find_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run(command, check=True, capture_output=True)
+    return library.read_bytes()
+
+
+Plant = Callable[[Path, str, bytes], None]  # the cache, the stem of the names, the library
+
+
+def in_a_folder_for_all(cache: Path, stem: str, library: bytes) -> None:
+    cache.chmod(0o777)
+    (cache / f"{stem}-{build.digest(library)}.so").write_bytes(library)
+
+
+def of_another_user(cache: Path, stem: str, library: bytes) -> None:
+    """Only root can give a file away; for others the folder is writable to all instead."""
+    in_a_folder_for_all(cache, stem, library)
+    if os.geteuid() == 0:
+        cache.chmod(0o755)
+        os.chown(cache / f"{stem}-{build.digest(library)}.so", 65534, 65534)
+        os.chown(cache, 65534, 65534)
+
+
+def with_a_wrong_digest(cache: Path, stem: str, library: bytes) -> None:
+    (cache / f"{stem}-{build.digest(b'other')}.so").write_bytes(library)
+
+
+def behind_a_link(cache: Path, stem: str, library: bytes) -> None:
+    real = cache.with_name("elsewhere")
+    real.mkdir()
+    real.chmod(0o777)
+    cache.rmdir()
+    cache.symlink_to(real)
+    (real / f"{stem}-{build.digest(library)}.so").write_bytes(library)
+
+
+def special(damage: Damage) -> Plant:
+    return lambda cache, stem, library: damage(cache / f"{stem}-{build.digest(library)}.so")
+
+
+def cut_short(cache: Path, stem: str, library: bytes) -> None:
+    (cache / f"{stem}-{build.digest(library)}.so").write_bytes(library[: len(library) // 2])
+
+
+CACHES: dict[str, Plant] = {
+    "a library in a folder that all can write": in_a_folder_for_all,
+    "a library of another user": of_another_user,
+    "a library of a wrong digest": with_a_wrong_digest,
+    "a folder behind a link": behind_a_link,
+    "half a library": cut_short,
+    **{f"a library that is {what}": special(damage) for what, damage in SPECIAL.items()},
+}
+
+
+def hostile_cache(plant: Plant) -> Callable[[Bench, Path], Outcome]:
+    """A run that would load the planted library; it has to compile its own."""
+
+    def run(bench: Bench, folder: Path) -> Outcome:
+        expected = bench.undisturbed(SHORT, folder)
+        compiler, marker = folder / "compiler", folder / "code-ran"
+        compiler.write_text(COMPILER.replace("LIBRARY", real_library()))
+        compiler.chmod(0o755)
+        env = {"CXX": str(compiler), "XDG_CACHE_HOME": str(folder / "cache")}
+        real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        cache = folder / "cache" / build._cache().relative_to(real_root)
+        cache.mkdir(parents=True, mode=0o700)
+        stem = f"filter-{cpu_library._key([str(compiler)])}"
+        plant(cache, stem, planted_library(folder, marker))
+        ended = bench.run(SHORT, folder / "out", env=env, more_memory=MEMORY)
+        if marker.exists():
+            raise Bug(RAN_CODE, "the planted library was loaded")
+        check_success(ended)
+        check_same(next((folder / "out").iterdir()), expected)
+        return Outcome(SAME)
+
+    return run
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+SCRIPT = "<script>alert(1)</script>"
+NAMES = (
+    SCRIPT, "'\"><img src=x onerror=alert(2)>", "javascript:alert(3)", "%{x}</script><script>alert",
+    "<!--<script>alert(4)//", "</title><svg onload=alert(5)>", "\u202egnp.exe", "a\x00b\x1b[31mc",
+    "{{7*7}}${7*7}", "&lt;script&gt;", "]]><script>alert(6)</script>", "\ud800",
+)  # fmt: skip
+
+
+class Elements(html.parser.HTMLParser):
+    """Collects what would run: scripts, handlers and links to scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.in_script = tag == "script"
+        for name, value in attrs:
+            if name.startswith("on") or (value or "").strip().lower().startswith("javascript:"):
+                self.found.append(f"<{tag} {name}={value}>")
+
+    def handle_data(self, data: str) -> None:
+        if self.in_script and data.strip().startswith("alert"):
+            self.found.append(data)
+        self.in_script = False
+
+
+def hostile_page(name: str) -> Callable[[Bench, Path], Outcome]:
+    def run(bench: Bench, folder: Path) -> Outcome:
+        run_folder = made.run(folder / "runs", made.hostile(name, note=name), [1, 2, 3])
+        with contextlib.suppress(OSError, ValueError):  # where a folder can have such a name
+            run_folder.rename(run_folder.with_name(name.replace("/", "-")))
+        page = folder / "page.html"
+        title = name.replace("\x00", "").encode(errors="replace").decode()
+        argv = ("report", str(folder / "runs"), "-o", str(page), "--title", title)
+        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+        if ended.code:
+            check_refusal(ended)
+            return Outcome(SENTENCE)
+        check_success(ended)
+        elements = Elements()
+        elements.feed(page.read_text(encoding="utf-8"))
+        if elements.found:
+            raise Bug(RAN_CODE, f"the page has {elements.found[:3]}")
+        return Outcome(SAME)
+
+    return run
+
+
+def hostile_report(file: str, damage: Damage) -> Callable[[Bench, Path], Outcome]:
+    """Two runs, one with a hostile file: the other one is still shown."""
+
+    def run(bench: Bench, folder: Path) -> Outcome:
+        victim = made.run(folder / "runs", made.config("sgdf"), [71.25, 72.5, 73.75])
+        made.run(folder / "runs", made.config("adam"), [41.25, 42.5, 43.75])
+        damage(victim / file)
+        argv = ("report", str(folder / "runs"), "-o", str(folder / "page.html"))
+        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+        if ended.code:
+            check_refusal(ended)
+            raise Bug(DIFFERENT, f"the intact run is not shown either: {ended.output}")
+        check_success(ended)
+        if "43.75" not in ended.output:
+            raise Bug(DIFFERENT, f"the intact run is not shown: {ended.output}")
+        return Outcome(SAME if "73.75" in ended.output else SENTENCE)
+
+    return run

@@ -1,5 +1,0 @@
-"""`python -m sgdf` is `sgdf`."""
-
-from sgdf.cli.main import run
-
-run()
