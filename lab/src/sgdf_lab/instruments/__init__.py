@@ -9,6 +9,6 @@
     figures                       a figure of each
 
 They take any ``nn.Module``, loss and batches, and leave the model as it was. ``pip install
-"sgdf-lab[instruments]"`` adds curvlinops, which the Hessian needs. Heavy packages are imported on first
-use; only ``figures`` imports matplotlib at once.
+"sgdf-lab[instruments]"`` adds curvlinops, which the Hessian needs. Heavy packages are imported
+on first use; only ``figures`` imports matplotlib at once.
 """
