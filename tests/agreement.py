@@ -12,14 +12,18 @@ from typing import NamedTuple
 import torch
 
 from sgdf.filter import (
+    FLOAT32,
+    FLOAT64,
     Denominator,
     FilterSettings,
+    Moments,
+    direction,
+    largest_gradient,
     one_minus_power,
     second_moment,
     second_moment_weights,
-    wiener_filter,
 )
-from sgdf.kernels.arithmetic import as_real, columns_of, compute_dtype, positive_eps
+from sgdf.kernels.arithmetic import as_real, columns_of, compute_dtype
 from sgdf.kernels.loop import RandomBits, filter_loop
 from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
 from sgdf.kernels.rounding import (
@@ -29,6 +33,7 @@ from sgdf.kernels.rounding import (
     FOR_VARIANCE,
     round_to_bfloat16,
 )
+from sgdf.optim.settings import filter_settings
 from sgdf.optim.state import moment_in
 
 #: Between cpu.cpp and the loop, for parameters that a root or a power enters. To first order: a
@@ -48,7 +53,7 @@ def arguments(options, moments=2):
     names = (*FilterSettings._fields, "gain_eps", "second_moment")
     others = {key: value for key, value in options.items() if key not in names}
     return {
-        "settings": FilterSettings.of(options),
+        "settings": filter_settings(options),
         "denominator": denominator_of(options, moments),
         **others,
     }
@@ -91,14 +96,16 @@ class Terms(NamedTuple):
 
 def terms_of_a_step(p, g, step, moments, options):
     """The terms of a step that takes the counter to `step`; `moments` as before it."""
-    p, g = as_real(p).double(), as_real(g).double()
+    before_p, p, g = p, as_real(p).double(), as_real(g).double()
     denominator = denominator_of(options, len(moments))
     wide = [(dequantize(x) if isinstance(x, Quantized) else as_real(x)).double() for x in moments]
-    m, s, v = columns_of(wide, FilterSettings.of(options), denominator)
-    settings, lr, decay = FilterSettings.of(options), options["lr"], options["weight_decay"]
+    m, s, v = columns_of(wide, filter_settings(options), denominator)
+    settings, lr, decay = filter_settings(options), options["lr"], options["weight_decay"]
     beta1, beta2 = settings.betas
     if decay and not options["decoupled_weight_decay"]:
         g = g + (-decay if options["maximize"] else decay) * p
+    numbers = FLOAT64 if compute_dtype(before_p) == torch.float64 else FLOAT32
+    g = g.clip(-largest_gradient(beta2, numbers), largest_gradient(beta2, numbers))
     g_terms = g.abs() + decay * p.abs()
     m_terms = beta1 * m.abs() + (1 - beta1) * g_terms
     terms = [m_terms]
@@ -205,7 +212,7 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
     random = RandomBits(seed, index, step, isinstance(moments[0], Quantized))
     drawn = columns_of(
-        range(len(moments)), FilterSettings.of(options), denominator_of(options, len(moments))
+        range(len(moments)), filter_settings(options), denominator_of(options, len(moments))
     )
     all_purposes = [FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT]
     purposes = [use for use, kept in zip(all_purposes, drawn, strict=True) if kept is not None]
@@ -226,22 +233,12 @@ def assert_rounds_the_statement(before, after, index, seed, options):
 
 def exact_step(p, g, step, moments, options):
     """Parameter and moments after a step, in float64 and without rounding to a stored dtype."""
-    settings = FilterSettings.of(options)
+    settings = filter_settings(options)
+    settings = settings._replace(eps=max(settings.eps, FLOAT32.smallest))
     denominator = denominator_of(options, len(moments))
-    beta1, beta2 = settings.betas
-    m, s, v = columns_of(moments, settings, denominator)
-    update, m, s = wiener_filter(
-        g, m, s, settings.corrections(step), beta1=beta1, beta2=beta2,
-        eps=positive_eps(settings.eps, torch.float32), gain_scale=settings.gain_scale,
-        gain_power=settings.gain_power,
-    )  # fmt: skip
-    if v is not None:
-        v = beta2 * v + (1 - beta2) * g * g
-        update = update / ((v / one_minus_power(beta2, step)).sqrt() + denominator.eps)
-    elif denominator:
-        weights = second_moment_weights(step, beta1, beta2, denominator.second_moment)
-        update = update / (second_moment(m, s, weights).sqrt() + denominator.eps)
-    return [p - options["lr"] * update, *(x for x in (m, s, v) if x is not None)]
+    before = Moments(*columns_of(moments, settings, denominator))
+    update, after = direction(g, before, step, settings, denominator, xp=torch)
+    return [p - options["lr"] * update, *(x for x in after if x is not None)]
 
 
 def assert_codes_between(moment, exact, tolerance, bits):

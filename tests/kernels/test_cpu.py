@@ -358,7 +358,8 @@ def test_what_is_not_finite_stays_with_its_element(odd):
         columns = problem([(2000,)])
         columns[column][0][1234] = odd
         ours, _ = both(columns)
-        assert int((~ours[0][0].isfinite()).sum()) == 1
+        clipped = column == 1 and odd == odd  # an infinite gradient counts as the largest one
+        assert int((~ours[0][0].isfinite()).sum()) == (not clipped)
 
 
 def test_an_infinite_parameter_does_not_reach_its_moments_without_weight_decay():

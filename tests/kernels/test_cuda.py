@@ -243,7 +243,7 @@ def test_the_derived_second_moment_at_any_step(betas):
     for t in (1, 2, 3, 10, 100, 5000, 10**6):
         if t > 1:
             optimizer.state[p]["step"].fill_(t - 1)
-        reference.t = t - 1
+        reference.filter.t = t - 1
         before, expected = numpy(p), reference.p
         set_gradients([p], t)
         optimizer.step()

@@ -30,7 +30,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from sgdf.filter import Denominator, FilterSettings, largest_variance, moment_names
+from sgdf.filter import (
+    FLOAT32,
+    FLOAT64,
+    Denominator,
+    FilterSettings,
+    largest_gradient,
+    moment_names,
+)
 from sgdf.kernels.quantized import Quantized
 
 Scalar: TypeAlias = float | Tensor
@@ -50,12 +57,9 @@ def positive_eps(eps: float, dtype: torch.dtype) -> float:
     return max(eps, torch.finfo(dtype).tiny)
 
 
-def variance_bound(beta2: float, dtype: torch.dtype) -> float:
-    """No s and no v is above this: `filter.largest_variance` of the dtype to compute in.
-
-    For v too: in 8 bits, one infinity would turn a whole block into NaN.
-    """
-    return float(largest_variance(beta2, 1024 if dtype == torch.float64 else 128))
+def gradient_bound(beta2: float, dtype: torch.dtype) -> float:
+    """`filter.largest_gradient` in the dtype to compute in."""
+    return float(largest_gradient(beta2, FLOAT64 if dtype == torch.float64 else FLOAT32))
 
 
 def columns_of(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sgdf.filter import Denominator, FilterSettings
 from sgdf.kernels import loop
-from sgdf.kernels.arithmetic import Moment, Scalar, positive_eps, variance_bound
+from sgdf.kernels.arithmetic import Moment, Scalar, gradient_bound, positive_eps
 from sgdf.kernels.plan import BLOCK, BLOCKS, Launch, Plan, triton_dtype
 from sgdf.kernels.rounding import GOLDEN
 
@@ -219,7 +219,7 @@ def _filter_arguments(settings: FilterSettings, denominator: Denominator | None)
         "beta2": beta2,
         "rest1": 1 - beta1,
         "rest2": 1 - beta2,
-        "largest": variance_bound(beta2, torch.float32),
+        "largest": gradient_bound(beta2, torch.float32),
         "gain_eps": positive_eps(settings.eps, torch.float32),
         "adam_eps": adam_eps,
         "scale": settings.gain_scale,

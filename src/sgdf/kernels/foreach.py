@@ -20,11 +20,11 @@ from sgdf.kernels.arithmetic import (
     Scalar,
     as_real,
     compute_dtype,
+    gradient_bound,
     increment,
     lr_beside,
     positive_eps,
     step_value,
-    variance_bound,
 )
 
 #: Steps as `step_value` returns them: numbers or tensors, and their namespace.
@@ -51,6 +51,7 @@ def filter_foreach(
         rate = lr_beside(lr, p[0])
         weights = _in_dtype(p, dtype)
         g = _decayed_gradients(g, weights, weight_decay, decoupled_weight_decay, maximize)
+        g = _clipped(g, gradient_bound(settings.betas[1], dtype))
         computed = [_in_dtype(moment, dtype) for moment in stored]
         moment = dict(zip(names, computed, strict=True))
 
@@ -80,7 +81,8 @@ def estimate_foreach(
         m, s = computed if len(computed) == 2 else (computed[0], None)
         increment(t)
         times = [step_value(step, not step.is_cpu, dtype) for step in t]
-        estimate = _estimate(_in_dtype(g, dtype), m, s, times, settings)
+        clipped = _clipped(_in_dtype(g, dtype), gradient_bound(settings.betas[1], dtype))
+        estimate = _estimate(clipped, m, s, times, settings)
         torch._foreach_copy_(g, estimate)
         for before, after in zip(stored, computed, strict=True):
             _store(before, after)
@@ -102,7 +104,6 @@ def _estimate(
         residual = torch._foreach_sub(g, m)
         torch._foreach_mul_(s, beta2)
         torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
-        torch._foreach_clamp_max_(s, variance_bound(beta2, m[0].dtype))
 
     estimate = list(torch._foreach_div(m, [c.trend for c in scalars]))
     residual = torch._foreach_sub(g, estimate)
@@ -132,7 +133,6 @@ def _second_moments(
         v = moment["exp_avg_sq"]
         torch._foreach_mul_(v, betas[1])
         torch._foreach_addcmul_(v, g, g, 1 - betas[1])
-        torch._foreach_clamp_max_(v, variance_bound(betas[1], v[0].dtype))
         return list(torch._foreach_div(v, [one_minus_power(betas[1], t, xp) for t, xp in times]))
     weights = [second_moment_weights(t, *betas, kind, xp) for t, xp in times]
     v_hat = list(torch._foreach_mul(moment["exp_var"], [w.of_s for w in weights]))
@@ -182,6 +182,13 @@ def _grouped(columns: list[Sequence[Tensor]]) -> Iterable[tuple[list[Tensor], ..
         groups.setdefault((row[0].device, *(t.dtype for t in row)), []).append(row)
     for group in groups.values():
         yield tuple(list(column) for column in zip(*group, strict=True))
+
+
+def _clipped(grads: list[Tensor], largest: float) -> list[Tensor]:
+    """The gradients as `filter.direction` clips them, in new memory."""
+    clipped = list(torch._foreach_clamp_max(grads, largest))
+    torch._foreach_clamp_min_(clipped, -largest)
+    return clipped
 
 
 def _in_dtype(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:

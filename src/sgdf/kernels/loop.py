@@ -6,19 +6,17 @@ kernels cannot: any layout, 8-bit state without a compiler, autograd through the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sgdf.filter import (
+    FLOAT32,
+    FLOAT64,
     Denominator,
     FilterSettings,
-    estimate,
-    one_minus_power,
-    second_moment,
-    second_moment_weights,
-    update_moments,
+    Moments,
+    direction,
 )
 from sgdf.kernels.arithmetic import (
     Moment,
@@ -27,9 +25,7 @@ from sgdf.kernels.arithmetic import (
     columns_of,
     compute_dtype,
     lr_beside,
-    positive_eps,
     step_value,
-    variance_bound,
 )
 from sgdf.kernels.quantized import Quantized, dequantize, padded_index, quantize_
 from sgdf.kernels.rounding import (
@@ -66,12 +62,12 @@ def filter_loop(
         p, g = as_real(param), as_real(grads[i])
         dtype, rate = compute_dtype(p), lr_beside(lr, p)
         steps[i].add_(1)
-        t, xp = step_value(steps[i], capturable or differentiable, dtype)
+        t, _ = step_value(steps[i], capturable or differentiable, dtype)
         stored = [column and column[i] for column in columns]
         random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
 
         weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
-        update, new = _update(g, stored, t, xp, settings, denominator)
+        update, new = _update(g, stored, t, settings, denominator)
         new_p = weights - rate * update
 
         _store_moments(stored, new, random)
@@ -93,9 +89,9 @@ def estimate_loop(
         g = as_real(grad)
         dtype = compute_dtype(g)
         steps[i].add_(1)
-        t, xp = step_value(steps[i], not steps[i].is_cpu, dtype)
+        t, _ = step_value(steps[i], not steps[i].is_cpu, dtype)
         stored = [column and column[i] for column in columns]
-        g_hat, new = _update(g.to(dtype), stored, t, xp, settings, None)
+        g_hat, new = _update(g.to(dtype), stored, t, settings, None)
         random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
         _store_moments(stored, new, random)
         g.copy_(g_hat)
@@ -105,35 +101,14 @@ def _update(
     g: Tensor,
     stored: Sequence[Moment | None],
     t: Scalar,
-    xp: Any,
     settings: FilterSettings,
     denominator: Denominator | None,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """What lr is multiplied with, and the new moments."""
-    beta1, beta2 = settings.betas
-    m, s, v = (None if moment is None else _load(moment, g.dtype) for moment in stored)
-    m, s = update_moments(g, m, s, beta1, beta2)
-    bound = variance_bound(beta2, g.dtype)
-    if s is not None:
-        s = s.clamp(max=bound)
-    update = estimate(
-        g,
-        m,
-        s,
-        settings.corrections(t, xp),
-        eps=positive_eps(settings.eps, g.dtype),
-        gain_scale=settings.gain_scale,
-        gain_power=settings.gain_power,
-    )
-    if denominator is not None:
-        if v is not None:
-            v = (beta2 * v + (1 - beta2) * g * g).clamp(max=bound)
-            v_hat = v / one_minus_power(beta2, t, xp)
-        else:
-            weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, xp)
-            v_hat = second_moment(m, s, weights)
-        update = update / (v_hat.sqrt() + denominator.eps)
-    return update, [m, s, v]
+    moments = Moments(*(None if moment is None else _load(moment, g.dtype) for moment in stored))
+    numbers = FLOAT64 if g.dtype == torch.float64 else FLOAT32
+    update, new = direction(g, moments, t, settings, denominator, numbers=numbers, xp=torch)
+    return update, list(new)
 
 
 @dataclass(frozen=True)

@@ -264,11 +264,12 @@ def updated(
     EXACT: tl.constexpr,
 ):
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
+    g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
+    g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
     innovation = g - m  # g minus the new m is b1 times this
     m += rest1 * innovation
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):
         s = s + rest2 * beta1 * beta1 * innovation * innovation
-        s = tl.minimum(s, largest, propagate_nan=tl.PropagateNan.ALL)
     m_hat = m * inverse_trend
     residual = g - m_hat
     if GAIN == CONSTANT:
@@ -290,7 +291,6 @@ def updated(
         update = g + (gain - 1.0) * residual
     if SECOND == SEPARATE:
         v = v + rest2 * g * g
-        v = tl.minimum(v, largest, propagate_nan=tl.PropagateNan.ALL)
         update = divided(update, root(v * inverse_second, EXACT) + adam_eps, EXACT)
     elif (
         SECOND == DERIVED and not EXACT

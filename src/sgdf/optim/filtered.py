@@ -2,10 +2,11 @@
 
 from typing import Any, ClassVar
 
-from sgdf.filter import Denominator, FilterSettings, moment_names
+from sgdf.filter import Denominator, moment_names
 from sgdf.kernels import cpu, cuda, foreach, loop
 from sgdf.kernels.plan import Columns
 from sgdf.optim.base import FilterOptimizer
+from sgdf.optim.settings import filter_settings
 
 
 class FilteredOptimizer(FilterOptimizer):
@@ -18,12 +19,12 @@ class FilteredOptimizer(FilterOptimizer):
         return None
 
     def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return moment_names(FilterSettings.of(group), self.denominator(group))
+        return moment_names(filter_settings(group), self.denominator(group))
 
     def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
         names = ("lr", "weight_decay", "decoupled_weight_decay", "maximize")
         options = {name: group[name] for name in names}
-        options["settings"] = FilterSettings.of(group)
+        options["settings"] = filter_settings(group)
         options["denominator"] = self.denominator(group)
         if path == "foreach":
             foreach.filter_foreach(*columns, **options, capturable=group["capturable"])

@@ -2,12 +2,13 @@
 
 import inspect
 import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sgdf.filter import SECOND_MOMENTS, FilterSettings
+from sgdf.filter import SECOND_MOMENTS, FilterSettings, default_gain_eps
 
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
@@ -20,6 +21,15 @@ SWITCHES = (
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 
+def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
+    """The filter's settings among those of a parameter group."""
+    settings = {name: group[name] for name in FilterSettings._fields if name in group}
+    eps = group.get("gain_eps")
+    if eps is None:
+        eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
+    return FilterSettings(**{**settings, "eps": eps})
+
+
 def check_settings(settings: dict[str, Any]) -> None:
     """Validate the settings of one parameter group."""
     lr = settings["lr"]
@@ -30,7 +40,7 @@ def check_settings(settings: dict[str, Any]) -> None:
         eps = settings["eps"]
         require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(settings.get("gain_eps"))
-        check_filter(FilterSettings.of(settings))
+        check_filter(filter_settings(settings))
         check_second_moment(settings)
     else:
         beta, mu = settings["beta"], settings["mu"]
