@@ -202,7 +202,7 @@ def test_zero_gradients_give_zero():
 def test_settings_of_a_parameter_group():
     group = {
         "lr": 0.5, "correction": False, "gain_power": 0.5, "gain_scale": 1.0, "eps": 1e-6,
-        "betas": (0.5, 0.9),
+        "betas": (0.5, 0.9), "bias_correction": True,
     }  # fmt: skip
     settings = filter_settings(group)
     assert settings == ((0.5, 0.9), 1e-6, 1.0, 0.5, False, True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from reference import CASES
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, step_in_backward
-from sgdf.kernels import changes
+from sgdf.kernels import plan as plans
 from sgdf.kernels.plan import Plan
 
 pytestmark = [
@@ -20,7 +20,7 @@ PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fu
 
 @pytest.fixture(autouse=True, scope="module")
 def _detector_in_cpp():
-    changes.wait_until_compiled()
+    plans.wait_until_compiled()
 
 
 def chain(depth, width=256, dtype=torch.float32):

@@ -104,7 +104,7 @@ def test_training_goes_on_after_it(path):
 @pytest.mark.usefixtures("_path")
 @each_path
 def test_without_a_division_the_step_is_proportional_to_the_clipped_gradient(path):
-    """SGDF by design: an ordinary gradient is followed whatever its size, a clipped one is finite."""
+    """SGDF, by design: an ordinary gradient is followed whatever its size."""
     largest = 2.0**60 * math.sqrt(1 - 0.999)
     for spike in (1e12, 1e16, 1e20, 3e38, math.inf):
         (first, *_) = steps_of(SGDF, {}, PATHS[path], RUNS[0], spike)

@@ -8,8 +8,8 @@ from torch.nn import Linear
 from kernels.problems import eight_bit, problem
 from reference import OPTIMIZERS
 from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
-from sgdf.optim import base
 
 PATHS = {
     "default": {},
@@ -142,7 +142,7 @@ def test_a_plan_does_not_fit_moments_of_another_dtype_at_the_same_address():
 
 @pytest.mark.parametrize("optimizer_class", [SGDF, Momentum])
 def test_a_planned_step_notices_a_moment_that_left(optimizer_class, monkeypatch):
-    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)  # interpreted on the CPU
+    monkeypatch.setattr(cuda, "handles", lambda p: True)  # interpreted on the CPU
     p = torch.ones(8, requires_grad=True)
     optimizer = optimizer_class([p], fused=True)
     for _ in range(2):

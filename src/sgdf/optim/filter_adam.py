@@ -1,18 +1,17 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.filter import Denominator
-from sgdf.optim.filtered import FilteredOptimizer
-from sgdf.optim.names import explains_conversion
+from sgdf.optim.optimizer import FilterOptimizer
+from sgdf.optim.settings import explains_conversion, given_settings
 
 
-class FilterAdam(FilteredOptimizer):
-    """Adam with the Wiener-filtered gradient in place of its first moment.
+class FilterAdam(FilterOptimizer):
+    """Adam with the Wiener-filtered gradient instead of its first moment.
 
     ```text
     p <- p - lr g^ / (sqrt(v^) + eps)
@@ -32,10 +31,10 @@ class FilterAdam(FilteredOptimizer):
             (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
             s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
             K.
-        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
-            with the separate second moment, as in the paper, else 0. With 0 the gain does not
-            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
-            below 1e-4, as in language models.
+        gain_eps: term in the denominator of the gain, beside *squared* gradients. None: eps with
+            the separate second moment, as in the paper, else 0. With 0 the gain does not depend
+            on the magnitude of the gradients; with 1e-8 it goes to 0 if they are far below 1e-4,
+            as in language models.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
         bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
@@ -68,6 +67,7 @@ class FilterAdam(FilteredOptimizer):
     """
 
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
+    divides: ClassVar[bool] = True
 
     @explains_conversion
     def __init__(
@@ -94,31 +94,7 @@ class FilterAdam(FilteredOptimizer):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "gain_scale": gain_scale,
-            "gain_power": gain_power,
-            "gain_eps": gain_eps,
-            "correction": correction,
-            "bias_correction": bias_correction,
-            "second_moment": second_moment,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "state_dtype": state_dtype,
-            "stochastic_rounding": stochastic_rounding,
-            "rounding_seed": rounding_seed,
-        }
-        super().__init__(params, defaults)
-
-    def denominator(self, group: dict[str, Any]) -> Denominator:
-        return Denominator(group["second_moment"], group["eps"])
+        super().__init__(params, given_settings(locals()))
 
 
 class FilterAdamW(FilterAdam):
@@ -141,10 +117,10 @@ class FilterAdamW(FilterAdam):
             (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
             s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
             K.
-        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
-            with the separate second moment, as in the paper, else 0. With 0 the gain does not
-            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
-            below 1e-4, as in language models.
+        gain_eps: term in the denominator of the gain, beside *squared* gradients. None: eps with
+            the separate second moment, as in the paper, else 0. With 0 the gain does not depend
+            on the magnitude of the gradients; with 1e-8 it goes to 0 if they are far below 1e-4,
+            as in language models.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
         bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
@@ -201,25 +177,4 @@ class FilterAdamW(FilterAdam):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            gain_scale=gain_scale,
-            gain_power=gain_power,
-            gain_eps=gain_eps,
-            correction=correction,
-            bias_correction=bias_correction,
-            second_moment=second_moment,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-            rounding_seed=rounding_seed,
-        )
+        FilterOptimizer.__init__(self, params, given_settings(locals()))
