@@ -28,7 +28,16 @@ from sgdf.filter import one_minus_power, second_moment_weights
 from sgdf.kernels import build, loop
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import step_key, tensor_seed
-from sgdf.kernels.work import ESTIMATE, FILTER, MOMENTUM, Rule, Work, check_consistent, increment
+from sgdf.kernels.work import (
+    ESTIMATE,
+    FILTER,
+    MOMENTUM,
+    Rule,
+    Work,
+    as_real,
+    check_consistent,
+    increment,
+)
 
 DTYPES = {  # the enum of cpu.cpp
     torch.float32: 0,
@@ -117,7 +126,7 @@ class _Rows:
         self.table: list[int] = []
         moments = (work.m, work.s, work.v)
         for i, (param, grad) in enumerate(zip(work.params, work.grads, strict=True)):
-            row = self._row(param, grad, [column and column[i] for column in moments])
+            row = self._row(param, grad, moments, i)
             if row is None:
                 self.others.append(i)
             else:
@@ -127,11 +136,10 @@ class _Rows:
         if self.others:
             check_consistent(work.params, work.grads, moments, self.others)
 
-    def _row(self, param: Tensor, grad: Tensor, state: list[Any]) -> list[int] | None:
+    def _row(self, param: Tensor, grad: Tensor, moments: Any, i: int) -> list[int] | None:
         p, g = param, grad.resolve_neg()
         if p.is_complex():
             p, g = torch.view_as_real(p), torch.view_as_real(g.resolve_conj())
-            state = [m if m is None else torch.view_as_real(m) for m in state]
         dtypes = [DTYPES.get(p.dtype), DTYPES.get(g.dtype)]
         if g.shape != p.shape or not (p.is_contiguous() or dense(p)):
             return None
@@ -141,12 +149,13 @@ class _Rows:
         if g.stride() != strides and not _laid_out_like(p, g):
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
         addresses, scales, length, missing = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0, 0
-        for k, moment in enumerate(state):
-            if moment is None:
+        for k, column in enumerate(moments):
+            if column is None:
                 missing += 1
                 addresses.append(0)
                 dtypes.append(0)
                 continue
+            moment = column[i]
             if isinstance(moment, Quantized):
                 codes, scale = moment
                 if not (scale.is_cpu and _in_rows(p, codes, scale)):
@@ -157,7 +166,7 @@ class _Rows:
                 self.alive.append(scale)
                 self.quantized = True
             else:
-                codes = moment
+                codes = as_real(moment) if param.is_complex() else moment
                 dtypes.append(DTYPES.get(codes.dtype))
             if not codes.is_cpu or codes.shape != p.shape:
                 return None
@@ -182,7 +191,7 @@ class _Rows:
         counters = [steps[i] for i in self.indices] if self.others else steps
         if counters:
             increment(counters)
-        return [counter.item() for counter in counters]
+        return list(map(Tensor.item, counters))
 
     def set_keys(self, seed: int, times: list[float]) -> None:
         """Set the key of the random bits of every row."""
@@ -197,8 +206,14 @@ class _Rows:
         if loaded is None:
             raise RuntimeError("the fused CPU kernels are not available")
         table = array("Q", self.table)
-        columns = [column.buffer_info()[0] for column in (table, corrections, settings)]
-        loaded.sgdf_step(kind, len(self.indices), *columns, torch.get_num_threads())
+        loaded.sgdf_step(
+            kind,
+            len(self.indices),
+            table.buffer_info()[0],
+            corrections.buffer_info()[0],
+            settings.buffer_info()[0],
+            torch.get_num_threads(),
+        )
         # Tell autograd that these are no longer the values it saved.
         torch.autograd.graph.increment_version(self.written)
 

@@ -172,9 +172,10 @@ class FilterOptimizer(Optimizer):
                 self._init_group(group, path, *columns)
             else:
                 self._collect(group, path, rule.moments, columns)
-            if not columns[0]:
+            params, grads, steps, m, s, v = columns
+            if not params:
                 return None
-            columns = tuple(column or None for column in columns)
+            columns = params, grads, steps or None, m, s or None, v or None
         if path not in FUSED:
             return Work(rule, path, *columns)
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
@@ -344,7 +345,7 @@ def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:
 
 def fused_path(params: list[Tensor]) -> str | None:
     """The fused kernels that suit all of these parameters, if any."""
-    if cuda.handles(params[0]):
+    if params[0].device.type in cuda.DEVICES:
         return "cuda" if cuda.suits(params) else None
     return "cpu" if cpu.suits(params) else None
 
@@ -352,10 +353,10 @@ def fused_path(params: list[Tensor]) -> str | None:
 def choose_path(group: dict[str, Any]) -> str:
     """The kernels that update a group: those requested, or the fastest that suit every tensor."""
     params = group["params"]
-    if not params or is_fake(params[0]):
+    if not params or (type(params[0]) not in PLAIN and is_fake(params[0])):
         return "loop"
     if group["fused"]:
-        if cuda.handles(params[0]):
+        if params[0].device.type in cuda.DEVICES:
             return "cuda"
         if not params[0].is_cpu or cpu.available():
             return "cpu"

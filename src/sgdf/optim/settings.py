@@ -8,7 +8,6 @@ import difflib
 import functools
 import inspect
 import numbers
-import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,18 +30,19 @@ SWITCHES = (
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 
-OF_FILTER = operator.itemgetter(
-    "betas", "gain_scale", "gain_power", "correction", "bias_correction"
-)
-
-
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
     """The filter's settings among those of a parameter group."""
-    betas, gain_scale, gain_power, correction, bias_correction = OF_FILTER(group)
     eps = group.get("gain_eps")
     if eps is None:
         eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
-    return FilterSettings(betas, eps, gain_scale, gain_power, correction, bias_correction)
+    return FilterSettings(
+        group["betas"],
+        eps,
+        group["gain_scale"],
+        group["gain_power"],
+        group["correction"],
+        group["bias_correction"],
+    )
 
 
 def check_settings(settings: dict[str, Any]) -> None:
