@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agreement import arguments, assert_bits
+from agreement import assert_bits, momentum_work, work_of
 from kernels.problems import PLAIN, PLAIN_MOMENTUM, clone, eight_bit, problem
 from sgdf.kernels import build, cpu
 
@@ -40,7 +40,7 @@ def works(library):
     p = torch.ones(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "library", lambda: library)
-        cpu.momentum_fused([p], [torch.ones(3)], [torch.zeros(3)], **PLAIN_MOMENTUM)
+        cpu.step(momentum_work([[p], [torch.ones(3)], [torch.zeros(3)]], PLAIN_MOMENTUM))
     return torch.allclose(p, torch.tensor(0.95))
 
 
@@ -60,7 +60,7 @@ def test_nothing_of_a_step_compiles_again(monkeypatch):
     assert cpu.available()
     monkeypatch.setattr(cpu, "_compile", never)
     for n in (1, 2, 30):
-        cpu.filter_fused(*problem([(n,)] * n), **arguments({**PLAIN, "lr": 0.1 / n}, 3))
+        cpu.step(work_of(problem([(n,)] * n), {**PLAIN, "lr": 0.1 / n}))
 
 
 def test_what_makes_the_key(monkeypatch, tmp_path):
@@ -124,11 +124,11 @@ def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
     script.chmod(0o755)
     columns = [a + b for a, b in zip(problem([(2000,)]), eight_bit([(64, 256)]), strict=True)]
     expected = clone(columns)
-    cpu.filter_fused(*expected, **arguments(PLAIN, 3))
+    cpu.step(work_of(expected, PLAIN))
     monkeypatch.setenv("CXX", str(script))
     plain = cpu._load()
     monkeypatch.setattr(cpu, "library", lambda: plain)
-    cpu.filter_fused(*columns, **arguments(PLAIN, 3))
+    cpu.step(work_of(columns, PLAIN))
     for column, other in zip(columns, expected, strict=True):
         for a, b in zip(column, other, strict=True):
             assert_bits(a, b)
@@ -157,7 +157,7 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
     assert "foreach" in str(warning.message)
     assert warning.filename == __file__
     with pytest.raises(RuntimeError, match="not available"):
-        cpu.filter_fused(*problem([(3,)]), **arguments(PLAIN, 3))
+        cpu.step(work_of(problem([(3,)]), PLAIN))
 
 
 def test_a_process_without_a_compiler(tmp_path):

@@ -83,9 +83,13 @@ def _direction(g: list[Tensor], moments: list[Any], times: Times, rule: Rule) ->
     largest = float(largest_gradient(settings.betas[1], number_range(g[0].dtype)))
     g = list(torch._foreach_clamp_max(g, largest))
     torch._foreach_clamp_min_(g, -largest)
-    update = _estimate(g, moments[0], moments[1], times, settings)
+    m, s, v = moments
+    if v is not None:
+        torch._foreach_mul_(v, settings.betas[1])
+        torch._foreach_addcmul_(v, g, g, 1 - settings.betas[1])
+    update = _estimate(g, m, s, times, settings)
     if denominator is not None:
-        v_hat = _second_moments(g, moments, times, settings.betas, denominator.second_moment)
+        v_hat = _second_moments(moments, times, settings.betas, denominator.second_moment)
         torch._foreach_sqrt_(v_hat)
         torch._foreach_add_(v_hat, denominator.eps)
         torch._foreach_div_(update, v_hat)
@@ -99,7 +103,7 @@ def _estimate(
     times: Times,
     settings: FilterSettings,
 ) -> list[Tensor]:
-    """`wiener_filter` of lists: update m and s in place, return g^."""
+    """`wiener_filter` of lists: update m and s in place, return g^; g is overwritten."""
     beta1, beta2 = settings.betas
     scalars = [settings.corrections(t, xp) for t, xp in times]
 
@@ -110,7 +114,8 @@ def _estimate(
         torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
 
     estimate = list(torch._foreach_div(m, [c.trend for c in scalars]))
-    residual = torch._foreach_sub(g, estimate)
+    torch._foreach_sub_(g, estimate)
+    residual = g
     if settings.constant_gain or s is None:
         torch._foreach_add_(estimate, residual, alpha=settings.gain_scale)
         return estimate
@@ -126,13 +131,11 @@ def _estimate(
 
 
 def _second_moments(
-    g: list[Tensor], moments: list[Any], times: Times, betas: tuple[float, float], kind: str
+    moments: list[Any], times: Times, betas: tuple[float, float], kind: str
 ) -> list[Tensor]:
-    """v^ of `kind`, as new tensors; a separate v is updated in place."""
+    """v^ of `kind` from the new moments, as new tensors."""
     m, s, v = moments
     if kind == "separate":
-        torch._foreach_mul_(v, betas[1])
-        torch._foreach_addcmul_(v, g, g, 1 - betas[1])
         return list(torch._foreach_div(v, [one_minus_power(betas[1], t, xp) for t, xp in times]))
     weights = [second_moment_weights(t, *betas, kind, xp) for t, xp in times]
     v_hat = list(torch._foreach_mul(s, [w.of_s for w in weights]))
