@@ -130,11 +130,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for line in skips:
             reporter.write_line(f"skipped in CI, and not in ALLOWED_SKIPS: {line}", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.fixture
-def triton_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton's interpreter update the parameters that `fused=True` gives to C++."""
-    from sgdf.kernels import cuda
-
-    monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))

@@ -75,7 +75,7 @@ def test_every_published_gain_matches_the_oracle(scale, power, correction):
     gradients = np.random.default_rng(0).normal(0.3, 1.0, (60, 2, 2))
     for b1, b2, eps in [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-2), (0.0, 0.0, 1e-8)]:
         args = (b1, b2, eps, scale, power, correction)
-        # The 0.999 sums differ from the recursion by rounding alone.
+        # The 0.999 sums differ from the recursion only by rounding.
         np.testing.assert_allclose(
             run_filter(gradients, *args), oracle(gradients, *args), rtol=1e-9, atol=1e-12
         )
@@ -321,7 +321,7 @@ def test_the_derived_second_moment_in_a_simulation(betas):
 
 
 def test_the_derived_second_moment_tends_to_adams():
-    """Of one element it differs by the fluctuation of m^2, of which it has about a tenth."""
+    """For one element it differs by the fluctuation of m^2, of which it has about a tenth."""
     t, m, s, v = deque(simulated((0.9, 0.999), 4000, n=2000), maxlen=1).pop()
     ratio = second_moment(m, s, second_moment_weights(t, 0.9, 0.999, "derived")) / v
     assert ratio.mean() == pytest.approx(1, abs=0.02)
@@ -371,7 +371,7 @@ def test_no_weight_is_negative_and_float32_is_near(b1):
             tensor = torch.tensor(float(t))
             rounded = [float(w) for w in second_moment_weights(tensor, b1, b2, "derived", torch)]
             assert min(rounded) >= 0
-            # The share of each in v^ of a constant gradient, or of noise alone, has to agree.
+            # The share of each in v^ of a constant gradient, or only of noise, has to agree.
             trend = one_minus_power(b1, t) ** 2
             for ours, theirs, unit in zip(rounded, exact, (trend, b1 * (1 - b2)), strict=True):
                 assert abs(ours - theirs) * unit < 2e-5 + 1e-4 * theirs * unit

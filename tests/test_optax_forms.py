@@ -172,7 +172,7 @@ def test_filter_adamw_is_filter_adam_with_decoupled_decay():
 
 
 def test_derived_second_moment_has_the_mean_of_squared_gradients():
-    """At every step, in stationary noise; the fluctuation alone has it without the mean."""
+    """At every step, in stationary noise; only the fluctuation has it without the mean."""
     grads = 0.5 + np.random.default_rng(1).normal(size=(30, 100_000)).astype(np.float32)
     means = {}
     for kind in ("separate", "derived", "fluctuation"):
@@ -396,7 +396,7 @@ def test_masked_filter_passes_the_rest_through():
     everywhere = scale_by_wiener_filter(**CONSTANT)
     masked = optax.masked(everywhere, {"w": True, "b": False})
     state, full = masked.init(PAIR), everywhere.init(PAIR)
-    assert len(jax.tree.leaves(state)) == 2  # count, and the trend of w alone
+    assert len(jax.tree.leaves(state)) == 2  # count, and only the trend of w
     for grads in PAIR_GRADS[:3]:
         updates, state = masked.update(grads, state)
         filtered, full = everywhere.update(grads, full)
@@ -424,7 +424,7 @@ if hasattr(optax.contrib, "muon"):  # new in optax 0.2.5
 @pytest.mark.parametrize("options", [{}, CONSTANT], ids=["paper", "constant"])
 @pytest.mark.parametrize("after", AFTER.values(), ids=AFTER.keys())
 def test_the_filter_in_front_of_another_optimizer(after, options):
-    """The other sees the estimates in place of the gradients; matrices and a vector."""
+    """The other sees the estimates instead of the gradients; matrices and a vector."""
     params = {"w": START.astype(np.float32).reshape(4, 5), "b": START.astype(np.float32)[:5]}
     grads = [{"w": g.reshape(4, 5), "b": g[5:10]} for g in NOISE32[:4]]
     filtered = scale_by_wiener_filter(**options)

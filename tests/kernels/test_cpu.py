@@ -169,7 +169,7 @@ def test_lean_forms_agree_with_the_loop(options, kept, make):
 
 
 def assert_same_bits(ours, theirs):
-    """Of all tensors of two lists of columns."""
+    """Equal bits of all tensors of two lists of columns."""
     for column, expected in zip(ours, theirs, strict=True):
         for a, b in zip(column, expected, strict=True):
             assert_bits(a, b)

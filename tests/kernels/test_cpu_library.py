@@ -161,9 +161,7 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
 
 
 def test_a_process_without_a_compiler(tmp_path):
-    code = (
-        "from sgdf.kernels import cpu; print([cpu.available() for _ in range(3)])"
-    )
+    code = "from sgdf.kernels import cpu; print([cpu.available() for _ in range(3)])"
     missing = {"CXX": "/nonexistent", "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-W", "always", "-c", code]
     done = subprocess.run(command, env=os.environ | missing, capture_output=True, text=True)

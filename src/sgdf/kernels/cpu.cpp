@@ -2,7 +2,7 @@
 //
 // A tensor is cut into tiles that fit the first-level cache. Arrays in the dtype to compute in are
 // updated in place; all others are converted into a buffer and back. The arithmetic has the order
-// of sgdf/filter.py and is compiled without contraction to FMA: arithmetic.py says which results
+// of sgdf/filter.py and is compiled without contraction to FMA: work.py says which results
 // have the bits of the torch loop.
 //
 // Without torch's headers this compiles in seconds, and one binary serves all versions of torch.
@@ -22,7 +22,7 @@ constexpr int BLOCK = 256;                // quantized.BLOCK
 constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work for one thread
 
 enum Dtype { F32, F64, BF16, F16, I8, U8 }; // cpu.DTYPES
-enum Kind { MOMENTUM, FILTER, ESTIMATE };         // cpu.py; ESTIMATE: g^ in the place of p
+enum Kind { MOMENTUM, FILTER, ESTIMATE };         // cpu.py; ESTIMATE: g^ instead of p
 enum Second { NONE, SEPARATE, FROM_M_AND_S };     // cpu.SECOND
 enum Gain { K, ROOT_OF_K, POWER_OF_K, CONSTANT };
 
@@ -420,7 +420,7 @@ extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,
     for (std::int64_t j = 0; j < n; j++) {
         const Piece &piece = pieces[j];
         const Row &row = rows[piece.row];
-        // arithmetic.compute_dtype
+        // work.compute_dtype
         (row.dtype(0) == F64 ? step<double> : step<float>)(row, corrections[piece.row], *settings,
                                                           Kind(kind), piece.first, piece.last);
     }

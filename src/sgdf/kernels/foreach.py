@@ -1,5 +1,4 @@
-"""A step in torch's foreach functions, a list of tensors at a time: `sgdf.filter.direction` again.
-"""
+"""A step in torch's foreach functions, a list of tensors at a time: `sgdf.filter.direction` again."""
 
 import operator
 from collections.abc import Iterable
@@ -109,7 +108,7 @@ def _estimate(
 
     torch._foreach_lerp_(m, g, 1 - beta1)
     if s is not None:
-        residual = torch._foreach_sub(g, m)
+        residual = list(torch._foreach_sub(g, m))
         torch._foreach_mul_(s, beta2)
         torch._foreach_addcmul_(s, residual, residual, 1 - beta2)
 

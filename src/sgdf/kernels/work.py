@@ -89,13 +89,16 @@ class Work(NamedTuple):
     def row(self, i: int) -> "Work":
         """The work on one parameter, for the loop: it draws the random bits of its own index."""
         written = self.grads if self.rule.kind == ESTIMATE else self.params
-        columns = (written, self.grads, self.steps, self.m, self.s, self.v)
-        seed = self.rule.rounding_seed + i * GOLDEN
         return Work(
-            self.rule._replace(rounding_seed=seed),
+            self.rule._replace(rounding_seed=self.rule.rounding_seed + i * GOLDEN),
             "loop",
-            *(column and [column[i]] for column in columns),
-            scale=self.scale,
+            [written[i]],
+            [self.grads[i]],
+            self.steps and [self.steps[i]],
+            [self.m[i]],
+            self.s and [self.s[i]],
+            self.v and [self.v[i]],
+            self.scale,
         )
 
 

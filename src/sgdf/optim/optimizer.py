@@ -182,7 +182,7 @@ class FilterOptimizer(Optimizer):
         if path == "cuda" and plan is None:
             plan = self._new_plan(group, columns)
             columns = plan.columns
-        return Work(rule, path, *columns, scale, found_inf, plan)
+        return Work(rule, path, *columns, scale=scale, found_inf=found_inf, plan=plan)
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
     def _init_group(self, group: dict[str, Any], path: str, *columns: list[Any]) -> None:

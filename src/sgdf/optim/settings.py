@@ -184,9 +184,9 @@ NESTEROV = (
 CONVERSIONS = {
     "SGDF": {
         "nesterov": NESTEROV,
-        "dampening": "in place of SGD(lr=lr, momentum={momentum}, dampening={dampening}) use "
+        "dampening": "instead of SGD(lr=lr, momentum={momentum}, dampening={dampening}) use "
         "SGDF(lr=lr * (1 - {dampening}) / (1 - {momentum}), betas=({momentum}, 0.999))",
-        "momentum": "momentum sums gradients, the filter averages them; in place of "
+        "momentum": "momentum sums gradients, the filter averages them; instead of "
         "SGD(lr=lr, momentum={momentum}) use "
         "SGDF(lr=lr / (1 - {momentum}), betas=({momentum}, 0.999))",
     },
