@@ -1,4 +1,4 @@
-"""What a step runs of this package: `python tests/optim/step_chain.py` prints the chain of calls."""
+"""What a step runs of this package; `python tests/optim/step_chain.py` prints the chain."""
 
 import os
 import sys

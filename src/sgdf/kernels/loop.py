@@ -54,8 +54,8 @@ def step(work: Work) -> None:
         # A copy under autograd only: the step overwrites p, which the backward pass may still need.
         weights = p.to(dtype, copy=torch.is_grad_enabled())
         weights, g = _with_decay(weights, g, rate, rule)
-        stored = Moments(*(column and column[i] for column in columns))
-        before = Moments(*(moment if moment is None else _load(moment, dtype) for moment in stored))
+        stored = Moments(*[column and column[i] for column in columns])
+        before = Moments(*[moment if moment is None else _load(moment, dtype) for moment in stored])
         random = None
         if rule.kind == MOMENTUM:
             update = rule.settings.betas[0] * before.m + rule.settings.gain_scale * g

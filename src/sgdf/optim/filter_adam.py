@@ -19,6 +19,10 @@ class FilterAdam(FilterOptimizer):
 
     with g^ as in `SGDF`, v^ and the defaults as in Adam.
 
+    Gradients beyond 3.6e16 (in float32, with the default betas), infinite ones included, count as
+    that large: their squares would overflow. The step is then one after any large gradient, a few
+    lr at most. NaN stays NaN.
+
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor.
@@ -113,32 +117,19 @@ class FilterAdamW(FilterAdam):
         weight_decay: how much of the parameter a step removes, in units of lr.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (AdamW itself).
-        gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
-            (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
-            s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
-            K.
-        gain_eps: term in the denominator of the gain, beside *squared* gradients. None: eps with
-            the separate second moment, as in the paper, else 0. With 0 the gain does not depend
-            on the magnitude of the gradients; with 1e-8 it goes to 0 if they are far below 1e-4,
-            as in language models.
-        correction: use the paper's ratio of the variance of an average to that of a gradient;
-            without it the gain is several times larger.
-        bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
-        second_moment: where v comes from. "separate": Adam's own moving average of squared
-            gradients, as in the paper. "derived": from m and s, with the same mean, so that
-            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides.
+        gain_power: exponent of the gain; 1 is the paper's, 0 a constant gain: see `FilterAdam`.
+        gain_eps: term in the denominator of the gain: see `FilterAdam`.
+        correction: use the paper's ratio of the variance of an average to that of a gradient.
+        bias_correction: divide m by ``1 - betas[0] ** t``.
+        second_moment: "separate", "derived" or "fluctuation": see `FilterAdam`.
         decoupled_weight_decay: False adds the weight decay to the gradient, as in Adam.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
-        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
-            CPU, compiled once at the very first step. None: if it suits every parameter.
+        fused: one kernel over all tensors. None: if it suits every parameter.
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
         differentiable: let autograd through the step.
-        state_dtype: dtype of the state. None: the parameter's, but at least float32.
-            ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements, or
-            rows under 128). `load_state_dict` keeps it, and converts what it loads.
-        stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
-            half a bfloat16 spacing take effect on average instead of being lost.
+        state_dtype: dtype of the state, ``torch.int8`` for 8-bit blocks: see `FilterAdam`.
+        stochastic_rounding: round bfloat16 parameters up or down at random: see `FilterAdam`.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
     Examples:
