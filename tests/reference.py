@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.filter import Denominator, Filter
+from sgdf.filter import FLOAT64, Denominator, Filter, Moments
 from sgdf.optim.settings import filter_settings
 
 OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
@@ -67,15 +67,14 @@ CASES = [
 class Reference:
     """One parameter under one optimizer: `step(gradient)` moves `self.p`."""
 
-    def __init__(self, optimizer, p, group=0):
+    def __init__(self, optimizer, p, group=0, numbers=FLOAT64):
         self.kind = type(optimizer)
-        self.settings = dict(optimizer.param_groups[group])
+        self.settings = settings = dict(optimizer.param_groups[group])
         self.p = np.array(p, dtype=np.float64)
-        self.m = np.zeros_like(self.p)  # Momentum's
-        if self.kind is not Momentum:
-            kind = self.settings.get("second_moment")
-            denominator = kind and Denominator(kind, self.settings["eps"])
-            self.filter = Filter(filter_settings(self.settings), denominator)
+        kind = settings.get("second_moment")
+        denominator = kind and Denominator(kind, settings["eps"])
+        of_filter = None if self.kind is Momentum else filter_settings(settings)
+        self.filter = Filter(of_filter, denominator, numbers=numbers)
 
     def step(self, g):
         settings = self.settings
@@ -90,8 +89,9 @@ class Reference:
     def direction(self, g):
         """What the step follows, given the gradient that the moments see."""
         if self.kind is Momentum:
-            self.m = self.settings["beta"] * self.m + self.settings["mu"] * g
-            return self.m
+            m = self.settings["beta"] * self.filter.moments.m + self.settings["mu"] * g
+            self.filter.moments = Moments(m)
+            return m
         return self.filter(g)
 
 

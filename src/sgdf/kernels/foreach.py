@@ -1,4 +1,4 @@
-"""A step in torch's foreach functions, a list of tensors at a time: `sgdf.filter.direction` again."""
+"""A step in torch's foreach functions, a list of tensors at a time, as `sgdf.filter.direction`."""
 
 import operator
 from collections.abc import Iterable

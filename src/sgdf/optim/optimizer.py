@@ -176,13 +176,14 @@ class FilterOptimizer(Optimizer):
             if not params:
                 return None
             columns = params, grads, steps or None, m, s or None, v or None
-        if path not in FUSED:
-            return Work(rule, path, *columns)
-        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if path == "cuda" and plan is None:
             plan = self._new_plan(group, columns)
             columns = plan.columns
-        return Work(rule, path, *columns, scale=scale, found_inf=found_inf, plan=plan)
+        params, grads, steps, m, s, v = columns
+        scale = found_inf = None
+        if path in FUSED:  # GradScaler sets these on an optimizer that unscales by itself
+            scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        return Work(rule, path, params, grads, steps, m, s, v, scale, found_inf, plan)
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
     def _init_group(self, group: dict[str, Any], path: str, *columns: list[Any]) -> None:
