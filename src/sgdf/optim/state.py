@@ -61,9 +61,9 @@ def read_moment(state: Mapping[str, Any], key: str) -> Tensor:
 
     Examples:
         >>> from sgdf import SGDF
-        >>> p = torch.ones(64, 64, requires_grad=True)
+        >>> p = torch.ones(16, 256, requires_grad=True)
         >>> optimizer = SGDF([p], state_dtype=torch.int8)
-        >>> p.grad = torch.ones(64, 64)
+        >>> p.grad = torch.ones(16, 256)
         >>> optimizer.step()
         >>> optimizer.state[p]["exp_avg"].dtype, read_moment(optimizer.state[p], "exp_avg").dtype
         (torch.int8, torch.float32)
