@@ -1,6 +1,6 @@
 """How near one step of one kernel has to be to the same step of another, on any machine.
 
-`sgdf.kernels.arithmetic` says which operations round alike. Other results are compared in units in
+`sgdf.kernels.work` says which operations round alike. Other results are compared in units in
 the last place of the *terms* they are the sum of: terms may cancel, so no bound in units of the
 result itself would hold. Rounding is monotonic, so a result that is stored in
 fewer bits has to lie between the two ends of that interval, rounded in the same way and with the
@@ -12,15 +12,20 @@ from typing import NamedTuple
 import torch
 
 from sgdf.filter import (
+    FLOAT32,
+    FLOAT64,
     Denominator,
     FilterSettings,
+    Moments,
+    direction,
+    largest_gradient,
+    moment_names,
     one_minus_power,
     second_moment,
     second_moment_weights,
-    wiener_filter,
 )
-from sgdf.kernels.arithmetic import as_real, columns_of, compute_dtype, positive_eps
-from sgdf.kernels.loop import RandomBits, filter_loop
+from sgdf.kernels import loop
+from sgdf.kernels.loop import RandomBits
 from sgdf.kernels.quantized import BLOCK, DROPPED, FLOOR, Quantized, dequantize, flat_rows
 from sgdf.kernels.rounding import (
     FOR_PARAMETER,
@@ -29,6 +34,16 @@ from sgdf.kernels.rounding import (
     FOR_VARIANCE,
     round_to_bfloat16,
 )
+from sgdf.kernels.work import (
+    ESTIMATE,
+    FILTER,
+    MOMENTUM,
+    Rule,
+    Work,
+    as_real,
+    compute_dtype,
+)
+from sgdf.optim.settings import filter_settings
 from sgdf.optim.state import moment_in
 
 #: Between cpu.cpp and the loop, for parameters that a root or a power enters. To first order: a
@@ -40,18 +55,66 @@ ULPS_OF_ROOTS = 10
 ULPS_OF_TRITON = 64
 
 
-def arguments(options, moments=2):
-    """The arguments of a kernel from a flat dictionary of an optimizer's settings.
+def rule_of(options, moments=2):
+    """A rule from a flat dictionary of an optimizer's settings.
 
     Without a `second_moment` among them, three moments are FilterAdam's and two SGDF's.
     """
-    names = (*FilterSettings._fields, "gain_eps", "second_moment")
-    others = {key: value for key, value in options.items() if key not in names}
-    return {
-        "settings": FilterSettings.of(options),
-        "denominator": denominator_of(options, moments),
-        **others,
-    }
+    return Rule(
+        FILTER,
+        settings_of(options),
+        denominator_of(options, moments),
+        lr=options["lr"],
+        weight_decay=options["weight_decay"],
+        decoupled=options["decoupled_weight_decay"],
+        maximize=options["maximize"],
+        stochastic_rounding=options.get("stochastic_rounding", False),
+        rounding_seed=options.get("rounding_seed", 0),
+    )
+
+
+def settings_of(options):
+    return filter_settings({"bias_correction": True, **options})
+
+
+def work_of(columns, options):
+    """Columns (params, grads, steps, and the moments that are kept) as the work of a kernel."""
+    params, grads, steps, *kept = columns
+    rule = rule_of(options, len(kept))
+    moments = by_name(kept, rule.settings, rule.denominator)
+    return Work(rule, "loop", params, grads, steps, *moments, **scaling_of(options))
+
+
+def estimate_work(columns, options):
+    """Columns (grads, steps, and the moments that are kept) as the work of the filter by itself."""
+    grads, steps, *kept = columns
+    settings = settings_of(options)
+    rule = Rule(ESTIMATE, settings, rounding_seed=options.get("rounding_seed", 0))
+    return Work(rule, "loop", grads, grads, steps, *by_name(kept, settings, None))
+
+
+def momentum_work(columns, options):
+    """Columns (params, grads, buffers) as the work of Momentum."""
+    params, grads, buffers = columns
+    rule = Rule(
+        MOMENTUM,
+        FilterSettings((options["beta"], 0.0), gain_scale=options["mu"]),
+        lr=options["lr"],
+        weight_decay=options["weight_decay"],
+        decoupled=options["decoupled_weight_decay"],
+        maximize=options["maximize"],
+    )
+    return Work(rule, "loop", params, grads, None, buffers, **scaling_of(options))
+
+
+def scaling_of(options):
+    return {"scale": options.get("grad_scale"), "found_inf": options.get("found_inf")}
+
+
+def by_name(moments, settings, denominator):
+    """m, s and v among the moments that are kept; None for one that is not."""
+    kept = dict(zip(moment_names(settings, denominator), moments, strict=True))
+    return [kept.get(name) for name in ("exp_avg", "exp_var", "exp_avg_sq")]
 
 
 def denominator_of(options, moments):
@@ -91,14 +154,16 @@ class Terms(NamedTuple):
 
 def terms_of_a_step(p, g, step, moments, options):
     """The terms of a step that takes the counter to `step`; `moments` as before it."""
-    p, g = as_real(p).double(), as_real(g).double()
+    before_p, p, g = p, as_real(p).double(), as_real(g).double()
     denominator = denominator_of(options, len(moments))
     wide = [(dequantize(x) if isinstance(x, Quantized) else as_real(x)).double() for x in moments]
-    m, s, v = columns_of(wide, FilterSettings.of(options), denominator)
-    settings, lr, decay = FilterSettings.of(options), options["lr"], options["weight_decay"]
+    m, s, v = by_name(wide, settings_of(options), denominator)
+    settings, lr, decay = settings_of(options), options["lr"], options["weight_decay"]
     beta1, beta2 = settings.betas
     if decay and not options["decoupled_weight_decay"]:
         g = g + (-decay if options["maximize"] else decay) * p
+    numbers = FLOAT64 if compute_dtype(before_p) == torch.float64 else FLOAT32
+    g = g.clip(-largest_gradient(beta2, numbers), largest_gradient(beta2, numbers))
     g_terms = g.abs() + decay * p.abs()
     m_terms = beta1 * m.abs() + (1 - beta1) * g_terms
     terms = [m_terms]
@@ -145,9 +210,8 @@ def _assert_root_agrees(before, stored, i, options):
     wide = as_real(p).to(dtype).clone()
     copies = [copied(x if isinstance(x, Quantized) else as_real(x)) for x in moments]
     after = step.clone()
-    loop = {**options, "stochastic_rounding": False, "capturable": False, "differentiable": False}
-    given = arguments(loop, len(moments))
-    filter_loop([wide], [as_real(g)], [after], *([x] for x in copies), **given)
+    columns = [[wide], [as_real(g)], [after], *([x] for x in copies)]
+    loop.step(work_of(columns, {**options, "stochastic_rounding": False}))
     terms = terms_of_a_step(p, g, after.item(), moments, options).p
     tolerance = ULPS_OF_ROOTS * torch.finfo(dtype).eps * terms
     stored = as_real(stored)
@@ -204,8 +268,8 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     terms = terms_of_a_step(p, g, step, moments, options)
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
     random = RandomBits(seed, index, step, isinstance(moments[0], Quantized))
-    drawn = columns_of(
-        range(len(moments)), FilterSettings.of(options), denominator_of(options, len(moments))
+    drawn = by_name(
+        range(len(moments)), settings_of(options), denominator_of(options, len(moments))
     )
     all_purposes = [FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT]
     purposes = [use for use, kept in zip(all_purposes, drawn, strict=True) if kept is not None]
@@ -226,22 +290,12 @@ def assert_rounds_the_statement(before, after, index, seed, options):
 
 def exact_step(p, g, step, moments, options):
     """Parameter and moments after a step, in float64 and without rounding to a stored dtype."""
-    settings = FilterSettings.of(options)
+    settings = settings_of(options)
+    settings = settings._replace(eps=max(settings.eps, FLOAT32.smallest))
     denominator = denominator_of(options, len(moments))
-    beta1, beta2 = settings.betas
-    m, s, v = columns_of(moments, settings, denominator)
-    update, m, s = wiener_filter(
-        g, m, s, settings.corrections(step), beta1=beta1, beta2=beta2,
-        eps=positive_eps(settings.eps, torch.float32), gain_scale=settings.gain_scale,
-        gain_power=settings.gain_power,
-    )  # fmt: skip
-    if v is not None:
-        v = beta2 * v + (1 - beta2) * g * g
-        update = update / ((v / one_minus_power(beta2, step)).sqrt() + denominator.eps)
-    elif denominator:
-        weights = second_moment_weights(step, beta1, beta2, denominator.second_moment)
-        update = update / (second_moment(m, s, weights).sqrt() + denominator.eps)
-    return [p - options["lr"] * update, *(x for x in (m, s, v) if x is not None)]
+    before = Moments(*by_name(moments, settings, denominator))
+    update, after = direction(g, before, step, settings, denominator, xp=torch)
+    return [p - options["lr"] * update, *(x for x in after if x is not None)]
 
 
 def assert_codes_between(moment, exact, tolerance, bits):

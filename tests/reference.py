@@ -1,16 +1,11 @@
-"""The optimizers in float64 NumPy, straight from `sgdf.filter`: what every path is held to."""
+"""The optimizers in float64 NumPy by `sgdf.filter.Filter`: what every path is held to."""
 
 import numpy as np
 import torch
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.filter import (
-    FilterSettings,
-    one_minus_power,
-    second_moment,
-    second_moment_weights,
-    wiener_filter,
-)
+from sgdf.filter import FLOAT64, Denominator, Filter, Moments
+from sgdf.optim.settings import filter_settings
 
 OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
 
@@ -72,12 +67,14 @@ CASES = [
 class Reference:
     """One parameter under one optimizer: `step(gradient)` moves `self.p`."""
 
-    def __init__(self, optimizer, p, group=0):
+    def __init__(self, optimizer, p, group=0, numbers=FLOAT64):
         self.kind = type(optimizer)
-        self.settings = dict(optimizer.param_groups[group])
+        self.settings = settings = dict(optimizer.param_groups[group])
         self.p = np.array(p, dtype=np.float64)
-        self.m, self.s, self.v = (np.zeros_like(self.p) for _ in range(3))
-        self.t = 0
+        kind = settings.get("second_moment")
+        denominator = kind and Denominator(kind, settings["eps"])
+        of_filter = None if self.kind is Momentum else filter_settings(settings)
+        self.filter = Filter(of_filter, denominator, numbers=numbers)
 
     def step(self, g):
         settings = self.settings
@@ -91,33 +88,11 @@ class Reference:
 
     def direction(self, g):
         """What the step follows, given the gradient that the moments see."""
-        settings = self.settings
-        self.t += 1
         if self.kind is Momentum:
-            self.m = settings["beta"] * self.m + settings["mu"] * g
-            return self.m
-        beta1, beta2 = settings["betas"]
-        of_filter = FilterSettings.of(settings)
-        g_hat, self.m, self.s = wiener_filter(
-            g,
-            self.m,
-            self.s,
-            of_filter.corrections(self.t),
-            beta1=beta1,
-            beta2=beta2,
-            eps=max(of_filter.eps, np.finfo(np.float64).tiny),
-            gain_scale=settings["gain_scale"],
-            gain_power=settings["gain_power"],
-        )
-        if self.kind is SGDF:
-            return g_hat
-        if settings["second_moment"] == "separate":
-            self.v = beta2 * self.v + (1 - beta2) * g * g
-            v_hat = self.v / one_minus_power(beta2, self.t)
-        else:
-            weights = second_moment_weights(self.t, beta1, beta2, settings["second_moment"])
-            v_hat = second_moment(self.m, self.s, weights)
-        return g_hat / (np.sqrt(v_hat) + settings["eps"])
+            m = self.settings["beta"] * self.filter.moments.m + self.settings["mu"] * g
+            self.filter.moments = Moments(m)
+            return m
+        return self.filter(g)
 
 
 def numpy(tensor):

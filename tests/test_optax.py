@@ -411,7 +411,7 @@ def test_masked_filter_passes_the_rest_through():
     everywhere = scale_by_wiener_filter()
     masked = optax.masked(everywhere, {"w": True, "b": False})
     state, full = masked.init(PAIR), everywhere.init(PAIR)
-    assert len(jax.tree.leaves(state)) == 3  # count, and moments for w alone
+    assert len(jax.tree.leaves(state)) == 3  # count, and moments only for w
     for grads in PAIR_GRADS[:3]:
         updates, state = masked.update(grads, state)
         filtered, full = everywhere.update(grads, full)

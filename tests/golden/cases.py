@@ -11,7 +11,7 @@ import sgdf
 STEPS = 3  # before the checkpoint is written
 SHAPES = ((4, 3), (5,))
 SHAPES_8_BIT = ((32, 128), (5,))  # the smallest that is kept in 8 bits, and one that is not
-SHOWN = 64  # of a tensor, so many elements of the next step are recorded
+SHOWN = 64  # elements of a tensor of which the next step is recorded
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from agreement import assert_steps_round_the_statement
 from kernels.problems import assert_finite, spiky
 from reference import CASES, FORMS, OPTIMIZERS, Reference, numpy
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
-from sgdf.kernels import changes
+from sgdf.optim import wait_until_compiled
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +26,7 @@ each_filter = pytest.mark.parametrize("settings", FILTERS, ids=str)
 @pytest.fixture(autouse=True, scope="module")
 def _detector_in_cpp():
     """From the first step on, and not only once it has been compiled."""
-    changes.wait_until_compiled()
+    wait_until_compiled()
 
 
 def normal(shapes, dtype=torch.float32, seed=0):
@@ -168,7 +168,7 @@ def test_the_derived_second_moment_at_any_step(betas):
     for t in (1, 2, 3, 10, 100, 5000, 10**6):
         if t > 1:
             optimizer.state[p]["step"].fill_(t - 1)
-        reference.t = t - 1
+        reference.filter.t = t - 1
         before, expected = numpy(p), reference.p
         set_gradients([p], t)
         optimizer.step()

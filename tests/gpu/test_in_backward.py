@@ -8,8 +8,8 @@ from torch import nn
 
 from reference import CASES
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, step_in_backward
-from sgdf.kernels import changes
 from sgdf.kernels.plan import Plan
+from sgdf.optim import wait_until_compiled
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +20,7 @@ PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fu
 
 @pytest.fixture(autouse=True, scope="module")
 def _detector_in_cpp():
-    changes.wait_until_compiled()
+    wait_until_compiled()
 
 
 def chain(depth, width=256, dtype=torch.float32):

@@ -14,7 +14,7 @@ import torch
 
 HERE = Path(__file__).parent
 TESTS = (HERE, HERE.parent / "test_filter.py")
-NO_ARITHMETIC = ("test_cpu_library.py", "test_changes.py")  # compiling, caching, addresses
+NO_ARITHMETIC = ("test_cpu_library.py", "test_changes.py", "test_triton_compiles.py")
 #: Each includes those before it. torch prints these names, and ATEN_CPU_CAPABILITY takes them.
 SETS = ("default", "avx2", "avx512")
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from sgdf.kernels.arithmetic import compute_dtype
 from sgdf.kernels.quantized import Quantized, blocks_per_row, quantize_
+from sgdf.kernels.work import compute_dtype
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 PLAIN = {

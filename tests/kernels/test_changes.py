@@ -5,12 +5,12 @@ import subprocess
 import pytest
 import torch
 
-from sgdf.kernels import build, changes
+from sgdf.kernels import build, plan
 
 
 @pytest.fixture
 def detector():
-    if not changes.wait_until_compiled():
+    if not plan.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
     params = [torch.zeros(shape, requires_grad=True) for shape in [(4,), (2, 3), ()]]
     for p in params:
@@ -19,24 +19,24 @@ def detector():
         {"step": torch.tensor(1.0), "exp_avg": torch.zeros_like(p), "other": object()}
         for p in params
     ]
-    return changes.new_detector(params, states)
+    return plan.new_detector(params, states)
 
 
 def test_nothing_has_changed(detector):
-    assert detector.compare() == changes.UNCHANGED
+    assert detector.compare() == plan.UNCHANGED
     detector.params[0].grad.mul_(2)  # values do not matter
     detector.states[0]["step"].add_(1)
-    assert detector.compare() == changes.UNCHANGED
+    assert detector.compare() == plan.UNCHANGED
 
 
 def test_gradients_elsewhere(detector):
     before = [p.grad for p in detector.params]
     for p in detector.params:
         p.grad = torch.ones_like(p)
-    assert detector.compare() == changes.GRADIENTS_MOVED
+    assert detector.compare() == plan.GRADIENTS_MOVED
     assert detector.gradient_addresses() == [p.grad.data_ptr() for p in detector.params]
     detector.take_snapshot()
-    assert detector.compare() == changes.UNCHANGED
+    assert detector.compare() == plan.UNCHANGED
     assert before[0].data_ptr() not in detector.gradient_addresses()
 
 
@@ -64,53 +64,53 @@ CHANGES = {
 def test_a_change_is_noticed(detector, change):
     kept = [list(state.values()) for state in detector.states]  # so that no address comes back
     CHANGES[change](detector.params[1], detector.states[1])
-    assert detector.compare() == changes.CHANGED
-    assert detector.compare() == changes.CHANGED, "until the next snapshot"
+    assert detector.compare() == plan.CHANGED
+    assert detector.compare() == plan.CHANGED, "until the next snapshot"
     del kept
 
 
 def test_without_a_snapshot_everything_has_changed(detector):
     detector.params[1].grad = None
     detector.take_snapshot()
-    assert detector.compare() == changes.CHANGED
+    assert detector.compare() == plan.CHANGED
     detector.params[1].grad = torch.ones(2, 3)
-    assert detector.compare() == changes.CHANGED
+    assert detector.compare() == plan.CHANGED
     detector.take_snapshot()
-    assert detector.compare() == changes.UNCHANGED
+    assert detector.compare() == plan.UNCHANGED
 
 
 def test_a_tensor_without_memory_does_no_harm():
-    if not changes.wait_until_compiled():
+    if not plan.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
     p = torch.zeros(3, device="meta", requires_grad=True)
     p.grad = torch.zeros(3, device="meta")
-    assert changes.new_detector([p], [{}]).compare() == changes.CHANGED
+    assert plan.new_detector([p], [{}]).compare() == plan.CHANGED
     p = torch.zeros(3, requires_grad=True)
     p.grad = torch.zeros(3)
-    assert changes.new_detector([p], [{}]).compare() == changes.UNCHANGED
+    assert plan.new_detector([p], [{}]).compare() == plan.UNCHANGED
     state = {"exp_avg": torch.zeros(3, device="meta")}
-    assert changes.new_detector([p], [state]).compare() == changes.CHANGED
-    assert changes.new_detector([3], [{}]).compare() == changes.CHANGED
-    assert changes.new_detector([torch.ones(2)], [[]]).compare() == changes.CHANGED
+    assert plan.new_detector([p], [state]).compare() == plan.CHANGED
+    assert plan.new_detector([3], [{}]).compare() == plan.CHANGED
+    assert plan.new_detector([torch.ones(2)], [[]]).compare() == plan.CHANGED
 
 
 def test_without_a_compiler_there_is_no_detector(monkeypatch, tmp_path):
-    monkeypatch.setattr(changes, "_library", None)
-    monkeypatch.setattr(changes, "_thread", None)
+    monkeypatch.setattr(plan, "_library", None)
+    monkeypatch.setattr(plan, "_thread", None)
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    assert not changes.wait_until_compiled()
-    assert changes.new_detector([], []) is None
+    assert not plan.wait_until_compiled()
+    assert plan.new_detector([], []) is None
 
 
 def test_it_is_compiled_once(monkeypatch):
-    if not changes.wait_until_compiled():
+    if not plan.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
 
     def never(*_):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(changes, "_compile", never)
-    assert changes._load().sgdf_facts
+    monkeypatch.setattr(plan, "_compile", never)
+    assert plan._load().sgdf_facts
 
 
 def test_a_compiler_that_refuses(monkeypatch, tmp_path):
@@ -119,7 +119,7 @@ def test_a_compiler_that_refuses(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
     with pytest.raises(RuntimeError, match="cannot compile"):
-        changes._compile([str(script)], tmp_path / "changes.so")
+        plan._compile([str(script)], tmp_path / "plan.so")
     monkeypatch.setattr(build, "find_compiler", lambda: [str(script)])
     with pytest.raises((RuntimeError, subprocess.SubprocessError)):
-        changes._load()
+        plan._load()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agreement import arguments, assert_bits
+from agreement import assert_bits, momentum_work, work_of
 from kernels.problems import PLAIN, PLAIN_MOMENTUM, clone, eight_bit, problem
-from sgdf.kernels import build, cpu, cpu_library
+from sgdf.kernels import build, cpu
 
 pytestmark = pytest.mark.skipif(
     not any(Path(d, c).exists() for d in os.get_exec_path() for c in ("c++", "g++", "clang++")),
@@ -29,18 +29,18 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def afresh():
     """Forget the compiled library, before and after."""
-    cpu_library._library_or_reason.cache_clear()
-    cpu_library._warn_unavailable.cache_clear()
+    cpu._library_or_reason.cache_clear()
+    cpu._warn_unavailable.cache_clear()
     yield
-    cpu_library._library_or_reason.cache_clear()
-    cpu_library._warn_unavailable.cache_clear()
+    cpu._library_or_reason.cache_clear()
+    cpu._warn_unavailable.cache_clear()
 
 
 def works(library):
     p = torch.ones(3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_library, "library", lambda: library)
-        cpu.momentum_fused([p], [torch.ones(3)], [torch.zeros(3)], **PLAIN_MOMENTUM)
+        patch.setattr(cpu, "library", lambda: library)
+        cpu.step(momentum_work([[p], [torch.ones(3)], [torch.zeros(3)]], PLAIN_MOMENTUM))
     return torch.allclose(p, torch.tensor(0.95))
 
 
@@ -49,41 +49,41 @@ def never(*_):
 
 
 def test_a_second_process_does_not_compile(cache, monkeypatch):
-    assert works(cpu_library._load())
+    assert works(cpu._load())
     (kept,) = cache.iterdir()
-    monkeypatch.setattr(cpu_library, "_compile", never)
-    assert works(cpu_library._load())
+    monkeypatch.setattr(cpu, "_compile", never)
+    assert works(cpu._load())
     assert list(cache.iterdir()) == [kept]
 
 
 def test_nothing_of_a_step_compiles_again(monkeypatch):
-    assert cpu_library.available()
-    monkeypatch.setattr(cpu_library, "_compile", never)
+    assert cpu.available()
+    monkeypatch.setattr(cpu, "_compile", never)
     for n in (1, 2, 30):
-        cpu.filter_fused(*problem([(n,)] * n), **arguments({**PLAIN, "lr": 0.1 / n}, 3))
+        cpu.step(work_of(problem([(n,)] * n), {**PLAIN, "lr": 0.1 / n}))
 
 
 def test_what_makes_the_key(monkeypatch, tmp_path):
     compiler = build.find_compiler()
-    keys = {cpu_library._key(compiler)}
-    monkeypatch.setattr(cpu_library, "FLAGS", [*cpu_library.FLAGS, "-g"])
-    keys.add(cpu_library._key(compiler))
+    keys = {cpu._key(compiler)}
+    monkeypatch.setattr(cpu, "FLAGS", [*cpu.FLAGS, "-g"])
+    keys.add(cpu._key(compiler))
     changed = tmp_path / "cpu.cpp"
-    changed.write_text(cpu_library.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(cpu_library, "SOURCE", changed)
-    keys.add(cpu_library._key(compiler))
+    changed.write_text(cpu.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(cpu, "SOURCE", changed)
+    keys.add(cpu._key(compiler))
     script = tmp_path / "other"
     script.write_text("#!/bin/sh\necho version 2\n")
     script.chmod(0o755)
-    keys.add(cpu_library._key([str(script)]))
+    keys.add(cpu._key([str(script)]))
     script.write_text("#!/bin/sh\necho version 3\n")
-    keys.add(cpu_library._key([str(script)]))
+    keys.add(cpu._key([str(script)]))
     assert len(keys) == 5
 
 
 @pytest.mark.parametrize("damage", ["cut short", "not a library", "empty"])
 def test_a_broken_cached_file_is_rebuilt(cache, damage):
-    cpu_library._load()
+    cpu._load()
     (kept,) = cache.iterdir()
     content = kept.read_bytes()
     kept.unlink()  # this process has it mapped
@@ -93,7 +93,7 @@ def test_a_broken_cached_file_is_rebuilt(cache, damage):
         kept.write_bytes(b"hello")
     else:
         kept.write_bytes(content[: len(content) // 2] if damage == "cut short" else b"")
-    assert works(cpu_library._load())
+    assert works(cpu._load())
     (kept,) = cache.iterdir()
     assert kept.stem.endswith(build.digest(kept.read_bytes()))
     assert len(kept.read_bytes()) == len(content)
@@ -103,7 +103,7 @@ def test_an_unwritable_cache(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
-    assert works(cpu_library._load())
+    assert works(cpu._load())
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "left in the temporary directory"
 
 
@@ -112,7 +112,7 @@ def test_a_full_disk(cache, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert works(cpu_library._load())
+    assert works(cpu._load())
     assert list(cache.iterdir()) == []
 
 
@@ -124,11 +124,11 @@ def test_a_plain_compiler_gives_the_same_bits(cache, monkeypatch, tmp_path):
     script.chmod(0o755)
     columns = [a + b for a, b in zip(problem([(2000,)]), eight_bit([(64, 256)]), strict=True)]
     expected = clone(columns)
-    cpu.filter_fused(*expected, **arguments(PLAIN, 3))
+    cpu.step(work_of(expected, PLAIN))
     monkeypatch.setenv("CXX", str(script))
-    plain = cpu_library._load()
-    monkeypatch.setattr(cpu_library, "library", lambda: plain)
-    cpu.filter_fused(*columns, **arguments(PLAIN, 3))
+    plain = cpu._load()
+    monkeypatch.setattr(cpu, "library", lambda: plain)
+    cpu.step(work_of(columns, PLAIN))
     for column, other in zip(columns, expected, strict=True):
         for a, b in zip(column, other, strict=True):
             assert_bits(a, b)
@@ -149,7 +149,7 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
         monkeypatch.setenv("CXX", commands[missing])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert [cpu_library.available() for _ in range(3)] == [False] * 3
+        assert [cpu.available() for _ in range(3)] == [False] * 3
     (warning,) = caught
     reasons = {"CXX": "/nonexistent/c++", "PATH": "no C++ compiler", "fails": "no such luck"}
     reasons |= {"blank": "' ' (CXX)", "quote": "(CXX): No closing quotation"}
@@ -157,13 +157,11 @@ def test_without_a_working_compiler_it_warns_once(missing, monkeypatch, tmp_path
     assert "foreach" in str(warning.message)
     assert warning.filename == __file__
     with pytest.raises(RuntimeError, match="not available"):
-        cpu.filter_fused(*problem([(3,)]), **arguments(PLAIN, 3))
+        cpu.step(work_of(problem([(3,)]), PLAIN))
 
 
 def test_a_process_without_a_compiler(tmp_path):
-    code = (
-        "from sgdf.kernels import cpu_library; print([cpu_library.available() for _ in range(3)])"
-    )
+    code = "from sgdf.kernels import cpu; print([cpu.available() for _ in range(3)])"
     missing = {"CXX": "/nonexistent", "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-W", "always", "-c", code]
     done = subprocess.run(command, env=os.environ | missing, capture_output=True, text=True)
@@ -183,4 +181,4 @@ def test_four_processes_compile_at_once(cache):
 
 
 def load_and_exit():
-    os._exit(0 if works(cpu_library._load()) else 1)
+    os._exit(0 if works(cpu._load()) else 1)

@@ -15,9 +15,8 @@ from agreement import assert_steps_round_the_statement
 from kernels.problems import assert_finite, spiky
 from reference import CASES, FORMS, OPTIMIZERS, Reference, noisy_run, numpy
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
-from sgdf.kernels import changes
+from sgdf.kernels import plan as plans
 from sgdf.kernels.plan import BLOCK, Launch
-from sgdf.optim import base
 
 pytest.importorskip("triton")
 pytestmark = [
@@ -26,14 +25,9 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:divide by zero", "ignore:invalid value", "ignore:overflow encountered"
     ),
+    pytest.mark.usefixtures("triton_on_the_cpu"),
 ]
 EDGE = BLOCK
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
-    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
-    monkeypatch.setattr(base.cpu_library, "available", lambda: True)
 
 
 def assert_close(parameters, references, rtol, atol):
@@ -243,7 +237,7 @@ def test_the_derived_second_moment_at_any_step(betas):
     for t in (1, 2, 3, 10, 100, 5000, 10**6):
         if t > 1:
             optimizer.state[p]["step"].fill_(t - 1)
-        reference.t = t - 1
+        reference.filter.t = t - 1
         before, expected = numpy(p), reference.p
         set_gradients([p], t)
         optimizer.step()
@@ -282,8 +276,8 @@ def built(monkeypatch):
 def detection(request, monkeypatch):
     """The two ways to tell whether a plan is still valid."""
     if request.param == "in Python":
-        monkeypatch.setattr(changes, "_library", None)
-    elif not changes.wait_until_compiled():
+        monkeypatch.setattr(plans, "_library", None)
+    elif not plans.wait_until_compiled():
         pytest.skip("it cannot be compiled here")
     return request.param
 

@@ -1,4 +1,4 @@
-"""From one form of an optimizer to another in the middle of a training."""
+"""From one form of an optimizer to another in the middle of a run."""
 
 import functools
 from copy import deepcopy

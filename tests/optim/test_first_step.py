@@ -133,7 +133,7 @@ def test_one_gradient_that_is_not_zero_makes_a_step():
 
 
 def test_the_way_out_for_a_step_that_did_count():
-    """Of a trainer that creates state with its full rate; the docstring of SGDF says how."""
+    """A trainer that creates state with its full rate; the docstring of SGDF says how."""
     model, twin = small_model(), small_model()
     optimizer = SGDF(model.parameters())
     for p in model.parameters():

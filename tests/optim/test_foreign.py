@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.kernels.arithmetic import compute_dtype
+from sgdf.kernels.work import compute_dtype
 
 SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 SIZE = 50

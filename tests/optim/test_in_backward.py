@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from reference import CASES, OPTIMIZERS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
+from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
-from sgdf.optim import base
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -258,8 +258,7 @@ def test_plans_of_triton_are_made_once_and_free_their_gradients(
     make: Callable[..., Optimizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the tables are made at the first step, and refreshed without a search after it."""
-    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
-    monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+    monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     made = []
     adapted = []
     init, adapt = Plan.__init__, Plan.adapt_to
@@ -283,8 +282,7 @@ def test_plans_of_triton_are_made_once_and_free_their_gradients(
 
 
 def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
-    monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+    monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 32))
     twins = Twins(
         SGDF, model.bfloat16(), fused=True, stochastic_rounding=True, state_dtype=torch.int8
@@ -435,8 +433,7 @@ def test_torch_notices_a_value_that_backward_still_needs(
     triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if triton:
-        monkeypatch.setattr(base, "runs_on_triton", lambda p: True)
-        monkeypatch.setattr(base.cpu_library, "available", lambda: True)
+        monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     x = torch.ones(3, requires_grad=True)
     w = torch.ones(3, requires_grad=True)
     optimizer = SGDF([w], fused=True)

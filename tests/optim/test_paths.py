@@ -7,7 +7,7 @@ import torch
 
 from reference import OPTIMIZERS
 from sgdf import SGDF
-from sgdf.kernels import cpu_library
+from sgdf.kernels import cpu
 
 
 def one(**kwargs):
@@ -16,15 +16,15 @@ def one(**kwargs):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(cpu_library, "_library_or_reason", lambda: (None, "there is no compiler"))
-    cpu_library._warn_unavailable.cache_clear()
+    monkeypatch.setattr(cpu, "_library_or_reason", lambda: (None, "there is no compiler"))
+    cpu._warn_unavailable.cache_clear()
     yield
-    cpu_library._warn_unavailable.cache_clear()
+    cpu._warn_unavailable.cache_clear()
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 def test_the_default_on_the_cpu_is_the_compiled_kernel(optimizer_class):
-    assert cpu_library.available()
+    assert cpu.available()
     optimizer = optimizer_class([torch.ones(3), torch.ones(2, dtype=torch.complex64)])
     assert optimizer.implementation == "fused"
 

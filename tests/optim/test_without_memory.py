@@ -8,8 +8,8 @@ from torch.nn import Linear
 from kernels.problems import eight_bit, problem
 from reference import OPTIMIZERS
 from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
-from sgdf.optim import base
 
 PATHS = {
     "default": {},
@@ -111,7 +111,7 @@ def test_a_plan_refuses_a_moment_that_does_not_fit(column, unfit):
     columns = problem([(8, 4), (64, 128)])
     columns[column][1] = UNFIT[unfit](columns[column][1])
     with pytest.raises(RuntimeError, match="but found a moment"):
-        Plan(tuple(columns), counts_steps=True)
+        Plan(tuple(columns))
 
 
 def test_a_plan_refuses_scales_that_do_not_fit():
@@ -119,7 +119,7 @@ def test_a_plan_refuses_scales_that_do_not_fit():
     moment = columns[4][0]
     columns[4][0] = moment._replace(scale=moment.scale[:, :1].contiguous())
     with pytest.raises(RuntimeError, match="found the scale of an 8-bit moment"):
-        Plan(tuple(columns), counts_steps=True)
+        Plan(tuple(columns))
 
 
 @pytest.mark.parametrize("column", [2, 4, 5])
@@ -127,14 +127,14 @@ def test_a_plan_leaves_a_mixture_of_dtypes_to_the_loop(column):
     """A launch reads all moments in one dtype, and steps in float32."""
     columns = problem([(8, 4), (64, 128)])
     columns[column][1] = columns[column][1].double()
-    plan = Plan(tuple(columns), counts_steps=True)
+    plan = Plan(tuple(columns))
     assert plan.strided == [1]
     assert [launch.indices for launch in plan.launches] == [(0,)]
 
 
 def test_a_plan_does_not_fit_moments_of_another_dtype_at_the_same_address():
     columns = problem([(64, 128)])
-    plan = Plan(tuple(columns), counts_steps=True)
+    plan = Plan(tuple(columns))
     assert plan.adapt_to(tuple(columns))
     columns[4] = [columns[4][0].view(torch.int32)]
     assert not plan.adapt_to(tuple(columns))
@@ -142,7 +142,7 @@ def test_a_plan_does_not_fit_moments_of_another_dtype_at_the_same_address():
 
 @pytest.mark.parametrize("optimizer_class", [SGDF, Momentum])
 def test_a_planned_step_notices_a_moment_that_left(optimizer_class, monkeypatch):
-    monkeypatch.setattr(base, "runs_on_triton", lambda p: True)  # interpreted on the CPU
+    monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))  # interpreted on the CPU
     p = torch.ones(8, requires_grad=True)
     optimizer = optimizer_class([p], fused=True)
     for _ in range(2):

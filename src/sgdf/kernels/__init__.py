@@ -1,1 +1,1 @@
-"""Ways to run one step: `loop`, `foreach`, `cpu` and `cuda` update lists of tensors in place."""
+"""Ways to run one step of a group: `step(work)` of `loop`, `foreach`, `cpu` and `cuda`."""

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sgdf_lab.support.files import replacing
-
 Library = TypeVar("Library")
 LARGEST = 1 << 26  # bytes; no library of ours comes near, and an endless file would never be read
 
@@ -55,7 +53,7 @@ def load_or_compile(
     """Open the library from the cache, or compile it and keep it there.
 
     `stem` has to name everything the compiled library depends on. Without a cache that is writable
-    for this user, and for nobody else, the library is compiled for this process alone.
+    for this user, and for nobody else, the library is compiled only for this process.
     """
     folder = _private_cache()
     for cached in _cached(folder, stem) if folder else ():
@@ -73,7 +71,7 @@ def load_or_compile(
 
 
 def _private_cache() -> Path | None:
-    """The folder of the libraries, created if need be; None if it is not this user's alone."""
+    """The folder of the libraries, created if need be; None if others can use it."""
     if not hasattr(os, "geteuid"):
         return None
     try:
@@ -98,7 +96,7 @@ def _cache() -> Path:
 
 
 def _replaceable(folder: Path) -> bool:
-    """Whether everyone may rename a folder above: they could put another in the place of this."""
+    """Whether everyone may rename a folder above: they could replace this one."""
     modes = [parent.stat().st_mode for parent in folder.resolve().parents]
     return any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes)
 
@@ -120,7 +118,7 @@ def _cached(folder: Path, stem: str) -> list[Path]:
 
 
 def _content(path: Path) -> bytes | None:
-    """The content of a regular file that this user alone can write; None for anything else."""
+    """The content of a regular file that only this user can write; None for anything else."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -143,7 +141,13 @@ def _keep(compiled: Path, folder: Path, stem: str) -> Path:
     """Copy a library into the cache, atomically: other processes may be looking for it."""
     content = compiled.read_bytes()
     kept = folder / f"{stem}-{digest(content)}.so"
-    with replacing(kept) as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever the umask is
-        file.write(content)
+    descriptor, name = tempfile.mkstemp(prefix=kept.name, suffix=".new", dir=folder)  # mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, kept)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
     return kept

@@ -2,7 +2,7 @@
 //
 // A tensor is cut into tiles that fit the first-level cache. Arrays in the dtype to compute in are
 // updated in place; all others are converted into a buffer and back. The arithmetic has the order
-// of sgdf/filter.py and is compiled without contraction to FMA: arithmetic.py says which results
+// of sgdf/filter.py and is compiled without contraction to FMA: work.py says which results
 // have the bits of the torch loop.
 //
 // Without torch's headers this compiles in seconds, and one binary serves all versions of torch.
@@ -22,7 +22,7 @@ constexpr int BLOCK = 256;                // quantized.BLOCK
 constexpr std::int64_t PIECE = 32 * TILE; // elements of a unit of work for one thread
 
 enum Dtype { F32, F64, BF16, F16, I8, U8 }; // cpu.DTYPES
-enum Kind { MOMENTUM, FILTER, ESTIMATE };         // cpu.py; ESTIMATE: g^ in the place of p
+enum Kind { MOMENTUM, FILTER, ESTIMATE };         // cpu.py; ESTIMATE: g^ instead of p
 enum Second { NONE, SEPARATE, FROM_M_AND_S };     // cpu.SECOND
 enum Gain { K, ROOT_OF_K, POWER_OF_K, CONSTANT };
 
@@ -231,7 +231,8 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
 
 // --- the step --------------------------------------------------------------------------------
 
-template <class T> constexpr double LAST = std::is_same<T, float>::value ? 0x1p126 : 0x1p1022;
+// filter.largest_gradient is this times sqrt(1 - b2).
+template <class T> constexpr double LARGEST = std::is_same<T, float>::value ? 0x1p60 : 0x1p508;
 
 template <class T> struct Scalars {
     T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
@@ -245,7 +246,7 @@ template <class T> struct Scalars {
           adam_eps(T(o.adam_eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
           trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)),
           of_m(T(c.of_m)), of_s(T(c.of_s)),
-          largest(T(LAST<T> * (1 - o.beta2))) {} // arithmetic.variance_bound
+          largest(T(LARGEST<T> * std::sqrt(1 - o.beta2))) {}
 };
 
 // filter.wiener_filter and the update of p; in an ESTIMATE, p is the gradient and becomes g^.
@@ -258,11 +259,11 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
     constexpr bool keeps_s = gain_kind != CONSTANT || second == FROM_M_AND_S;
     for (int i = 0; i < n; i++) {
         T g = kind == ESTIMATE ? ps[i] : coupled ? gs[i] + k.decay * ps[i] : gs[i];
+        g = g > k.largest ? k.largest : g < -k.largest ? -k.largest : g; // NaN stays NaN
         T m = k.beta1 * ms[i] + k.rest1 * g, s = 0;
         ms[i] = m;
         if constexpr (keeps_s) {
             s = k.beta2 * ss[i] + k.rest2 * (g - m) * (g - m);
-            s = s > k.largest ? k.largest : s; // NaN stays NaN
             ss[i] = s;
         }
         T m_hat = m / k.trend;
@@ -281,7 +282,6 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
         }
         if constexpr (second == SEPARATE) {
             T v = k.beta2 * vs[i] + k.rest2 * g * g;
-            v = v > k.largest ? k.largest : v;
             vs[i] = v;
             update = update / (std::sqrt(v / k.second) + k.adam_eps);
         }
@@ -420,7 +420,7 @@ extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,
     for (std::int64_t j = 0; j < n; j++) {
         const Piece &piece = pieces[j];
         const Row &row = rows[piece.row];
-        // arithmetic.compute_dtype
+        // work.compute_dtype
         (row.dtype(0) == F64 ? step<double> : step<float>)(row, corrections[piece.row], *settings,
                                                           Kind(kind), piece.first, piece.last);
     }

@@ -1,23 +1,43 @@
-"""CPU: the optimizers' updates as one compiled pass over all tensors (`cpu.cpp`).
+"""CPU: a step as one compiled pass over all tensors (`cpu.cpp`).
 
 All arrays are visited in memory order, so a tensor's parameter, gradient and moments have to be
 laid out alike and without gaps. A gradient laid out differently is copied; a tensor with any
 other exception is updated by `loop`.
+
+The library is independent of shapes, dtypes and settings: all are arguments. It is compiled at
+first use and cached.
 """
 
+import contextlib
+import ctypes
+import functools
+import operator
+import platform
+import shlex
+import subprocess
+import threading
+import warnings
 from array import array
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgdf.filter import Denominator, FilterSettings, one_minus_power, second_moment_weights
-from sgdf.kernels import cpu_library, loop
-from sgdf.kernels.arithmetic import Moment, Scalar, columns_of, compute_dtype, increment
-from sgdf.kernels.consistency import check_consistent
+from sgdf.filter import one_minus_power, second_moment_weights
+from sgdf.kernels import build, loop
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
-from sgdf.kernels.rounding import GOLDEN, step_key, tensor_seed
+from sgdf.kernels.rounding import step_key, tensor_seed
+from sgdf.kernels.work import (
+    ESTIMATE,
+    FILTER,
+    MOMENTUM,
+    Rule,
+    Work,
+    as_real,
+    check_consistent,
+    increment,
+)
 
 DTYPES = {  # the enum of cpu.cpp
     torch.float32: 0,
@@ -26,168 +46,59 @@ DTYPES = {  # the enum of cpu.cpp
     torch.float16: 3,
 }
 SIGNED, UNSIGNED = 4, 5
-MOMENTUM, FILTER, ESTIMATE = range(3)
+KINDS = {MOMENTUM: 0, FILTER: 1, ESTIMATE: 2}
 CORRECTIONS = 5  # numbers in a `Corrections` of cpu.cpp
 SECOND = {None: 0, "separate": 1, "derived": 2, "fluctuation": 2}
+IS_CPU, DTYPE = operator.attrgetter("is_cpu"), operator.attrgetter("dtype")
+DIFFERENTIABLE = frozenset(
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
+)
 
 
-def suits(params: Sequence[Tensor]) -> bool:
+def suits(params: list[Tensor]) -> bool:
     """Whether these kernels can update all of the parameters; no warning if they cannot."""
     return (
         not torch.compiler.is_compiling()
         and len(params) > 0
-        and all(p.is_cpu and (p.is_floating_point() or p.is_complex()) for p in params)
-        and cpu_library.library() is not None
+        and all(map(IS_CPU, params))
+        and DIFFERENTIABLE.issuperset(map(DTYPE, params))
+        and library() is not None
     )
 
 
-def filter_fused(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *moments: Sequence[Moment],
-    settings: FilterSettings,
-    denominator: Denominator | None = None,
-    lr: Scalar,
-    weight_decay: float,
-    decoupled_weight_decay: bool,
-    maximize: bool,
-    stochastic_rounding: bool = False,
-    rounding_seed: int = 0,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    """One step of SGDF or, with a denominator, FilterAdam."""
-    if found_inf is not None and found_inf.item():
+def step(work: Work) -> None:
+    """One step of a group."""
+    if work.found_inf is not None and work.found_inf.item():
         return
-    rows = _Rows(params, grads, columns_of(moments, settings, denominator))
-    times = _advance([steps[i] for i in rows.indices])
-    if stochastic_rounding or rows.quantized:
-        rows.set_keys(rounding_seed, times)
-    rows.step(
-        FILTER,
-        _corrections(times, settings, denominator),
-        _numbers(
-            settings,
-            denominator,
-            lr=float(lr),
-            weight_decay=weight_decay,
-            grad_scale=_value(grad_scale),
-            flags=(decoupled_weight_decay, maximize, stochastic_rounding),
-        ),
-    )
+    rule, rows = work.rule, _Rows(work)
+    if rule.kind == MOMENTUM:
+        corrections = array("d", bytes(8 * CORRECTIONS * len(rows.indices)))
+    else:
+        times = rows.advance(work.steps)
+        if rule.stochastic_rounding or rows.quantized:
+            rows.set_keys(rule.rounding_seed, times)
+        corrections = _corrections(times, rule)
+    rows.step(KINDS[rule.kind], corrections, _numbers(rule, work.scale))
     for i in rows.others:
-        loop.filter_loop(
-            [params[i]],
-            [_unscaled(grads[i], params[i], grad_scale)],
-            [steps[i]],
-            *([column[i]] for column in moments),
-            settings=settings,
-            denominator=denominator,
-            lr=lr,
-            weight_decay=weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            capturable=False,
-            differentiable=False,
-            stochastic_rounding=stochastic_rounding,
-            # The loop sees it as tensor 0 of a list; it has to draw the bits of tensor i.
-            rounding_seed=rounding_seed + i * GOLDEN,
-        )
+        loop.step(work.row(i))
 
 
-def estimate_fused(
-    grads: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *moments: Sequence[Moment],
-    settings: FilterSettings,
-    rounding_seed: int = 0,
-) -> None:
-    """The filter alone: overwrite every gradient with its estimate g^."""
-    rows = _Rows(grads, grads, columns_of(moments, settings, None))
-    times = _advance([steps[i] for i in rows.indices])
-    if rows.quantized:
-        rows.set_keys(rounding_seed, times)
-    rows.step(ESTIMATE, _corrections(times, settings, None), _numbers(settings, None))
-    for i in rows.others:
-        loop.estimate_loop(
-            [grads[i]],
-            [steps[i]],
-            *([column[i]] for column in moments),
-            settings=settings,
-            rounding_seed=rounding_seed + i * GOLDEN,  # as in filter_fused
-        )
-
-
-def momentum_fused(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-    *,
-    lr: Scalar,
-    beta: float,
-    mu: float,
-    weight_decay: float,
-    decoupled_weight_decay: bool,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    """One step of Momentum."""
-    if found_inf is not None and found_inf.item():
-        return
-    rows = _Rows(params, grads, [buffers, None, None])
-    numbers = _numbers(
-        FilterSettings(betas=(beta, 0), gain_scale=mu),
-        None,
-        lr=float(lr),
-        weight_decay=weight_decay,
-        grad_scale=_value(grad_scale),
-        flags=(decoupled_weight_decay, maximize, False),
-    )
-    no_corrections = array("d", [0.0] * CORRECTIONS * len(rows.indices))
-    rows.step(MOMENTUM, no_corrections, numbers)
-    for i in rows.others:
-        loop.momentum_loop(
-            [params[i]],
-            [_unscaled(grads[i], params[i], grad_scale)],
-            [buffers[i]],
-            lr=lr,
-            beta=beta,
-            mu=mu,
-            weight_decay=weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-        )
-
-
-def _advance(counters: list[Tensor]) -> list[float]:
-    """Increment the step counters and return their values."""
-    if counters:
-        increment(counters)
-    return [step.item() for step in counters]
-
-
-def _numbers(
-    settings: FilterSettings,
-    denominator: Denominator | None,
-    *,
-    lr: float = 0.0,
-    weight_decay: float = 0.0,
-    grad_scale: float = 1.0,
-    flags: tuple[bool, bool, bool] = (False, False, False),
-) -> "array[float]":
-    """`Settings` of cpu.cpp; the flags are decoupled, maximize and stochastic."""
-    (beta1, beta2), gain_eps, gain_scale, gain_power, *_ = settings
-    kind, adam_eps = denominator or (None, 0.0)
-    numbers = [lr, beta1, beta2, gain_eps, adam_eps, weight_decay, gain_scale, gain_power]
+def _numbers(rule: Rule, scale: Tensor | None) -> "array[float]":
+    """`Settings` of cpu.cpp."""
+    (beta1, beta2), gain_eps, gain_scale, gain_power, *_ = rule.settings
+    kind, adam_eps = rule.denominator or (None, 0.0)
+    lr, decay = float(rule.lr), rule.weight_decay
+    numbers = [lr, beta1, beta2, gain_eps, adam_eps, decay, gain_scale, gain_power]
+    flags = (rule.decoupled, rule.maximize, rule.stochastic_rounding)
+    grad_scale = 1.0 if scale is None else scale.item()
     return array("d", [*numbers, grad_scale, SECOND[kind], *flags])
 
 
-def _corrections(
-    times: list[float], settings: FilterSettings, denominator: Denominator | None
-) -> "array[float]":
+def _corrections(times: list[float], rule: Rule) -> "array[float]":
     """`Corrections` of cpu.cpp for every row."""
+    settings, denominator = rule.settings, rule.denominator
     by_step: dict[float, tuple[float, ...]] = {}  # most often all tensors are at one step
     corrections = array("d")
     for t in times:
@@ -201,51 +112,34 @@ def _corrections(
     return corrections
 
 
-def _value(scale: Tensor | None) -> float:
-    return 1.0 if scale is None else scale.item()
-
-
-def _unscaled(g: Tensor, p: Tensor, scale: Tensor | None) -> Tensor:
-    """The gradient divided by GradScaler's scale, for the loop."""
-    if scale is None:
-        return g
-    dtype = compute_dtype(p)
-    return g.to(dtype.to_complex() if g.is_complex() else dtype) / scale.item()
-
-
 class _Rows:
     """The tensors of one call in the table that `cpu.cpp` reads, and those it cannot update."""
 
     WIDTH = 12
 
-    def __init__(
-        self,
-        params: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        moments: Sequence[Sequence[Moment] | None],  # m, s, v; None for one that is not kept
-    ) -> None:
+    def __init__(self, work: Work) -> None:
         self.indices: list[int] = []
         self.others: list[int] = []
         self.quantized = False
         self.alive: list[Tensor] = []  # all that the table points to
         self.written: list[Tensor] = []
         self.table: list[int] = []
-        for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
-            row = self._row(param, grad, [column and column[i] for column in moments])
+        moments = (work.m, work.s, work.v)
+        for i, (param, grad) in enumerate(zip(work.params, work.grads, strict=True)):
+            row = self._row(param, grad, moments, i)
             if row is None:
                 self.others.append(i)
             else:
                 self.indices.append(i)
                 self.written.append(param)
                 self.table += row
-        kept = [column for column in moments if column is not None]
-        check_consistent(params, grads, kept, self.others)
+        if self.others:
+            check_consistent(work.params, work.grads, moments, self.others)
 
-    def _row(self, param: Tensor, grad: Tensor, state: list[Any]) -> list[int] | None:
+    def _row(self, param: Tensor, grad: Tensor, moments: Any, i: int) -> list[int] | None:
         p, g = param, grad.resolve_neg()
         if p.is_complex():
             p, g = torch.view_as_real(p), torch.view_as_real(g.resolve_conj())
-            state = [m if m is None else torch.view_as_real(m) for m in state]
         dtypes = [DTYPES.get(p.dtype), DTYPES.get(g.dtype)]
         if g.shape != p.shape or not (p.is_contiguous() or dense(p)):
             return None
@@ -255,12 +149,13 @@ class _Rows:
         if g.stride() != strides and not _laid_out_like(p, g):
             g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
         addresses, scales, length, missing = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0, 0
-        for k, moment in enumerate(state):
-            if moment is None:
+        for k, column in enumerate(moments):
+            if column is None:
                 missing += 1
                 addresses.append(0)
                 dtypes.append(0)
                 continue
+            moment = column[i]
             if isinstance(moment, Quantized):
                 codes, scale = moment
                 if not (scale.is_cpu and _in_rows(p, codes, scale)):
@@ -271,7 +166,7 @@ class _Rows:
                 self.alive.append(scale)
                 self.quantized = True
             else:
-                codes = moment
+                codes = as_real(moment) if param.is_complex() else moment
                 dtypes.append(DTYPES.get(codes.dtype))
             if not codes.is_cpu or codes.shape != p.shape:
                 return None
@@ -290,6 +185,14 @@ class _Rows:
         self.alive += [p, g]
         return [*addresses, *scales, p.numel(), length, packed, 0]
 
+    def advance(self, steps: list[Any] | None) -> list[float]:
+        """Increment the step counters of the rows and return their values."""
+        assert steps is not None
+        counters = [steps[i] for i in self.indices] if self.others else steps
+        if counters:
+            increment(counters)
+        return list(map(Tensor.item, counters))
+
     def set_keys(self, seed: int, times: list[float]) -> None:
         """Set the key of the random bits of every row."""
         self.table[self.WIDTH - 1 :: self.WIDTH] = [
@@ -299,12 +202,18 @@ class _Rows:
     def step(self, kind: int, corrections: "array[float]", settings: "array[float]") -> None:
         if not self.indices:
             return
-        library = cpu_library.library()
-        if library is None:
+        loaded = library()
+        if loaded is None:
             raise RuntimeError("the fused CPU kernels are not available")
         table = array("Q", self.table)
-        columns = [column.buffer_info()[0] for column in (table, corrections, settings)]
-        library.sgdf_step(kind, len(self.indices), *columns, torch.get_num_threads())
+        loaded.sgdf_step(
+            kind,
+            len(self.indices),
+            table.buffer_info()[0],
+            corrections.buffer_info()[0],
+            settings.buffer_info()[0],
+            torch.get_num_threads(),
+        )
         # Tell autograd that these are no longer the values it saved.
         torch.autograd.graph.increment_version(self.written)
 
@@ -327,3 +236,83 @@ def _in_rows(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
         and scale.is_contiguous()
         and scale.shape == (p.shape[0], blocks_per_row(p))
     )
+
+
+# --- the compiled library -----------------------------------------------------------------------
+
+SOURCE = Path(__file__).with_name("cpu.cpp")
+# Without contraction to FMA, +, -, * and / round as in the torch loop: see `work`. It costs no
+# time, because memory is the limit.
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+#: Flags that not every compiler accepts, best first.
+EXTRAS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
+
+_lock = threading.Lock()
+
+
+def available() -> bool:
+    """Whether the library can be used, compiling it if need be; warn once if it cannot."""
+    if library() is None:
+        _warn_unavailable()
+    return library() is not None
+
+
+def library() -> ctypes.CDLL | None:
+    """The library, or None if it cannot be compiled."""
+    with _lock:  # functools.cache lets two threads compute the same value
+        return _library_or_reason()[0]
+
+
+@functools.cache
+def _library_or_reason() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none."""
+    try:
+        return _load(), ""
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return None, " ".join(str(error).split())
+
+
+@functools.cache
+def _warn_unavailable() -> None:
+    reason = _library_or_reason()[1]
+    warnings.warn(
+        f"the fused CPU kernels cannot be used, using foreach instead: {reason}", stacklevel=4
+    )
+
+
+def _load() -> ctypes.CDLL:
+    compiler = build.find_compiler()
+    compile_to = functools.partial(_compile, compiler)
+    return build.load_or_compile(f"filter-{_key(compiler)}", compile_to, _open)
+
+
+def _key(compiler: list[str]) -> str:
+    """A name for what this compiler makes of this source on this kind of processor."""
+    features = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        relevant = ("flags", "Features", "model name", "CPU part")
+        features += sorted({line for line in lines if line.startswith(relevant)})
+    parts = [compiler, FLAGS, EXTRAS, build.version_of(compiler), features]
+    return build.digest(SOURCE.read_bytes() + repr(parts).encode())
+
+
+def _compile(compiler: list[str], output: Path) -> None:
+    for extra in EXTRAS:
+        command = [*compiler, *FLAGS, *extra, str(SOURCE), "-o", str(output)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if result.returncode == 0:
+            return
+    complaint = next((line for line in result.stderr.splitlines() if "error" in line), "")
+    raise RuntimeError(f"`{shlex.join(command)}` gave {result.returncode} {complaint}".strip())
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    pointer = ctypes.c_void_p
+    loaded.sgdf_step.argtypes = [
+        ctypes.c_int, ctypes.c_int64, pointer, pointer, pointer, ctypes.c_int
+    ]  # fmt: skip
+    loaded.sgdf_step.restype = None
+    return loaded

@@ -1,36 +1,15 @@
-"""The optimizers' updates in plain torch, one tensor at a time.
+"""A step in plain torch, one tensor at a time, by `sgdf.filter.direction`.
 
-`filter_loop` updates SGDF and, with a denominator, FilterAdam. It can do all that the faster
-kernels cannot: any layout, 8-bit state without a compiler, autograd through the step.
+It can do all that the faster kernels cannot: any layout, 8-bit state without a compiler, autograd
+through the step.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sgdf.filter import (
-    Denominator,
-    FilterSettings,
-    estimate,
-    one_minus_power,
-    second_moment,
-    second_moment_weights,
-    update_moments,
-)
-from sgdf.kernels.arithmetic import (
-    Moment,
-    Scalar,
-    as_real,
-    columns_of,
-    compute_dtype,
-    lr_beside,
-    positive_eps,
-    step_value,
-    variance_bound,
-)
+from sgdf.filter import Moments, direction
 from sgdf.kernels.quantized import Quantized, dequantize, padded_index, quantize_
 from sgdf.kernels.rounding import (
     FOR_PARAMETER,
@@ -42,98 +21,73 @@ from sgdf.kernels.rounding import (
     step_key,
     tensor_seed,
 )
+from sgdf.kernels.work import (
+    ESTIMATE,
+    MOMENTUM,
+    Moment,
+    Rule,
+    Scalar,
+    Work,
+    as_real,
+    check_consistent,
+    compute_dtype,
+    lr_on_device_of,
+    number_range,
+    step_and_namespace,
+)
+
+PURPOSES = (FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT)
 
 
-def filter_loop(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *moments: Sequence[Moment],
-    settings: FilterSettings,
-    denominator: Denominator | None = None,
-    lr: Scalar,
-    weight_decay: float,
-    decoupled_weight_decay: bool,
-    maximize: bool,
-    capturable: bool,
-    differentiable: bool,
-    stochastic_rounding: bool = False,
-    rounding_seed: int = 0,
-) -> None:
-    """One step of SGDF or, with a denominator, FilterAdam."""
-    columns = columns_of(moments, settings, denominator)
-    for i, param in enumerate(params):
-        p, g = as_real(param), as_real(grads[i])
-        dtype, rate = compute_dtype(p), lr_beside(lr, p)
-        steps[i].add_(1)
-        t, xp = step_value(steps[i], capturable or differentiable, dtype)
-        stored = [column and column[i] for column in columns]
-        random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
+def step(work: Work) -> None:
+    """One step of a group."""
+    rule = work.rule
+    columns = (work.m, work.s, work.v)
+    if not torch.compiler.is_compiling():
+        check_consistent(work.params, work.grads, columns, range(len(work.params)))
+    for i, param in enumerate(work.params):
+        p = as_real(param)
+        dtype, rate = compute_dtype(p), lr_on_device_of(p, rule.lr)
+        g = as_real(work.grads[i]).to(dtype)
+        if work.scale is not None:
+            g = g / work.scale.squeeze().to(g.device)
+        # A copy under autograd only: the step overwrites p, which the backward pass may still need.
+        weights = p.to(dtype, copy=torch.is_grad_enabled())
+        weights, g = _with_decay(weights, g, rate, rule)
+        stored = Moments(*[column and column[i] for column in columns])
+        before = Moments(*[moment if moment is None else _load(moment, dtype) for moment in stored])
+        random = None
+        if rule.kind == MOMENTUM:
+            update = rule.settings.betas[0] * before.m + rule.settings.gain_scale * g
+            after = Moments(update)
+        else:
+            assert work.steps is not None
+            work.steps[i].add_(1)
+            t, _ = step_and_namespace(work.steps[i], rule, dtype)
+            numbers = number_range(dtype)
+            update, after = direction(
+                g, before, t, rule.settings, rule.denominator, numbers=numbers, xp=torch
+            )
+            random = RandomBits(rule.rounding_seed, i, t, isinstance(stored.m, Quantized))
+        new_p = update if rule.kind == ESTIMATE else weights - rate * update
 
-        weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
-        update, new = _update(g, stored, t, xp, settings, denominator)
-        new_p = weights - rate * update
-
-        _store_moments(stored, new, random)
-        if stochastic_rounding and p.dtype == torch.bfloat16:
+        for moment, value, purpose in zip(stored, after, PURPOSES, strict=True):
+            if moment is not None:
+                _store(moment, value, random, purpose)
+        if rule.stochastic_rounding and p.dtype == torch.bfloat16 and random is not None:
             new_p = round_to_bfloat16(new_p, random.bits(FOR_PARAMETER, p))
         p.copy_(new_p)
 
 
-def estimate_loop(
-    grads: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *moments: Sequence[Moment],
-    settings: FilterSettings,
-    rounding_seed: int = 0,
-) -> None:
-    """The filter alone: overwrite every gradient with its estimate g^."""
-    columns = columns_of(moments, settings, None)
-    for i, grad in enumerate(grads):
-        g = as_real(grad)
-        dtype = compute_dtype(g)
-        steps[i].add_(1)
-        t, xp = step_value(steps[i], not steps[i].is_cpu, dtype)
-        stored = [column and column[i] for column in columns]
-        g_hat, new = _update(g.to(dtype), stored, t, xp, settings, None)
-        random = RandomBits(rounding_seed, i, t, isinstance(stored[0], Quantized))
-        _store_moments(stored, new, random)
-        g.copy_(g_hat)
-
-
-def _update(
-    g: Tensor,
-    stored: Sequence[Moment | None],
-    t: Scalar,
-    xp: Any,
-    settings: FilterSettings,
-    denominator: Denominator | None,
-) -> tuple[Tensor, list[Tensor | None]]:
-    """What lr is multiplied with, and the new moments."""
-    beta1, beta2 = settings.betas
-    m, s, v = (None if moment is None else _load(moment, g.dtype) for moment in stored)
-    m, s = update_moments(g, m, s, beta1, beta2)
-    bound = variance_bound(beta2, g.dtype)
-    if s is not None:
-        s = s.clamp(max=bound)
-    update = estimate(
-        g,
-        m,
-        s,
-        settings.corrections(t, xp),
-        eps=positive_eps(settings.eps, g.dtype),
-        gain_scale=settings.gain_scale,
-        gain_power=settings.gain_power,
-    )
-    if denominator is not None:
-        if v is not None:
-            v = (beta2 * v + (1 - beta2) * g * g).clamp(max=bound)
-            v_hat = v / one_minus_power(beta2, t, xp)
-        else:
-            weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, xp)
-            v_hat = second_moment(m, s, weights)
-        update = update / (v_hat.sqrt() + denominator.eps)
-    return update, [m, s, v]
+def _with_decay(weights: Tensor, g: Tensor, lr: Scalar, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Parameter and gradient, with weight decay in one of them."""
+    if rule.maximize:
+        g = -g
+    if rule.weight_decay and rule.decoupled:
+        weights = weights * (1 - lr * rule.weight_decay)
+    elif rule.weight_decay:
+        g = g + rule.weight_decay * weights
+    return weights, g
 
 
 @dataclass(frozen=True)
@@ -161,17 +115,9 @@ def in_memory_order(t: Tensor) -> Tensor:
     return t.as_strided((t.numel(),), (1,))
 
 
-def _store_moments(
-    stored: Sequence[Moment | None], new: Sequence[Tensor | None], random: RandomBits
-) -> None:
-    purposes = (FOR_TREND, FOR_VARIANCE, FOR_SECOND_MOMENT)
-    for moment, value, purpose in zip(stored, new, purposes, strict=True):
-        if moment is not None and value is not None:
-            _store(moment, value, random, purpose)
-
-
-def _store(moment: Moment, value: Tensor, random: RandomBits, purpose: int) -> None:
+def _store(moment: Moment, value: Tensor, random: RandomBits | None, purpose: int) -> None:
     if isinstance(moment, Quantized):
+        assert random is not None
         quantize_(moment, value, random.bits(purpose, moment.codes))
     else:
         as_real(moment).copy_(value)
@@ -181,42 +127,3 @@ def _load(moment: Moment, dtype: torch.dtype) -> Tensor:
     if isinstance(moment, Quantized):
         return dequantize(moment).to(dtype)
     return as_real(moment).to(dtype)
-
-
-def momentum_loop(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-    *,
-    lr: Scalar,
-    beta: float,
-    mu: float,
-    weight_decay: float,
-    decoupled_weight_decay: bool,
-    maximize: bool,
-) -> None:
-    """One step of Momentum."""
-    for i, param in enumerate(params):
-        p, g, m = as_real(param), as_real(grads[i]), as_real(buffers[i])
-        rate = lr_beside(lr, p)
-        weights, g = _decay(p, g, rate, weight_decay, decoupled_weight_decay, maximize)
-        new_m = beta * m.to(g.dtype) + mu * g
-        m.copy_(new_m)
-        p.copy_(weights - rate * new_m)
-
-
-def _decay(
-    p: Tensor, g: Tensor, lr: Scalar, weight_decay: float, decoupled: bool, maximize: bool
-) -> tuple[Tensor, Tensor]:
-    """Parameter and gradient in the dtype to compute in, with weight decay in one of them."""
-    dtype = compute_dtype(p)
-    # A copy under autograd only: the step overwrites p, which the backward pass may still need.
-    weights = p.to(dtype, copy=torch.is_grad_enabled())
-    g = g.to(dtype)
-    if maximize:
-        g = -g
-    if weight_decay and decoupled:
-        weights = weights * (1 - lr * weight_decay)
-    elif weight_decay:
-        g = g + weight_decay * weights
-    return weights, g

@@ -1,24 +1,38 @@
 """What a fused step on CUDA keeps from step to step: tables of sizes and addresses on the device.
 
 A `Plan` holds the tables for the tensors of one parameter group. It is made again when, and only
-when, an address, a size or a dtype of parameters or state has changed. New addresses of gradients
-alone cost a copy of 8 bytes per tensor. A `PlanCache` holds the plans of one optimizer.
+when, an address, a size or a dtype of parameters or state has changed. If only gradients have new
+addresses, that costs a copy of 8 bytes per tensor. A `PlanCache` holds the plans of one optimizer.
+
+To compare thousands of addresses in Python takes longer than the GPU works on a small model, so
+`changes.cpp` does it (`ChangeDetector`). It is compiled in the background when the first plan is
+made, which takes some seconds with torch's headers. Until then, and if it cannot be compiled, the
+plan compares in Python.
 """
 
+import contextlib
+import ctypes
 import functools
 import operator
+import subprocess
+import sys
+import sysconfig
+import threading
+from array import array
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from sgdf.kernels import changes
-from sgdf.kernels.consistency import check_consistent, has_memory, parts
+from sgdf.kernels import build
 from sgdf.kernels.quantized import BLOCK as QUANTUM
 from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
 from sgdf.kernels.rounding import tensor_seed
+from sgdf.kernels.work import check_consistent, has_memory, parts
 
 BLOCK = 1024  # elements per program
 BLOCKS = 16  # 8-bit blocks per program, one after the other
@@ -27,43 +41,42 @@ PLANS = 4  # per group, for gradients that come and go
 DTYPE = operator.attrgetter("dtype")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
-#: A tensor in a launch: index in its group, parameter, gradient, step (if counted), moments.
-PlanRow: TypeAlias = tuple[int, Tensor, Tensor, Any, tuple[Any, ...]]
-#: Lists with an entry per parameter: parameters, gradients, steps (if counted), moments.
-Columns: TypeAlias = tuple[list[Any], ...]
+#: A tensor in a launch: index in its group, parameter, gradient, step, m, s, v; None: not kept.
+PlanRow: TypeAlias = tuple[int, Tensor, Tensor, Any, Any, Any, Any]
+#: Lists with an entry per parameter: params, grads, steps, m, s, v; None for one not kept.
+Columns: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
 State: TypeAlias = dict[Tensor, dict[str, Any]]
 
 
 class Plan:
     """The launches for the columns of one group, and whether they are still valid."""
 
-    def __init__(self, columns: Columns, counts_steps: bool, seed: int = 0) -> None:
-        params, grads, *state = columns
+    def __init__(self, columns: Columns, seed: int = 0) -> None:
+        params, grads, steps, *moments = columns
         if params[0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "the fused step is new to these parameters or this state: run one step before "
                 "capturing it in a CUDA graph"
             )
-        steps = state.pop(0) if counts_steps else None
         kinds: dict[Any, list[PlanRow]] = {}
         self.strided = []  # tensors with gaps in memory and other exceptions: `loop` updates them
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):
-            row = (i, p, g, steps and steps[i], tuple(column[i] for column in state))
+            row = (i, p, g, *(column and column[i] for column in (steps, *moments)))
             if p.device.type != params[0].device.type or not _suits(row):
                 self.strided.append(i)
             elif p.numel():
-                moment = row[-1][0]
-                kind = (p.device, p.dtype, g.dtype, type(moment), parts(moment)[0].dtype)
+                m = row[4]
+                kind = (p.device, p.dtype, g.dtype, type(m), parts(m)[0].dtype)
                 kinds.setdefault(kind, []).append(row)
-        check_consistent(params, grads, state, self.strided)
+        check_consistent(params, grads, moments, self.strided)
         self.launches = [Launch(rows, seed) for rows in kinds.values()]
         self.columns = columns
         self.signature = _signature(columns)
         # The loop increments the counters of its own tensors.
         self.counters = [step for i, step in enumerate(steps or ()) if i not in self.strided]
-        self.counter_block = _as_one(self.counters)
+        self.counter_block = _contiguous_counters(self.counters)
         self.all_states: list[Any] | None = None  # until `remember`
-        self.detector: changes.ChangeDetector | None = None
+        self.detector: ChangeDetector | None = None
         self.set_gradients(grads)
 
     def set_gradients(self, grads: list[Tensor]) -> None:
@@ -82,7 +95,7 @@ class Plan:
 
     def release(self) -> None:
         """Drop the gradients, so that their memory is free for the next ones."""
-        self.columns = (self.columns[0], [], *self.columns[2:])
+        self.columns = (*self.columns[:1], [], *self.columns[2:])
         for launch in self.launches:
             launch.copies = []
 
@@ -113,10 +126,10 @@ class Plan:
         self.sizes = list(map(Tensor.numel, grads))
         self.dtypes = list(map(DTYPE, grads))
         if params[0].is_cuda:
-            changes.compile_in_background()
+            compile_in_background()
 
-    def refresh(self, state: State, params: list[Tensor]) -> Columns | None:
-        """The columns with this step's gradients; None if anything else has changed."""
+    def refresh(self, state: State, params: list[Tensor]) -> bool:
+        """Take over this step's gradients; False if anything else has changed."""
         if (
             self.all_states is None
             or len(state) != len(self.all_states)
@@ -124,31 +137,31 @@ class Plan:
             or not all(map(operator.is_, params, self.columns[0]))
             or not all(map(operator.is_, state.values(), self.all_states))
         ):
-            return None
+            return False
         if self.detector is not None and self._unchanged(self.detector):
-            return self.columns
+            return True
         grads: list[Any] = [p.grad for p in params]
         if not self._fits(grads):
-            return None
+            return False
         self.set_gradients(grads)
-        self.columns = (self.columns[0], grads, *self.columns[2:])
+        self.columns = (*self.columns[:1], grads, *self.columns[2:])
         if self.detector is not None:
             self.detector.take_snapshot()
         elif not self.strided:
-            self.detector = changes.new_detector(self.columns[0], self.states)
-        return self.columns
+            self.detector = new_detector(self.columns[0], self.states)
+        return True
 
-    def _unchanged(self, detector: changes.ChangeDetector) -> bool:
+    def _unchanged(self, detector: "ChangeDetector") -> bool:
         """Whether only gradients have moved; their new addresses go into the table.
 
         The detector has the addresses, so no gradient has to become a Python object.
         """
         verdict = detector.compare()
-        if verdict == changes.UNCHANGED:
+        if verdict == UNCHANGED:
             for launch in self.launches:
                 launch.keep_if_captured()
             return True
-        if verdict == changes.GRADIENTS_MOVED and len(self.launches) == 1:
+        if verdict == GRADIENTS_MOVED and len(self.launches) == 1:
             (launch,) = self.launches
             if launch.n == len(self.sizes):
                 launch.set_addresses(detector.gradient_addresses())
@@ -174,16 +187,17 @@ class Launch:
     """The table for tensors of one device, one set of dtypes and one format of the state."""
 
     def __init__(self, rows: list[PlanRow], seed: int) -> None:
-        indices, params, grads, steps, states = zip(*rows, strict=True)
+        indices, params, grads, steps, *moments = zip(*rows, strict=True)
         self.indices = indices
         self.n = len(rows)
         self.strides = [p.stride() for p in params]
         self.contiguous = [p.is_contiguous() for p in params]
         self.device = params[0].device
         self.p_dtype, self.g_dtype = params[0].dtype, triton_dtype(grads[0].dtype)
-        self.quantized = isinstance(states[0][0], Quantized)
-        self.s_dtype = None if self.quantized else triton_dtype(states[0][0].dtype)
-        self._write_table(params, steps, states, seed)
+        self.quantized = isinstance(moments[0][0], Quantized)
+        self.m_dtype = triton_dtype(parts(moments[0][0])[0].dtype)
+        self.s_dtype = triton_dtype(torch.uint8) if self.quantized else self.m_dtype
+        self._write_table(params, steps, moments, seed)
         self.placeholder = torch.zeros((), dtype=torch.float32, device=self.device)
         self.addresses: list[int] = []
         spares = SPARES if self.device.type == "cuda" else 0
@@ -192,7 +206,7 @@ class Launch:
         self.copies: list[Tensor] = []  # of gradients, alive until the kernel has been launched
 
     def _write_table(
-        self, params: tuple[Tensor, ...], steps: tuple[Any, ...], states: tuple[Any, ...], seed: int
+        self, params: tuple[Tensor, ...], steps: tuple[Any, ...], moments: list[Any], seed: int
     ) -> None:
         from sgdf.kernels import triton_filter as device
 
@@ -205,12 +219,11 @@ class Launch:
         table[device.PARAM.value] = [p.data_ptr() for p in params]
         if steps[0] is not None:
             table[device.STEP.value] = [step.data_ptr() for step in steps]
-        for k, column in enumerate(zip(*states, strict=True)):
-            if self.quantized:
-                table[device.MOMENTS.value + k] = [m.codes.data_ptr() for m in column]
-                table[device.SCALES.value + k] = [m.scale.data_ptr() for m in column]
-            else:
-                table[device.MOMENTS.value + k] = [m.data_ptr() for m in column]
+        for k, column in enumerate(moments):
+            if column[0] is not None:
+                table[device.MOMENTS.value + k] = [parts(x)[0].data_ptr() for x in column]
+            if isinstance(column[0], Quantized):
+                table[device.SCALES.value + k] = [x.scale.data_ptr() for x in column]
         if self.quantized:
             blocks = -(-(rows_of * -(-lengths // QUANTUM)) // BLOCKS)
         else:
@@ -282,10 +295,8 @@ class PlanCache:
         self.groups: dict[int, GroupPlans] = {}
         self._captured: list[Plan] = []  # evicted, but a CUDA graph may still replay them
 
-    def refresh(
-        self, params: list[Tensor], settings: tuple[Any, ...], state: State
-    ) -> Columns | None:
-        """The columns of a step, if the group's last plan is still valid for it."""
+    def refresh(self, params: list[Tensor], settings: tuple[Any, ...], state: State) -> Plan | None:
+        """The group's last plan with the gradients of this step, if it is still valid."""
         group = self.groups.get(id(params))
         if group is None:
             return None
@@ -293,25 +304,38 @@ class PlanCache:
             del self.groups[id(params)]
             return None
         try:
-            return group.plans[0].refresh(state, params)
+            return group.plans[0] if group.plans[0].refresh(state, params) else None
         except (TypeError, RuntimeError):  # a gradient is None or sparse
             return None
 
-    def find(self, params: list[Tensor], columns: Columns) -> Plan | None:
-        """The plan that `refresh` took the columns from, or another one that fits them."""
+    def get(
+        self,
+        params: list[Tensor],
+        settings: tuple[Any, ...],
+        columns: Columns,
+        state: State,
+        seed: int = 0,
+    ) -> Plan:
+        """A plan for these columns: an older one that fits them, or a new one."""
         group = self.groups.get(id(params))
-        if group is None:
-            return None
-        plans = group.plans
-        if plans[0].columns is columns:
-            return plans[0]
-        for i, plan in enumerate(plans):
+        for i, plan in enumerate(group.plans if group else ()):
             if plan.adapt_to(columns):
-                plans.insert(0, plans.pop(i))
+                group.plans.insert(0, group.plans.pop(i))  # type: ignore[union-attr]
                 return plan
-        return None
+        complete = len(columns[0]) == len(params) and type(params[0]) in (Tensor, Parameter)
+        if complete and columns[2] is not None:
+            # The counters as slices of one tensor, so that one addition increments them all.
+            steps = list(torch.stack(columns[2]).unbind())
+            for p, step in zip(params, steps, strict=True):
+                state[p]["step"] = step
+            columns = (*columns[:2], steps, *columns[3:])
+        plan = Plan(columns, seed)
+        if complete:
+            plan.remember(state)
+        self._add(params, settings, plan)
+        return plan
 
-    def add(self, params: list[Tensor], settings: tuple[Any, ...], plan: Plan) -> None:
+    def _add(self, params: list[Tensor], settings: tuple[Any, ...], plan: Plan) -> None:
         """Put a plan first among those of its group, and evict the oldest."""
         group = self.groups.setdefault(id(params), GroupPlans(params, settings, []))
         group.plans.insert(0, plan)
@@ -329,7 +353,7 @@ def _in_layout(g: Tensor, strides: tuple[int, ...]) -> Tensor:
 def _signature(columns: Columns) -> list[Any]:
     """What a plan depends on, but for the addresses of gradients."""
     params, grads, *state = columns
-    flat = [t for column in state for m in column for t in parts(m)]
+    flat = [t for column in state if column is not None for m in column for t in parts(m)]
     return [
         *map(Tensor.data_ptr, params + flat),
         *map(Tensor.numel, params + flat),
@@ -339,7 +363,8 @@ def _signature(columns: Columns) -> list[Any]:
 
 def _suits(row: PlanRow) -> bool:
     """Whether the kernels can work with the addresses of these tensors."""
-    _, p, g, step, moments = row
+    _, p, g, step, *kept = row
+    moments = [moment for moment in kept if moment is not None]
     flat = [t for moment in moments for t in parts(moment)]
     steps = [] if step is None else [step]
     if not all(t.device == p.device and has_memory(t) for t in (p, g, *steps, *flat)):
@@ -364,7 +389,7 @@ def _in_blocks(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
     )
 
 
-def _as_one(counters: list[Tensor]) -> Tensor | None:
+def _contiguous_counters(counters: list[Tensor]) -> Tensor | None:
     """The step counters as one tensor, if they are consecutive slices of one."""
     if not counters:
         return None
@@ -386,4 +411,122 @@ def triton_dtype(dtype: torch.dtype) -> Any:
         torch.bfloat16: tl.bfloat16,
         torch.float16: tl.float16,
         torch.float64: tl.float64,
+        torch.int8: tl.int8,
+        torch.uint8: tl.uint8,
     }[dtype]
+
+
+# --- detecting changes in C++ -------------------------------------------------------------------
+
+SOURCE = Path(__file__).with_name("changes.cpp")
+FLAGS = [
+    "-O2",
+    "-fPIC",
+    "-shared",
+    f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+]
+STANDARDS = ("-std=c++20", "-std=c++17")  # newest first: torch's headers need it
+
+UNCHANGED, GRADIENTS_MOVED, CHANGED = range(3)  # nothing, only gradients' addresses, or more
+
+_library: ctypes.PyDLL | None = None
+_thread: threading.Thread | None = None
+_lock = threading.Lock()
+
+
+def compile_in_background() -> None:
+    """Start compiling, once per process."""
+    global _thread
+    with _lock:
+        if _thread is None and not free_threaded():
+            _thread = threading.Thread(target=_build, name="sgdf-changes", daemon=True)
+            _thread.start()
+
+
+def wait_until_compiled() -> bool:
+    """Wait for the compiler; False if it cannot be compiled. For benchmarks and tests."""
+    compile_in_background()
+    if _thread is not None:
+        _thread.join()
+    return _library is not None
+
+
+def free_threaded() -> bool:
+    """Without the GIL, other threads could change the lists while C++ reads them."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def _build() -> None:
+    global _library
+    # No compiler, no Python headers, no disk space: Python checks instead.
+    with contextlib.suppress(OSError, RuntimeError, AttributeError, subprocess.SubprocessError):
+        _library = _load()
+
+
+def _load() -> ctypes.PyDLL:
+    compiler = build.find_compiler()
+    versions = [build.version_of(compiler), torch.__version__, torch.__file__, sys.version]
+    key = build.digest(SOURCE.read_bytes() + repr([compiler, FLAGS, *versions]).encode())
+    compile_to = functools.partial(_compile, compiler)
+    return build.load_or_compile(f"changes-{key}", compile_to, _open)
+
+
+def _compile(compiler: list[str], output: Path) -> None:
+    root = Path(torch.__file__).parent
+    headers = (root / "include", root / "include" / "torch" / "csrc" / "api" / "include")
+    includes = [f"-I{path}" for path in (*headers, sysconfig.get_paths()["include"])]
+    libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python"]
+    for standard in STANDARDS:
+        command = [*compiler, standard, *FLAGS, *includes, str(SOURCE), "-o", str(output)]
+        done = subprocess.run([*command, *libraries], capture_output=True, timeout=300)
+        if done.returncode == 0:
+            return
+    raise RuntimeError(f"{compiler[0]} cannot compile {SOURCE.name}")
+
+
+def _open(path: Path) -> ctypes.PyDLL:
+    library = ctypes.PyDLL(str(path))  # unlike CDLL, it keeps the GIL
+    pointer, integer, anything = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
+    library.sgdf_facts.argtypes = [anything, anything, pointer, integer, pointer]
+    library.sgdf_facts.restype = integer
+    return library
+
+
+class ChangeDetector:
+    """Compares parameters, their gradients and their state with a snapshot of them."""
+
+    def __init__(self, library: ctypes.PyDLL, params: list[Tensor], states: list[Any]) -> None:
+        self.params, self.states = params, states
+        self._sgdf_facts = library.sgdf_facts
+        self._facts = array("q")
+        self._gradients = array("q", bytes(8 * len(params)))
+        self.take_snapshot()
+
+    def compare(self) -> int:
+        """Compare with the last snapshot; CHANGED if none could be taken."""
+        count = self._collect()
+        if count != self._count or count < 0 or self._facts != self._snapshot:
+            return CHANGED
+        return UNCHANGED if self._gradients == self._gradients_then else GRADIENTS_MOVED
+
+    def take_snapshot(self) -> None:
+        """Let later comparisons be with the present."""
+        self._count = self._collect()
+        if self._count >= 0 and self._count != len(self._facts):
+            self._facts = array("q", bytes(8 * self._count))
+            self._collect()
+        self._snapshot, self._gradients_then = self._facts[:], self._gradients[:]
+
+    def gradient_addresses(self) -> list[int]:
+        """Where the gradients were at the last comparison."""
+        return self._gradients.tolist()
+
+    def _collect(self) -> int:
+        facts, room = self._facts.buffer_info()
+        gradients, _ = self._gradients.buffer_info()
+        return int(self._sgdf_facts(self.params, self.states, facts, room, gradients))
+
+
+def new_detector(params: list[Tensor], states: list[Any]) -> ChangeDetector | None:
+    """A detector with its first snapshot, if the C++ has been compiled by now."""
+    return None if _library is None else ChangeDetector(_library, params, states)

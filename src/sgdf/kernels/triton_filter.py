@@ -14,13 +14,16 @@ NUMEL: tl.constexpr = tl.constexpr(0)
 FIRST_BLOCK: tl.constexpr = tl.constexpr(1)
 PARAM: tl.constexpr = tl.constexpr(2)
 STEP: tl.constexpr = tl.constexpr(3)
-MOMENTS: tl.constexpr = tl.constexpr(4)  # those that are kept of exp_avg, exp_var, exp_avg_sq
-SCALES: tl.constexpr = tl.constexpr(7)  # of the same, where they are 8-bit
+MOMENTS: tl.constexpr = tl.constexpr(4)  # m, s, v
+SCALES: tl.constexpr = tl.constexpr(7)  # theirs, where they are 8-bit
 ROW_LENGTH: tl.constexpr = tl.constexpr(10)
 SEED: tl.constexpr = tl.constexpr(11)
 TABLE_ROWS = 12
 
-# What a gain and a second moment are made from: cuda.GAIN and cuda.SECOND.
+# What a step does, and what a gain and a second moment are made from: cuda.KINDS, GAIN, SECOND.
+FILTER: tl.constexpr = tl.constexpr(0)
+ESTIMATE: tl.constexpr = tl.constexpr(1)
+MOMENTUM: tl.constexpr = tl.constexpr(2)
 K: tl.constexpr = tl.constexpr(0)
 ROOT_OF_K: tl.constexpr = tl.constexpr(1)
 POWER_OF_K: tl.constexpr = tl.constexpr(2)
@@ -138,15 +141,6 @@ def read_block(base, start, offset, mask, PAIRED: tl.constexpr, MASKED: tl.const
 
 
 @triton.jit
-def read_codes(pointer, mask, MASKED: tl.constexpr):
-    if MASKED:
-        codes = tl.load(pointer, mask=mask, other=0)
-    else:
-        codes = tl.load(pointer)
-    return codes
-
-
-@triton.jit
 def write(pointer, value, mask, MASKED: tl.constexpr):
     if MASKED:
         tl.store(pointer, value.to(pointer.dtype.element_ty), mask=mask)
@@ -171,6 +165,115 @@ def address(table, row, n, tensor, type: tl.constexpr, ALIGNED: tl.constexpr):
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
     return pointer
+
+
+# --- moments as they are stored: CODES are 8-bit blocks with a scale each (quantized.py) ----------
+
+
+@triton.jit
+def largest_of(x):
+    """The largest of numbers that are not negative: their bits are ordered as integers."""
+    return tl.max(x.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def quantized(x, block_scale, drawn, PURPOSE: tl.constexpr, SIGNED: tl.constexpr):
+    """The 8-bit codes of a block, rounded at random by 20 bits, as in quantized.py.
+
+    The code of 0 is not subtracted: only low bits are kept, and an unsigned code's are 0.
+    """
+    floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
+    inverse = divided(1.0, tl.maximum(block_scale, 2.0**-126), False)
+    t = tl.abs(x) * inverse + floor
+    code = (t.to(tl.uint32, bitcast=True) + carry(drawn, PURPOSE, 20)) >> 20
+    if SIGNED:
+        # sign is 0 or -1, and x ^ sign - sign is x or -x. The code of 0 is 896, whose low bits are
+        # 128 or -128: another 128 removes them.
+        sign = x.to(tl.int32, bitcast=True) >> 31
+        code = (code.to(tl.int32, bitcast=True) ^ sign) - sign + 128
+    return code.to(tl.uint8)
+
+
+@triton.jit
+def raised(code, ZERO: tl.constexpr):
+    """(code + ZERO) << 20 in one instruction; LLVM would make two of it."""
+    if INTERPRETED:
+        return (code + ZERO) << 20
+    return tl.inline_asm_elementwise(
+        "mad.lo.s32 $0, $1, 0x100000, $2;",
+        "=r,r,r",
+        [code, ZERO << 20],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def dequantized(code, scale, SIGNED: tl.constexpr):
+    floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
+    zero: tl.constexpr = 896 if SIGNED else 768
+    code = code.to(tl.int32)
+    magnitude = tl.abs(code) if SIGNED else code
+    x = raised(magnitude, zero).to(tl.float32, bitcast=True) * scale - floor * scale
+    if SIGNED:
+        x = (x.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def load_moment(
+    base,
+    scales,
+    factor,
+    block,
+    start,
+    offset,
+    mask,
+    CODES: tl.constexpr,
+    SIGNED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """A moment times `factor`."""
+    if CODES:
+        if MASKED:
+            codes = tl.load(base + start + offset, mask=mask, other=0)
+        else:
+            codes = tl.load(base + start + offset)
+        x = dequantized(codes, factor * tl.load(scales + block), SIGNED)
+    else:
+        x = factor * read(base + start + offset, mask, MASKED)
+    return x
+
+
+@triton.jit
+def store_moment(
+    x,
+    base,
+    scales,
+    block,
+    start,
+    offset,
+    mask,
+    drawn,
+    PURPOSE: tl.constexpr,
+    CODES: tl.constexpr,
+    SIGNED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    if CODES:
+        if SIGNED:
+            block_scale = largest_of(tl.abs(x))
+        else:
+            block_scale = largest_of(x)
+        tl.store(scales + block, block_scale)
+        x = quantized(x, block_scale, drawn, PURPOSE, SIGNED)
+        if SIGNED:
+            x = x.to(tl.int8, bitcast=True)
+    write(base + start + offset, x, mask, MASKED)
+
+
+# --- the rule: filter.py ------------------------------------------------------------------------
 
 
 @triton.jit
@@ -257,44 +360,42 @@ def updated(
     largest,
     gain_eps,
     adam_eps,
-    scale,
-    power,
+    gain_scale,
+    gain_power,
     GAIN: tl.constexpr,
     SECOND: tl.constexpr,
     EXACT: tl.constexpr,
 ):
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
+    g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
+    g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
     innovation = g - m  # g minus the new m is b1 times this
     m += rest1 * innovation
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):
         s = s + rest2 * beta1 * beta1 * innovation * innovation
-        s = tl.minimum(s, largest, propagate_nan=tl.PropagateNan.ALL)
     m_hat = m * inverse_trend
     residual = g - m_hat
     if GAIN == CONSTANT:
-        gain = scale
+        gain = gain_scale
     else:
         denominator = s * fluctuation + gain_eps + residual * residual
         # 22 bits are enough for 8-bit state, which has 4, and take half the instructions.
         if GAIN == K:
-            gain = divided(s * (scale * fluctuation), denominator, EXACT)
+            gain = divided(s * (gain_scale * fluctuation), denominator, EXACT)
         else:
             gain = divided(s * fluctuation, denominator, EXACT)
             if GAIN == ROOT_OF_K:
-                gain = scale * tl.sqrt(gain)
+                gain = gain_scale * tl.sqrt(gain)
             else:
-                gain = scale * tl.exp2(power * tl.log2(gain))
+                gain = gain_scale * tl.exp2(gain_power * tl.log2(gain))
     if EXACT:
         update = m_hat + gain * residual
     else:  # the same with one instruction less, since m_hat itself is not needed
         update = g + (gain - 1.0) * residual
     if SECOND == SEPARATE:
         v = v + rest2 * g * g
-        v = tl.minimum(v, largest, propagate_nan=tl.PropagateNan.ALL)
         update = divided(update, root(v * inverse_second, EXACT) + adam_eps, EXACT)
-    elif (
-        SECOND == DERIVED and not EXACT
-    ):  # of_m is a root, and of_s relative: see filter_kernel_8bit
+    elif SECOND == DERIVED and not EXACT:  # of_m is a root, and of_s relative: see update_kernel
         update = divided(update, of_m * root(m * m + of_s * s, EXACT) + adam_eps, EXACT)
     elif SECOND > SEPARATE:
         update = divided(update, root(of_m * m * m + of_s * s, EXACT) + adam_eps, EXACT)
@@ -302,20 +403,25 @@ def updated(
 
 
 @triton.jit
-def filter_piece(
+def update_piece(
     p_at,
     g_at,
     m_at,
     s_at,
     v_at,
+    m_scales,
+    s_scales,
+    v_scales,
+    block,
     start,
+    offset,
     mask,
+    key,
     inverse_trend,
     fluctuation,
     inverse_second,
     of_m,
     of_s,
-    key,
     lr,
     inverse_scale,
     weight_decay,
@@ -326,9 +432,9 @@ def filter_piece(
     largest,
     gain_eps,
     adam_eps,
-    scale,
-    power,
-    ESTIMATE: tl.constexpr,
+    gain_scale,
+    gain_power,
+    KIND: tl.constexpr,
     GAIN: tl.constexpr,
     SECOND: tl.constexpr,
     DECAY: tl.constexpr,
@@ -336,186 +442,59 @@ def filter_piece(
     MAXIMIZE: tl.constexpr,
     SCALED: tl.constexpr,
     STOCHASTIC: tl.constexpr,
+    P_PAIRED: tl.constexpr,
+    G_PAIRED: tl.constexpr,
+    CODES: tl.constexpr,
     MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
 ):
-    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
-    g, m = read(g_at, mask, MASKED), read(m_at, mask, MASKED)
+    """SIZE consecutive elements, from memory to memory."""
+    KEEPS_S: tl.constexpr = (KIND != MOMENTUM) and ((GAIN != CONSTANT) or (SECOND > SEPARATE))
+    g = read_block(g_at, start, offset, mask, G_PAIRED, MASKED)
+    m = load_moment(m_at, m_scales, 1.0, block, start, offset, mask, CODES, True, MASKED)
     p, s, v = g, g, g
-    if not ESTIMATE:
-        p = read(p_at, mask, MASKED)
+    if KIND != ESTIMATE:
+        p = read_block(p_at, start, offset, mask, P_PAIRED, MASKED)
         p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
     if KEEPS_S:
-        s = beta2 * read(s_at, mask, MASKED)
+        s = load_moment(s_at, s_scales, beta2, block, start, offset, mask, CODES, False, MASKED)
     if SECOND == SEPARATE:
-        v = beta2 * read(v_at, mask, MASKED)
-    update, m, s, v = updated(
-        g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2, rest1,
-        rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, True,
-    )  # fmt: skip
-    write(m_at, m, mask, MASKED)
-    if KEEPS_S:
-        write(s_at, s, mask, MASKED)
-    if SECOND == SEPARATE:
-        write(v_at, v, mask, MASKED)
-    if ESTIMATE:
-        write(g_at, update, mask, MASKED)
+        v = load_moment(v_at, v_scales, beta2, block, start, offset, mask, CODES, False, MASKED)
+    if KIND == MOMENTUM:  # its beta and mu
+        m = beta1 * m + gain_scale * g
+        update = m
     else:
-        drawn = draw(start, BLOCK, key) if STOCHASTIC else key
-        store_param(p_at, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
+        update, m, s, v = updated(
+            g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
+            rest1, rest2, largest, gain_eps, adam_eps, gain_scale, gain_power, GAIN, SECOND,
+            not CODES,
+        )  # fmt: skip
 
-
-@triton.jit
-def filter_kernel(
-    table,
-    grads,
-    block_tensor,
-    lr_at,
-    grad_scale,
-    found_inf,
-    n,
-    lr,
-    weight_decay,
-    log_beta1,
-    log_beta2,
-    log_high,
-    log_ratio,
-    inverse_gap,
-    factor,
-    beta1,
-    beta2,
-    rest1,
-    rest2,
-    largest,
-    gain_eps,
-    adam_eps,
-    scale,
-    power,
-    P: tl.constexpr,
-    G: tl.constexpr,
-    S: tl.constexpr,
-    ESTIMATE: tl.constexpr,
-    GAIN: tl.constexpr,
-    SECOND: tl.constexpr,
-    CORRECTION: tl.constexpr,
-    BIAS_CORRECTION: tl.constexpr,
-    DECAY: tl.constexpr,
-    DECOUPLED: tl.constexpr,
-    MAXIMIZE: tl.constexpr,
-    LR_ON_DEVICE: tl.constexpr,
-    SCALED: tl.constexpr,
-    SKIP_INF: tl.constexpr,
-    STOCHASTIC: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """SGDF and FilterAdam; with ESTIMATE the filter alone, which overwrites the gradients."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
-    numel = tl.load(table + NUMEL * n + tensor)
-    if SKIP_INF:
-        numel = tl.where(tl.load(found_inf) == 0.0, numel, 0)
-    if LR_ON_DEVICE:
-        lr = tl.load(lr_at).to(tl.float32)
-    inverse_scale = 1.0
-    if SCALED:
-        inverse_scale = 1.0 / tl.load(grad_scale).to(tl.float32)
-    start = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCK
-    start = tl.multiple_of(start.to(tl.int64), BLOCK)
-    offsets = tl.arange(0, BLOCK)
-    index = start + offsets
-
-    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
-    V_ROW: tl.constexpr = MOMENTS + (2 if KEEPS_S else 1)
-    g_at = address(grads, 0, n, tensor, G, ALIGNED) + start + offsets
-    m_at = address(table, MOMENTS, n, tensor, S, ALIGNED) + start + offsets
-    p_at, s_at, v_at = g_at, m_at, m_at
-    if not ESTIMATE:
-        p_at = address(table, PARAM, n, tensor, P, ALIGNED) + start + offsets
-    if KEEPS_S:
-        s_at = address(table, MOMENTS + 1, n, tensor, S, ALIGNED) + start + offsets
-    if SECOND == SEPARATE:
-        v_at = address(table, V_ROW, n, tensor, S, ALIGNED) + start + offsets
-    t = step_of(table, n, tensor)
-    inverse_trend, fluctuation, inverse_second = corrections(
-        t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
+    drawn = key
+    if CODES:
+        drawn = draw(block * QUANTUM, QUANTUM, key)
+    elif STOCHASTIC:
+        drawn = draw(start, SIZE, key)
+    store_moment(
+        m, m_at, m_scales, block, start, offset, mask, drawn, FOR_TREND, CODES, True, MASKED
     )
-    of_m, of_s = 0.0, 0.0
-    if SECOND > SEPARATE:
-        of_m, of_s = second_moment_weights(
-            t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap, SECOND
+    if KEEPS_S:
+        store_moment(
+            s, s_at, s_scales, block, start, offset, mask, drawn, FOR_VARIANCE, CODES, False, MASKED
         )
-    key = step_key(table, n, tensor, t)
-
-    # Without a mask the accesses are 16 bytes wide; only the last block of a tensor needs one.
-    if start + BLOCK <= numel:
-        filter_piece(
-            p_at, g_at, m_at, s_at, v_at, start, None, inverse_trend, fluctuation, inverse_second,
-            of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2,
-            largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY, DECOUPLED,
-            MAXIMIZE, SCALED, STOCHASTIC, False, BLOCK,
+    if SECOND == SEPARATE:
+        store_moment(
+            v, v_at, v_scales, block, start, offset, mask, drawn, FOR_SECOND_MOMENT, CODES, False,
+            MASKED,
         )  # fmt: skip
+    if KIND == ESTIMATE:
+        write(g_at + start + offset, update, mask, MASKED)
     else:
-        filter_piece(
-            p_at, g_at, m_at, s_at, v_at, start, index < numel, inverse_trend, fluctuation,
-            inverse_second, of_m, of_s, key, lr, inverse_scale, weight_decay, beta1, beta2, rest1,
-            rest2, largest, gain_eps, adam_eps, scale, power, ESTIMATE, GAIN, SECOND, DECAY,
-            DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, True, BLOCK,
-        )  # fmt: skip
+        store_param(p_at + start + offset, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
 
 
 @triton.jit
-def largest_of(x):
-    """The largest of numbers that are not negative: their bits are ordered as integers."""
-    return tl.max(x.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def quantized(x, block_scale, drawn, PURPOSE: tl.constexpr, SIGNED: tl.constexpr):
-    """The 8-bit codes of a block, rounded at random by 20 bits, as in quantized.py.
-
-    The code of 0 is not subtracted: only low bits are kept, and an unsigned code's are 0.
-    """
-    floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
-    inverse = divided(1.0, tl.maximum(block_scale, 2.0**-126), False)
-    t = tl.abs(x) * inverse + floor
-    code = (t.to(tl.uint32, bitcast=True) + carry(drawn, PURPOSE, 20)) >> 20
-    if SIGNED:
-        # sign is 0 or -1, and x ^ sign - sign is x or -x. The code of 0 is 896, whose low bits are
-        # 128 or -128: another 128 removes them.
-        sign = x.to(tl.int32, bitcast=True) >> 31
-        code = (code.to(tl.int32, bitcast=True) ^ sign) - sign + 128
-    return code.to(tl.uint8)
-
-
-@triton.jit
-def raised(code, ZERO: tl.constexpr):
-    """(code + ZERO) << 20 in one instruction; LLVM would make two of it."""
-    if INTERPRETED:
-        return (code + ZERO) << 20
-    return tl.inline_asm_elementwise(
-        "mad.lo.s32 $0, $1, 0x100000, $2;",
-        "=r,r,r",
-        [code, ZERO << 20],
-        dtype=tl.int32,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@triton.jit
-def dequantized(code, scale, SIGNED: tl.constexpr):
-    floor: tl.constexpr = 2.0**-15 if SIGNED else 2.0**-31
-    zero: tl.constexpr = 896 if SIGNED else 768
-    code = code.to(tl.int32)
-    magnitude = tl.abs(code) if SIGNED else code
-    x = raised(magnitude, zero).to(tl.float32, bitcast=True) * scale - floor * scale
-    if SIGNED:
-        x = (x.to(tl.int32, bitcast=True) | (code & -0x80000000)).to(tl.float32, bitcast=True)
-    return x
-
-
-@triton.jit
-def filter_kernel_8bit(
+def update_kernel(
     table,
     grads,
     block_tensor,
@@ -538,11 +517,13 @@ def filter_kernel_8bit(
     largest,
     gain_eps,
     adam_eps,
-    scale,
-    power,
+    gain_scale,
+    gain_power,
     P: tl.constexpr,
     G: tl.constexpr,
-    ESTIMATE: tl.constexpr,
+    M: tl.constexpr,
+    S: tl.constexpr,
+    KIND: tl.constexpr,
     GAIN: tl.constexpr,
     SECOND: tl.constexpr,
     CORRECTION: tl.constexpr,
@@ -556,155 +537,17 @@ def filter_kernel_8bit(
     STOCHASTIC: tl.constexpr,
     ALIGNED: tl.constexpr,
     WHOLE_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """As filter_kernel, on BLOCKS blocks of QUANTUM elements, each with its own scale."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
-    numel = tl.load(table + NUMEL * n + tensor)
-    row_length = tl.load(table + ROW_LENGTH * n + tensor)
-    per_row = (row_length + QUANTUM - 1) // QUANTUM
-    count = (numel // row_length) * per_row
-    if SKIP_INF:
-        count = tl.where(tl.load(found_inf) == 0.0, count, 0)
-    if LR_ON_DEVICE:
-        lr = tl.load(lr_at).to(tl.float32)
-    inverse_scale = 1.0
-    if SCALED:
-        inverse_scale = 1.0 / tl.load(grad_scale).to(tl.float32)
-    KEEPS_S: tl.constexpr = (GAIN != CONSTANT) or (SECOND > SEPARATE)
-    V_SLOT: tl.constexpr = 2 if KEEPS_S else 1
-    g_at = address(grads, 0, n, tensor, G, ALIGNED)
-    m_at = address(table, MOMENTS, n, tensor, tl.int8, ALIGNED)
-    m_scale_at = address(table, SCALES, n, tensor, tl.float32, False)
-    p_at, s_at, v_at, s_scale_at, v_scale_at = g_at, m_at, m_at, m_scale_at, m_scale_at
-    if not ESTIMATE:
-        p_at = address(table, PARAM, n, tensor, P, ALIGNED)
-    if KEEPS_S:
-        s_at = address(table, MOMENTS + 1, n, tensor, tl.uint8, ALIGNED)
-        s_scale_at = address(table, SCALES + 1, n, tensor, tl.float32, False)
-    if SECOND == SEPARATE:
-        v_at = address(table, MOMENTS + V_SLOT, n, tensor, tl.uint8, ALIGNED)
-        v_scale_at = address(table, SCALES + V_SLOT, n, tensor, tl.float32, False)
-    t = step_of(table, n, tensor)
-    inverse_trend, fluctuation, inverse_second = corrections(
-        t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
-    )
-    of_m, of_s = 0.0, 0.0
-    if SECOND > SEPARATE:
-        of_m, of_s = second_moment_weights(
-            t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap, SECOND
-        )
-    if SECOND == DERIVED:  # sqrt(of_m) sqrt(m^2 + of_s s): an instruction less for every element
-        of_m = tl.maximum(of_m, 2.0**-40)
-        of_s = of_s / of_m
-        of_m = tl.sqrt(of_m)
-    key = step_key(table, n, tensor, t)
+    """SGDF, FilterAdam, Momentum, and the filter by itself, which overwrites the gradients.
 
-    first = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCKS
-    last = tl.minimum(first + BLOCKS, count)
-    offset = tl.arange(0, QUANTUM)
-    for block in tl.range(first, last, num_stages=STAGES):
-        if WHOLE_ROWS:  # every row is a whole number of blocks: the blocks are consecutive
-            start = tl.multiple_of(block * QUANTUM, QUANTUM)
-            mask = None
-        else:
-            column = (block % per_row) * QUANTUM
-            start = (block // per_row) * row_length + column
-            mask = offset < row_length - column
-        MASKED: tl.constexpr = not WHOLE_ROWS
-        WORDS: tl.constexpr = WHOLE_ROWS and ALIGNED
-        g = read_block(g_at, start, offset, mask, WORDS and G == tl.bfloat16, MASKED)
-        m_codes = read_codes(m_at + start + offset, mask, MASKED)
-        m = dequantized(m_codes, tl.load(m_scale_at + block), True)
-        p, s, v = g, g, g
-        if not ESTIMATE:
-            p = read_block(p_at, start, offset, mask, WORDS and P == tl.bfloat16, MASKED)
-            p, g = decayed(
-                p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED
-            )
-        if KEEPS_S:
-            s_codes = read_codes(s_at + start + offset, mask, MASKED)
-            s = dequantized(s_codes, beta2 * tl.load(s_scale_at + block), False)
-        if SECOND == SEPARATE:
-            v_codes = read_codes(v_at + start + offset, mask, MASKED)
-            v = dequantized(v_codes, beta2 * tl.load(v_scale_at + block), False)
-        update, m, s, v = updated(
-            g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
-            rest1, rest2, largest, gain_eps, adam_eps, scale, power, GAIN, SECOND, False,
-        )  # fmt: skip
-
-        drawn = draw(block * QUANTUM, QUANTUM, key)
-        block_scale = largest_of(tl.abs(m))
-        tl.store(m_scale_at + block, block_scale)
-        codes = quantized(m, block_scale, drawn, FOR_TREND, True).to(tl.int8, bitcast=True)
-        write(m_at + start + offset, codes, mask, MASKED)
-        if KEEPS_S:
-            block_scale = largest_of(s)
-            tl.store(s_scale_at + block, block_scale)
-            codes = quantized(s, block_scale, drawn, FOR_VARIANCE, False)
-            write(s_at + start + offset, codes, mask, MASKED)
-        if SECOND == SEPARATE:
-            block_scale = largest_of(v)
-            tl.store(v_scale_at + block, block_scale)
-            codes = quantized(v, block_scale, drawn, FOR_SECOND_MOMENT, False)
-            write(v_at + start + offset, codes, mask, MASKED)
-        if ESTIMATE:
-            write(g_at + start + offset, update, mask, MASKED)
-        else:
-            at = p_at + start + offset
-            store_param(at, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
-
-
-@triton.jit
-def momentum_piece(
-    p_at,
-    g_at,
-    m_at,
-    mask,
-    lr,
-    inverse_scale,
-    weight_decay,
-    beta,
-    mu,
-    DECAY: tl.constexpr,
-    DECOUPLED: tl.constexpr,
-    MAXIMIZE: tl.constexpr,
-    SCALED: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    p, g, m = read(p_at, mask, MASKED), read(g_at, mask, MASKED), read(m_at, mask, MASKED)
-    p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
-    m = beta * m + mu * g
-    write(m_at, m, mask, MASKED)
-    write(p_at, p - lr * m, mask, MASKED)
-
-
-@triton.jit
-def momentum_kernel(
-    table,
-    grads,
-    block_tensor,
-    lr_at,
-    grad_scale,
-    found_inf,
-    n,
-    lr,
-    weight_decay,
-    beta,
-    mu,
-    P: tl.constexpr,
-    G: tl.constexpr,
-    S: tl.constexpr,
-    DECAY: tl.constexpr,
-    DECOUPLED: tl.constexpr,
-    MAXIMIZE: tl.constexpr,
-    LR_ON_DEVICE: tl.constexpr,
-    SCALED: tl.constexpr,
-    SKIP_INF: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    M and S are the formats of m and of s and v: a float, or 8-bit codes (int8 and uint8). A program
+    updates BLOCK elements or, with 8-bit codes, BLOCKS blocks of QUANTUM elements.
+    """
+    CODES: tl.constexpr = M == tl.int8
+    KEEPS_S: tl.constexpr = (KIND != MOMENTUM) and ((GAIN != CONSTANT) or (SECOND > SEPARATE))
     tensor = tl.load(block_tensor + tl.program_id(0))
     numel = tl.load(table + NUMEL * n + tensor)
     if SKIP_INF:
@@ -714,19 +557,83 @@ def momentum_kernel(
     inverse_scale = 1.0
     if SCALED:
         inverse_scale = 1.0 / tl.load(grad_scale).to(tl.float32)
-    start = (tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)) * BLOCK
-    start = tl.multiple_of(start.to(tl.int64), BLOCK)
-    offsets = tl.arange(0, BLOCK)
-    p_at = address(table, PARAM, n, tensor, P, ALIGNED) + start + offsets
-    g_at = address(grads, 0, n, tensor, G, ALIGNED) + start + offsets
-    m_at = address(table, MOMENTS, n, tensor, S, ALIGNED) + start + offsets
-    if start + BLOCK <= numel:
-        momentum_piece(
-            p_at, g_at, m_at, None, lr, inverse_scale, weight_decay, beta, mu,
-            DECAY, DECOUPLED, MAXIMIZE, SCALED, False,
-        )  # fmt: skip
+
+    g_at = address(grads, 0, n, tensor, G, ALIGNED)
+    m_at = address(table, MOMENTS, n, tensor, M, ALIGNED)
+    p_at, s_at, v_at = g_at, m_at, m_at
+    if KIND != ESTIMATE:
+        p_at = address(table, PARAM, n, tensor, P, ALIGNED)
+    if KEEPS_S:
+        s_at = address(table, MOMENTS + 1, n, tensor, S, ALIGNED)
+    if SECOND == SEPARATE:
+        v_at = address(table, MOMENTS + 2, n, tensor, S, ALIGNED)
+    m_scales, s_scales, v_scales = m_at, m_at, m_at
+    if CODES:
+        m_scales = address(table, SCALES, n, tensor, tl.float32, False)
+        s_scales = address(table, SCALES + 1, n, tensor, tl.float32, False)
+        v_scales = address(table, SCALES + 2, n, tensor, tl.float32, False)
+
+    inverse_trend, fluctuation, inverse_second, of_m, of_s = 1.0, 1.0, 1.0, 0.0, 0.0
+    key = n
+    if KIND != MOMENTUM:
+        t = step_of(table, n, tensor)
+        inverse_trend, fluctuation, inverse_second = corrections(
+            t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
+        )
+        if SECOND > SEPARATE:
+            of_m, of_s = second_moment_weights(
+                t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap,
+                SECOND,
+            )  # fmt: skip
+        if SECOND == DERIVED and CODES:
+            # sqrt(of_m) sqrt(m^2 + of_s s): an instruction less for every element
+            of_m = tl.maximum(of_m, 2.0**-40)
+            of_s = of_s / of_m
+            of_m = tl.sqrt(of_m)
+        key = step_key(table, n, tensor, t)
+
+    program = tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)
+    if CODES:
+        row_length = tl.load(table + ROW_LENGTH * n + tensor)
+        per_row = (row_length + QUANTUM - 1) // QUANTUM
+        count = (numel // row_length) * per_row
+        first = program * BLOCKS
+        last = tl.minimum(first + BLOCKS, count)
+        offset = tl.arange(0, QUANTUM)
+        WORDS: tl.constexpr = WHOLE_ROWS and ALIGNED
+        for block in tl.range(first, last, num_stages=STAGES):
+            if WHOLE_ROWS:  # every row is a whole number of blocks: the blocks are consecutive
+                start = tl.multiple_of(block * QUANTUM, QUANTUM)
+                mask = None
+            else:
+                column = (block % per_row) * QUANTUM
+                start = (block // per_row) * row_length + column
+                mask = offset < row_length - column
+            update_piece(
+                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, block, start, offset,
+                mask, key, inverse_trend, fluctuation, inverse_second, of_m, of_s, lr,
+                inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
+                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
+                SCALED, STOCHASTIC, WORDS and P == tl.bfloat16, WORDS and G == tl.bfloat16, True,
+                not WHOLE_ROWS, QUANTUM,
+            )  # fmt: skip
     else:
-        momentum_piece(
-            p_at, g_at, m_at, start + offsets < numel, lr, inverse_scale, weight_decay, beta, mu,
-            DECAY, DECOUPLED, MAXIMIZE, SCALED, True,
-        )  # fmt: skip
+        start = tl.multiple_of((program * BLOCK).to(tl.int64), BLOCK)
+        offset = tl.arange(0, BLOCK)
+        # Without a mask the accesses are 16 bytes wide; only the last block of a tensor needs one.
+        if start + BLOCK <= numel:
+            update_piece(
+                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, 0, start, offset,
+                None, key, inverse_trend, fluctuation, inverse_second, of_m, of_s, lr,
+                inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
+                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
+                SCALED, STOCHASTIC, False, False, False, False, BLOCK,
+            )  # fmt: skip
+        else:
+            update_piece(
+                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, 0, start, offset,
+                start + offset < numel, key, inverse_trend, fluctuation, inverse_second, of_m, of_s,
+                lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
+                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
+                SCALED, STOCHASTIC, False, False, False, True, BLOCK,
+            )  # fmt: skip

@@ -1,11 +1,10 @@
 """The filter as optax gradient transformations: the JAX twin of `sgdf.optim`.
 
 Needs JAX and optax (``pip install "sgdf[jax]"``). `sgdf`, `filter_adam` and `filter_adamw` are
-complete optimizers, `scale_by_wiener_filter` is the filter alone, for an `optax.chain`.
+complete optimizers, `scale_by_wiener_filter` is only the filter, for an `optax.chain`.
 """
 
-from sgdf.optax.adam import filter_adam, filter_adamw
-from sgdf.optax.descent import scale_by_wiener_filter, sgdf
+from sgdf.optax.optimizers import filter_adam, filter_adamw, scale_by_wiener_filter, sgdf
 from sgdf.optax.transformation import FilterAdamState, WienerFilterState
 
 __all__ = ["filter_adam", "filter_adamw", "scale_by_wiener_filter", "sgdf"]

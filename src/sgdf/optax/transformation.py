@@ -7,15 +7,13 @@ import jax.numpy as jnp
 import optax
 
 from sgdf.filter import (
+    FLOAT32,
+    FLOAT64,
     Denominator,
     FilterSettings,
-    estimate,
-    largest_variance,
+    Moments,
+    direction,
     moment_names,
-    one_minus_power,
-    second_moment,
-    second_moment_weights,
-    update_moments,
 )
 
 
@@ -82,31 +80,20 @@ def _update(
     denominator: Denominator | None,
 ) -> tuple[Any, dict[str, Any]]:
     """The update of one leaf in the dtype of its gradient, and its new moments."""
-    m, s, v = moments["exp_avg"], moments.get("exp_var"), moments.get("exp_avg_sq")
-    dtype, (beta1, beta2) = m.dtype, settings.betas
-    g, t = grad.astype(dtype), count.astype(dtype)
-    corrections = settings.corrections(t, jnp)
-    m, s = update_moments(g, m, s, beta1, beta2)
-    if s is not None:
-        s = jnp.minimum(s, largest_variance(beta2, jnp.finfo(dtype).maxexp))
-    update = estimate(
-        g,
-        m,
-        s,
-        corrections,
-        eps=jnp.maximum(settings.eps, jnp.finfo(dtype).tiny),
-        gain_scale=settings.gain_scale,
-        gain_power=settings.gain_power,
+    m = moments["exp_avg"]
+    dtype = m.dtype
+    before = Moments(m, moments.get("exp_var"), moments.get("exp_avg_sq"))
+    update, after = direction(
+        grad.astype(dtype),
+        before,
+        count.astype(dtype),
+        settings,
+        denominator,
+        numbers=FLOAT64 if dtype == jnp.float64 else FLOAT32,
+        xp=jnp,
     )
-    if denominator is not None:
-        if v is not None:
-            v = beta2 * v + (1 - beta2) * g * g
-            v_hat = v / one_minus_power(beta2, t, jnp)
-        else:
-            weights = second_moment_weights(t, beta1, beta2, denominator.second_moment, jnp)
-            v_hat = second_moment(m, s, weights)
-        update = update / (jnp.sqrt(v_hat) + denominator.eps)
-    return update.astype(grad.dtype), {"exp_avg": m, "exp_var": s, "exp_avg_sq": v}
+    new = {"exp_avg": after.m, "exp_var": after.s, "exp_avg_sq": after.v}
+    return update.astype(grad.dtype), new
 
 
 def _column(state: Any, name: str, structure: Any) -> list[Any]:

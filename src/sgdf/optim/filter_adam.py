@@ -1,24 +1,27 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.filter import Denominator
-from sgdf.optim.filtered import FilteredOptimizer
-from sgdf.optim.names import explains_conversion
+from sgdf.optim.optimizer import FilterOptimizer
+from sgdf.optim.settings import explains_conversion, given_settings
 
 
-class FilterAdam(FilteredOptimizer):
-    """Adam with the Wiener-filtered gradient in place of its first moment.
+class FilterAdam(FilterOptimizer):
+    """Adam with the Wiener-filtered gradient instead of its first moment.
 
     ```text
     p <- p - lr g^ / (sqrt(v^) + eps)
     ```
 
     with g^ as in `SGDF`, v^ and the defaults as in Adam.
+
+    Gradients beyond 3.6e16 (in float32, with the default betas), infinite ones included, count as
+    that large: their squares would overflow. The step is then one after any large gradient, a few
+    lr at most. NaN stays NaN.
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -32,10 +35,10 @@ class FilterAdam(FilteredOptimizer):
             (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
             s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
             K.
-        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
-            with the separate second moment, as in the paper, else 0. With 0 the gain does not
-            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
-            below 1e-4, as in language models.
+        gain_eps: term in the denominator of the gain, beside *squared* gradients. None: eps with
+            the separate second moment, as in the paper, else 0. With 0 the gain does not depend
+            on the magnitude of the gradients; with 1e-8 it goes to 0 if they are far below 1e-4,
+            as in language models.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
         bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
@@ -68,6 +71,7 @@ class FilterAdam(FilteredOptimizer):
     """
 
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
+    divides: ClassVar[bool] = True
 
     @explains_conversion
     def __init__(
@@ -94,31 +98,7 @@ class FilterAdam(FilteredOptimizer):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "gain_scale": gain_scale,
-            "gain_power": gain_power,
-            "gain_eps": gain_eps,
-            "correction": correction,
-            "bias_correction": bias_correction,
-            "second_moment": second_moment,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "state_dtype": state_dtype,
-            "stochastic_rounding": stochastic_rounding,
-            "rounding_seed": rounding_seed,
-        }
-        super().__init__(params, defaults)
-
-    def denominator(self, group: dict[str, Any]) -> Denominator:
-        return Denominator(group["second_moment"], group["eps"])
+        super().__init__(params, given_settings(locals()))
 
 
 class FilterAdamW(FilterAdam):
@@ -137,32 +117,19 @@ class FilterAdamW(FilterAdam):
         weight_decay: how much of the parameter a step removes, in units of lr.
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (AdamW itself).
-        gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
-            (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, which needs no
-            s: ``1 - betas[0]`` is Nesterov's momentum (NAdam), half of it is close to the mean of
-            K.
-        gain_eps: term in the denominator of the gain alone, beside *squared* gradients. None: eps
-            with the separate second moment, as in the paper, else 0. With 0 the gain does not
-            depend on the magnitude of the gradients; eps = 1e-8 closes it where they are far
-            below 1e-4, as in language models.
-        correction: use the paper's ratio of the variance of an average to that of a gradient;
-            without it the gain is several times larger.
-        bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
-        second_moment: where v comes from. "separate": Adam's own moving average of squared
-            gradients, as in the paper. "derived": from m and s, with the same mean, so that
-            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides.
+        gain_power: exponent of the gain; 1 is the paper's, 0 a constant gain: see `FilterAdam`.
+        gain_eps: term in the denominator of the gain: see `FilterAdam`.
+        correction: use the paper's ratio of the variance of an average to that of a gradient.
+        bias_correction: divide m by ``1 - betas[0] ** t``.
+        second_moment: "separate", "derived" or "fluctuation": see `FilterAdam`.
         decoupled_weight_decay: False adds the weight decay to the gradient, as in Adam.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
-        fused: one kernel over all tensors: Triton on CUDA (float32, bfloat16, float16), C++ on the
-            CPU, compiled once at the very first step. None: if it suits every parameter.
+        fused: one kernel over all tensors. None: if it suits every parameter.
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
         differentiable: let autograd through the step.
-        state_dtype: dtype of the state. None: the parameter's, but at least float32.
-            ``torch.int8``: 8-bit blocks, but float32 for small tensors (under 4096 elements, or
-            rows under 128). `load_state_dict` keeps it, and converts what it loads.
-        stochastic_rounding: round bfloat16 parameters up or down at random, so that updates below
-            half a bfloat16 spacing take effect on average instead of being lost.
+        state_dtype: dtype of the state, ``torch.int8`` for 8-bit blocks: see `FilterAdam`.
+        stochastic_rounding: round bfloat16 parameters up or down at random: see `FilterAdam`.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
 
     Examples:
@@ -201,25 +168,4 @@ class FilterAdamW(FilterAdam):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            gain_scale=gain_scale,
-            gain_power=gain_power,
-            gain_eps=gain_eps,
-            correction=correction,
-            bias_correction=bias_correction,
-            second_moment=second_moment,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-            state_dtype=state_dtype,
-            stochastic_rounding=stochastic_rounding,
-            rounding_seed=rounding_seed,
-        )
+        FilterOptimizer.__init__(self, params, given_settings(locals()))

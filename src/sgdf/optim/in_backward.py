@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sgdf.kernels.rounding import GOLDEN
-from sgdf.optim.base import FilterOptimizer, choose_path
+from sgdf.optim.optimizer import FUSED, KERNELS, FilterOptimizer, choose_path
 from sgdf.optim.state import only_creates_state
 from sgdf.optim.wiener_filter import WienerFilter
 
@@ -193,13 +193,15 @@ class StepInBackward:
         group = {
             **place.group,
             "params": self._alone.setdefault(p, [p]),
-            "fused": place.path == "fused",
+            "fused": place.path in FUSED,
             "foreach": place.path == "foreach",
         }
         if "rounding_seed" in group:
-            # Alone it is tensor 0 of its group; it has to draw the bits of its own index.
+            # In a group of its own it is tensor 0; it has to draw the bits of its own index.
             group["rounding_seed"] += place.position * GOLDEN
-        self._optimizer.update(group, place.path, self._optimizer._columns(group))
+        work = self._optimizer._prepare(group, place.path)
+        assert work is not None  # p has a gradient
+        KERNELS[work.path](work)
         # If a later part of this backward needs the old value, torch has to notice.
         torch.autograd.graph.increment_version(p)
         p.grad = None

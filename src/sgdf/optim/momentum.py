@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.kernels import cpu, cuda, foreach, loop
-from sgdf.kernels.plan import Columns
-from sgdf.optim.base import FilterOptimizer
-from sgdf.optim.names import explains_conversion
+from sgdf.filter import FilterSettings
+from sgdf.kernels.work import MOMENTUM, Rule
+from sgdf.optim.optimizer import FilterOptimizer
+from sgdf.optim.settings import explains_conversion, given_settings
 
 
 class Momentum(FilterOptimizer):
@@ -68,30 +68,15 @@ class Momentum(FilterOptimizer):
         differentiable: bool = False,
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "beta": beta,
-            "mu": mu,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "differentiable": differentiable,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, given_settings(locals()))
 
-    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return self.all_moments
-
-    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
-        names = ("lr", "beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize")
-        options = {name: group[name] for name in names}
-        if path == "fused":
-            on_cpu, on_cuda = cpu.momentum_fused, cuda.momentum_fused
-            self.run_fused(group, columns, on_cpu, on_cuda, **options)
-        elif path == "foreach":
-            foreach.momentum_foreach(*columns, **options)
-        else:
-            loop.momentum_loop(*columns, **options)
+    def rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(
+            MOMENTUM,
+            FilterSettings((group["beta"], 0.0), gain_scale=group["mu"]),
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            differentiable=group["differentiable"],
+        )

@@ -1,13 +1,23 @@
-"""Validate settings, with torch.optim's error messages."""
+"""The settings of a parameter group: reading, validating and explaining them.
 
+Error messages are those of torch.optim. Names that are not settings, as those of torch's SGD and
+misspelt ones, are answered with what to write instead.
+"""
+
+import difflib
+import functools
 import inspect
 import numbers
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sgdf.filter import SECOND_MOMENTS, FilterSettings
+from sgdf.filter import SECOND_MOMENTS, FilterSettings, default_gain_eps
+
+P = ParamSpec("P")
+Self = TypeVar("Self")
 
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
@@ -20,6 +30,21 @@ SWITCHES = (
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 
+def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
+    """The filter's settings among those of a parameter group."""
+    eps = group.get("gain_eps")
+    if eps is None:
+        eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
+    return FilterSettings(
+        group["betas"],
+        eps,
+        group["gain_scale"],
+        group["gain_power"],
+        group["correction"],
+        group["bias_correction"],
+    )
+
+
 def check_settings(settings: dict[str, Any]) -> None:
     """Validate the settings of one parameter group."""
     lr = settings["lr"]
@@ -30,7 +55,7 @@ def check_settings(settings: dict[str, Any]) -> None:
         eps = settings["eps"]
         require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(settings.get("gain_eps"))
-        check_filter(FilterSettings.of(settings))
+        check_filter(filter_settings(settings))
         check_second_moment(settings)
     else:
         beta, mu = settings["beta"], settings["mu"]
@@ -49,11 +74,11 @@ def check_settings(settings: dict[str, Any]) -> None:
     if settings["foreach"]:
         if settings["differentiable"]:
             raise RuntimeError("`foreach` does not support `differentiable`")
-        if needs_the_loop(settings):
+        if unsupported_by_foreach(settings):
             raise RuntimeError(
                 "`foreach` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
             )
-    if settings["differentiable"] and needs_the_loop(settings):
+    if settings["differentiable"] and unsupported_by_foreach(settings):
         raise RuntimeError(
             "`differentiable` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
         )
@@ -112,7 +137,7 @@ def is_number(value: Any) -> bool:
 
 
 def refuse_module(params: Any) -> None:
-    """A model in the place of its parameters; torch's error would say that it is not iterable."""
+    """Refuse a model instead of its parameters; torch would say that it is not iterable."""
     if isinstance(params, nn.Module) and not isinstance(params, nn.ParameterList):
         raise TypeError(
             "params argument given to the optimizer should be an iterable of Tensors or dicts, "
@@ -121,11 +146,12 @@ def refuse_module(params: Any) -> None:
 
 
 def require(valid: Any, what: str, value: Any) -> None:
+    """Raise torch.optim's error for a setting that is not valid."""
     if not valid:
         raise ValueError(f"Invalid {what}: {value!r}")
 
 
-def needs_the_loop(settings: dict[str, Any]) -> bool:
+def unsupported_by_foreach(settings: dict[str, Any]) -> bool:
     """Whether the foreach functions cannot do what is asked for."""
     return settings["state_dtype"] == torch.int8 or settings.get("stochastic_rounding", False)
 
@@ -138,3 +164,86 @@ def constructor_defaults(cls: type) -> dict[str, Any]:
             if parameter.default is not parameter.empty:
                 defaults[name] = parameter.default
     return defaults
+
+
+def given_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the `locals()` at the start of a constructor."""
+    others = ("self", "params", "__class__")
+    return {name: value for name, value in arguments.items() if name not in others}
+
+
+# --- names that are not settings ----------------------------------------------------------------
+
+#: The least ratio of difflib. "weight_deacy" has 0.92, "beta1" 0.8; timm's "lr_scale" 0.67.
+NEAR = 0.8
+NESTEROV = (
+    "SGD(lr=lr, momentum={momentum}, nesterov=True) is SGDF(lr=lr / (1 - {momentum}), "
+    "betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0, bias_correction=False)"
+)
+#: What to write instead of a setting of torch's SGD, by class.
+CONVERSIONS = {
+    "SGDF": {
+        "nesterov": NESTEROV,
+        "dampening": "instead of SGD(lr=lr, momentum={momentum}, dampening={dampening}) use "
+        "SGDF(lr=lr * (1 - {dampening}) / (1 - {momentum}), betas=({momentum}, 0.999))",
+        "momentum": "momentum sums gradients, the filter averages them; instead of "
+        "SGD(lr=lr, momentum={momentum}) use "
+        "SGDF(lr=lr / (1 - {momentum}), betas=({momentum}, 0.999))",
+    },
+    "FilterAdam": {
+        "nesterov": "use betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0: "
+        "Nesterov's momentum, as in NAdam",
+        "dampening": "leave it out, because Adam's average weights each gradient by 1 - betas[0]",
+        "momentum": "use betas=({momentum}, 0.999), as for Adam",
+    },
+    "Momentum": {
+        "nesterov": NESTEROV,
+        "dampening": "use mu=1 - {dampening}",
+        "momentum": "use beta={momentum}",
+    },
+}
+
+
+def explains_conversion(
+    init: Callable[Concatenate[Self, P], None],
+) -> Callable[Concatenate[Self, P], None]:
+    """Let a constructor answer the settings of torch's SGD with how to convert them.
+
+    A wrapper, so that the signature and `help` show the arguments that there are.
+    """
+
+    @functools.wraps(init)
+    def wrapper(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        refuse_settings_of_sgd(type(self), kwargs)
+        init(self, *args, **kwargs)
+
+    return wrapper
+
+
+def refuse_settings_of_sgd(cls: type, settings: dict[str, Any]) -> None:
+    known = next((CONVERSIONS[c.__name__] for c in cls.mro() if c.__name__ in CONVERSIONS), {})
+    given = [name for name in known if name in settings]
+    # A `nesterov=False` or `dampening=0` beside a momentum is not what has to be converted.
+    name = next((name for name in given if settings[name]), given[-1] if given else None)
+    if name is not None:
+        momentum, dampening = settings.get("momentum", "b"), settings.get("dampening")
+        how = known[name].format(momentum=momentum, dampening=dampening)
+        raise TypeError(f"{cls.__name__} has no setting {name!r}: {how}")
+
+
+def refuse_misspelt(cls: type, names: Collection[str], known: Collection[str]) -> None:
+    """Refuse the near misses of `known`; other names are for schedulers and trainers to use."""
+    for name in names:
+        near = None if name in known else _near(name, known)
+        if near is not None:
+            raise TypeError(f"{cls.__name__} has no setting {name!r}: did you mean {near}?")
+
+
+def _near(name: str, known: Collection[str]) -> str | None:
+    name = str(name).lower()
+    near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+    near += [other for other in known if sorted(other) == sorted(name)]  # "esp" has 0.67
+    # "weight_decay_mult" or "base_lr" is another name on purpose.
+    if not near or name.startswith(f"{near[0]}_") or name.endswith(f"_{near[0]}"):
+        return None
+    return near[0]

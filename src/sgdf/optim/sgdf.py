@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from sgdf.optim.filtered import FilteredOptimizer
-from sgdf.optim.names import explains_conversion
+from sgdf.optim.optimizer import FilterOptimizer
+from sgdf.optim.settings import explains_conversion, given_settings
 
 
-class SGDF(FilteredOptimizer):
+class SGDF(FilterOptimizer):
     """SGD with Filter: the step follows the gradient estimated by a Wiener filter.
 
     ```text
@@ -21,6 +21,9 @@ class SGDF(FilteredOptimizer):
     p  <- p - lr g^
     ```
 
+    A gradient beyond 3.6e16 (in float32, with the default betas), infinite ones included, counts as
+    that large, so that no square overflows. The step is proportional to it, as to any gradient.
+
     A first step with lr 0 and all gradients 0 creates the state and does not count: some trainers
     take one before they load a checkpoint. If your trainer takes it with the full learning rate,
     call ``optimizer.state.clear()`` after it.
@@ -29,7 +32,8 @@ class SGDF(FilteredOptimizer):
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr: learning rate; a number or a 1-element tensor. Coming from ``SGD(lr, momentum)``,
             start from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
-            Warm it up over the first 5 % of a training: the first steps are ten times momentum's.
+            Warm up over the first 5 % of training: without it the first steps are ten times as
+            long as with SGD and momentum.
         betas: decay rates of the average m and of the variance s. As with Adam, OneCycleLR cycles
             the first one, unless ``cycle_momentum=False``.
         eps: term in the denominator of K, beside *squared* gradients. If gradients are far below
@@ -41,7 +45,8 @@ class SGDF(FilteredOptimizer):
         gain_power: exponent of the gain; 1 is the paper's, 0.5 that of the authors' 2026 release
             (with ``gain_scale=1``). 0 makes the gain the constant ``gain_scale``, and no variance
             is kept: ``1 - betas[0]`` is Nesterov's momentum.
-        gain_eps: eps by another name, which FilterAdam needs. None: eps.
+        gain_eps: overrides eps in the gain. Exists so that SGDF and FilterAdam take the same
+            arguments. Default: eps.
         correction: use the paper's ratio of the variance of an average to that of a gradient;
             without it the gain is several times larger.
         bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short,
@@ -94,24 +99,4 @@ class SGDF(FilteredOptimizer):
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "gain_scale": gain_scale,
-            "gain_power": gain_power,
-            "gain_eps": gain_eps,
-            "correction": correction,
-            "bias_correction": bias_correction,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "state_dtype": state_dtype,
-            "stochastic_rounding": stochastic_rounding,
-            "rounding_seed": rounding_seed,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, given_settings(locals()))

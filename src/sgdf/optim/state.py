@@ -1,5 +1,6 @@
-"""The state of a parameter: creating it, loading it from a checkpoint, and taking local shards."""
+"""The state of a parameter: creating it, reading it, and taking local shards."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -7,15 +8,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 
-from sgdf.kernels.arithmetic import compute_dtype
-from sgdf.kernels.plan import Columns, Plan, PlanCache, State
-from sgdf.kernels.quantized import (
-    Quantized,
-    blocks_per_row,
-    dequantize,
-    quantizable,
-    quantize_,
-)
+from sgdf.kernels.quantized import FLOOR, Quantized, blocks_per_row, dequantize, quantizable
+from sgdf.kernels.work import compute_dtype
 
 PLAIN = (Tensor, Parameter)
 
@@ -26,9 +20,9 @@ def is_fake(p: Tensor) -> bool:
 
 
 def only_creates_state(groups: list[dict[str, Any]]) -> bool:
-    """Whether a first step has the purpose to create state: a rate of 0, and gradients of zeros.
+    """True for a dummy first step (lr 0, all gradients 0), which trainers take to create the state.
 
-    torch's distributed checkpoints, and trainers with them, make such a step. It must not count:
+    torch's distributed checkpoints take such a step too. It must not count:
     with t = 1 and m = 0, the bias corrections of the next steps would be wrong. Gradients are read
     only if the rate is 0, as in the first step of a warm-up, whose gradients are not zeros.
     """
@@ -56,37 +50,38 @@ def new_step(p: Tensor, on_device: bool) -> Tensor:
     return torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32, device="cpu")
 
 
-def plan_for(
-    plans: PlanCache,
-    params: list[Tensor],
-    settings: tuple[Any, ...],
-    columns: Columns,
-    state: State,
-    *,
-    counts_steps: bool = True,
-    seed: int = 0,
-) -> Plan:
-    """A plan for the columns of these parameters: one from the cache, or a new one."""
-    plan = plans.find(params, columns)
-    if plan is None:
-        complete = len(columns[0]) == len(params) and type(params[0]) in PLAIN
-        if complete and counts_steps:
-            # The counters as slices of one tensor, so that one addition increments them all.
-            steps = list(torch.stack(columns[2]).unbind())
-            for p, step in zip(params, steps, strict=True):
-                state[p]["step"] = step
-            columns = (*columns[:2], steps, *columns[3:])
-        plan = Plan(columns, counts_steps, seed)
-        if complete:
-            plan.remember(state)
-        plans.add(params, settings, plan)
-    return plan
-
-
-def moment_in(state: dict[str, Any], key: str) -> Tensor | Quantized:
-    """A moment from a parameter's state."""
+def moment_in(state: Mapping[str, Any], key: str) -> Tensor | Quantized:
+    """A moment from a parameter's state, as it is stored."""
     scale = state.get(f"{key}_scale")
     return state[key] if scale is None else Quantized(state[key], scale)
+
+
+def read_moment(state: Mapping[str, Any], key: str) -> Tensor:
+    """A moment from a parameter's state as a tensor of numbers, in float32 if it is in 8 bits.
+
+    Examples:
+        >>> from sgdf import SGDF
+        >>> p = torch.ones(16, 256, requires_grad=True)
+        >>> optimizer = SGDF([p], state_dtype=torch.int8)
+        >>> p.grad = torch.ones(16, 256)
+        >>> optimizer.step()
+        >>> optimizer.state[p]["exp_avg"].dtype, read_moment(optimizer.state[p], "exp_avg").dtype
+        (torch.int8, torch.float32)
+    """
+    moment = moment_in(state, key)
+    return dequantize(moment) if isinstance(moment, Quantized) else moment
+
+
+def is_8_bit(codes: Any, scale: Any, p: Tensor) -> bool:
+    """Whether these two entries of a state are a moment of p in 8 bits: codes and their scales."""
+    return (
+        isinstance(codes, Tensor)
+        and isinstance(scale, Tensor)
+        and codes.dtype in FLOOR
+        and codes.shape == p.shape
+        and p.dim() > 1
+        and scale.shape == (p.shape[0], blocks_per_row(p))
+    )
 
 
 def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, Tensor]:
@@ -108,25 +103,6 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
         key: torch.zeros_like(p, dtype=code, memory_format=torch.preserve_format),
         f"{key}_scale": scale,
     }
-
-
-def loaded_moment(
-    p: Tensor, key: str, saved: dict[str, Tensor], requested: torch.dtype | None
-) -> dict[str, Tensor]:
-    """A copy of a moment of a checkpoint, in the format that `requested` means for p."""
-    target, source = new_moment(p, key, requested), moment_in(saved, key)
-    ours = moment_in(target, key)
-    if isinstance(source, Quantized) and isinstance(ours, Quantized):
-        return {name: saved[name].to(p.device, copy=True) for name in target}
-    value = dequantize(local(source)) if isinstance(source, Quantized) else source
-    if isinstance(ours, Quantized):
-        value = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
-        quantize_(local(ours), value)
-        return target
-    if isinstance(source, Quantized):
-        local(ours).copy_(value)
-        return target
-    return {key: value.to(device=p.device, dtype=state_dtype(p, requested), copy=True)}
 
 
 def state_dtype(p: Tensor, requested: torch.dtype | None) -> torch.dtype:

@@ -11,21 +11,12 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from sgdf.filter import FilterSettings, moment_names
-from sgdf.kernels import cpu, cuda, foreach, loop
-from sgdf.kernels.plan import Columns, PlanCache
-from sgdf.optim import base
-from sgdf.optim.loading import check_state
+from sgdf.kernels.plan import PlanCache
+from sgdf.kernels.work import ESTIMATE, Rule, Work
+from sgdf.optim.checkpoints import check_state, loaded_moment
+from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
 from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
-from sgdf.optim.state import (
-    PLAIN,
-    loaded_moment,
-    local,
-    moment_in,
-    new_moment,
-    new_step,
-    only_creates_state,
-    plan_for,
-)
+from sgdf.optim.state import PLAIN, local, moment_in, new_moment, new_step, only_creates_state
 
 
 class WienerFilter:
@@ -52,8 +43,8 @@ class WienerFilter:
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter.
         gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
             ``gain_scale``, and no variance is kept.
-        gain_eps: eps by another name, as in FilterAdam. None: eps. With 0 the gain does not depend
-            on the magnitude of the gradients.
+        gain_eps: overrides eps in the gain, as in FilterAdam. Default: eps. With 0 the gain does
+            not depend on the magnitude of the gradients.
         correction: use the paper's ratio of the variance of an average to that of a gradient.
         bias_correction: divide the average by ``1 - betas[0] ** t``.
         fused: one kernel over all tensors, in place and without temporary memory: Triton on CUDA,
@@ -161,50 +152,35 @@ class WienerFilter:
             return
         params = self._params()
         path = self._path(params)
-        if path == "cuda":
-            self._filter_on_cuda(params, found_inf)
-            return
-        if found_inf is not None and bool(found_inf):  # the step is going to be skipped
-            return
-        _, *columns = self._columns(params, on_device=False)
-        if path == "foreach":
-            foreach.estimate_foreach(*columns, settings=self.settings)
-        else:
-            run = cpu.estimate_fused if path == "cpu" else loop.estimate_loop
-            run(*columns, settings=self.settings, rounding_seed=self.rounding_seed)
+        if path != "cuda" and found_inf is not None and bool(found_inf):
+            return  # the step is going to be skipped
+        work = self._prepare(params, path, found_inf)
+        if work is not None:
+            KERNELS[path](work)
 
     def _path(self, params: list[Tensor]) -> str:
         """The kernels that filter: "cuda", "cpu", "foreach" or "loop"."""
-        if self.fused is not False and params:
-            if base.runs_on_triton(params[0]):
-                if not params[0].is_cuda or cuda.suits(params):
-                    return "cuda"
-            elif cpu.suits(params):
-                return "cpu"
-        return "loop" if self.state_dtype == torch.int8 else "foreach"
+        path = fused_path(params) if self.fused is not False and params else None
+        return path or ("loop" if self.state_dtype == torch.int8 else "foreach")
 
-    def _filter_on_cuda(self, params: list[Tensor], found_inf: Tensor | None) -> None:
-        columns = self._plans.refresh(params, (), self.state)
-        if columns is None:
+    def _prepare(self, params: list[Tensor], path: str, found_inf: Tensor | None) -> Work | None:
+        rule = Rule(ESTIMATE, self.settings, rounding_seed=self.rounding_seed)
+        if path != "cuda":
+            columns = self._columns(params, on_device=False)
+            return Work(rule, path, columns[1], *columns[1:]) if columns[0] else None
+        plan = self._plans.refresh(params, (), self.state)
+        if plan is None:
             columns = self._columns(params, on_device=True)
             if not columns[0]:
-                return
-        plan = plan_for(self._plans, params, (), columns, self.state, seed=self.rounding_seed)
-        try:
-            cuda.estimate_fused(
-                *plan.columns[1:],
-                plan=plan,
-                settings=self.settings,
-                rounding_seed=self.rounding_seed,
-                found_inf=found_inf,
-            )
-        finally:
-            plan.release()
+                return None
+            plan = self._plans.get(params, (), columns, self.state, self.rounding_seed)
+        return Work(rule, path, *plan.columns, found_inf=found_inf, plan=plan)
 
-    def _columns(self, params: list[Tensor], on_device: bool) -> Columns:
-        """Parameters, gradients, steps and moments of all parameters that have a gradient."""
+    def _columns(self, params: list[Tensor], on_device: bool) -> Any:
+        """Parameters, gradients, steps, m, s, v of all parameters that have a gradient."""
         names = moment_names(self.settings, None)
-        columns: Columns = tuple([] for _ in range(3 + len(names)))
+        columns: list[Any] = [[], [], [], [], [], []]
+        kept = [0, 1, 2, *(3 + COLUMNS[name] for name in names)]
         for p in params:
             if p.grad is None:
                 continue
@@ -221,9 +197,9 @@ class WienerFilter:
                     state.update(new_moment(p, name, self.state_dtype))
             row: list[Any] = [p, _matching_gradient(p), state["step"]]
             row += [moment_in(state, name) for name in names]
-            for column, tensor in zip(columns, row, strict=True):
-                column.append(tensor if type(p) in PLAIN else local(tensor))
-        return columns
+            for k, tensor in zip(kept, row, strict=True):
+                columns[k].append(tensor if type(p) in PLAIN else local(tensor))
+        return tuple(column or None for column in columns)
 
     # --- checkpoints --------------------------------------------------------------------------
 

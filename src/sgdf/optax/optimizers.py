@@ -1,12 +1,181 @@
-"""Adam and AdamW whose first moment is the filtered gradient."""
+"""The optimizers of `sgdf.optax`: SGDF, FilterAdam and FilterAdamW, and the filter by itself."""
 
 from collections.abc import Callable
 from typing import Any
 
 import optax
 
-from sgdf.filter import SECOND_MOMENTS, Denominator, FilterSettings
+from sgdf.filter import SECOND_MOMENTS, Denominator, FilterSettings, default_gain_eps
 from sgdf.optax.transformation import descend, filter_transformation
+
+
+def scale_by_wiener_filter(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    *,
+    gain_scale: float = 2.0,
+    gain_power: float = 1.0,
+    gain_eps: float | None = None,
+    correction: bool = True,
+    bias_correction: bool = True,
+) -> optax.GradientTransformation:
+    """Replace each gradient by its Wiener-filtered estimate.
+
+    The filter follows the trend m of each coordinate of the gradient and the fluctuation s about
+    it, and moves the trend towards the gradient by the gain K:
+
+    ```text
+    m  <- b1 m + (1-b1) g
+    s  <- b2 s + (1-b2) (g - m)^2
+    m^  = m / (1 - b1^t)
+    s^  = s (1-b1)(1-b1^2t) / ((1+b1)(1-b2^t))
+    K   = s^ / (s^ + (g - m^)^2 + eps)
+    g^  = m^ + gain_scale K^gain_power (g - m^)
+    ```
+
+    The state is in float32 if the parameters are in bfloat16 or float16; updates have the dtype of
+    the gradients.
+
+    Args:
+        b1: decay of the trend.
+        b2: decay of the fluctuation.
+        eps: added to the denominator of K, so compared with *squared* gradients. 0 stands for the
+            smallest normal number; then K does not depend on the magnitude of the gradients.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
+            (a bias-corrected moving average).
+        gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
+            ``gain_scale``, and the state has no s: ``1 - b1`` is Nesterov's momentum. Under
+            ``optax.inject_hyperparams``, name it in ``static_args`` to save the memory of s.
+        gain_eps: overrides eps in the gain, as in `filter_adam`. Default: eps.
+        correction: whether s^ has the factor ``(1-b1)(1-b1^2t) / (1+b1)``, which makes it the
+            variance of the average instead of the gradient.
+        bias_correction: whether m^ is ``m / (1 - b1^t)``, or m itself, as in SGD with
+            momentum.
+
+    Returns:
+        An ``optax.GradientTransformation``. Its updates point along the gradient: follow it with
+        ``optax.scale_by_learning_rate``, which changes the sign, or with an optimizer.
+
+    Examples:
+        Clip the gradient, filter it, and descend.
+
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from sgdf.optax import scale_by_wiener_filter
+        >>> optimizer = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     scale_by_wiener_filter(),
+        ...     optax.scale_by_learning_rate(0.1),
+        ... )
+        >>> params = jnp.array([1.0, -2.0])
+        >>> state = optimizer.init(params)
+        >>> for _ in range(5):
+        ...     grads = jax.grad(lambda p: jnp.sum(p**2))(params)
+        ...     updates, state = optimizer.update(grads, state, params)
+        ...     params = optax.apply_updates(params, updates)
+        ...     print(f"{jnp.sum(params**2):.2f}")
+        4.56
+        4.15
+        3.75
+        3.37
+        3.01
+
+        In front of another optimizer, with a constant gain:
+
+        >>> constant = scale_by_wiener_filter(gain_scale=0.1, gain_power=0)
+        >>> optimizer = optax.chain(constant, optax.adamw(0.1))
+        >>> state = optimizer.init(params)
+        >>> state[0].exp_var is None
+        True
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
+    """
+    eps = eps if gain_eps is None else gain_eps
+    return filter_transformation(
+        FilterSettings((b1, b2), eps, gain_scale, gain_power, correction, bias_correction)
+    )
+
+
+def sgdf(
+    learning_rate: optax.ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    *,
+    gain_scale: float = 2.0,
+    gain_power: float = 1.0,
+    gain_eps: float | None = None,
+    correction: bool = True,
+    bias_correction: bool = True,
+    decoupled_weight_decay: bool = False,
+    mask: Any | Callable[[optax.Params], Any] | None = None,
+) -> optax.GradientTransformation:
+    """SGDF: gradient descent along the Wiener-filtered gradient.
+
+    ```text
+    p <- p - lr g^
+    ```
+
+    where g^ is the output of `scale_by_wiener_filter`. The result is that of
+    `sgdf.SGDF` in PyTorch.
+
+    Args:
+        learning_rate: a number or an optax schedule. Coming from ``optax.sgd(lr, momentum)``, start
+            from ``lr / (1 - momentum)``: the filter averages gradients, momentum sums them.
+        b1: decay of the trend.
+        b2: decay of the fluctuation.
+        eps: added to the denominator of the gain, so compared with *squared* gradients. If
+            gradients are far below ``sqrt(eps)``, the gain is 0: lower eps then.
+        weight_decay: L2 penalty; part of the gradient, so it is filtered with it.
+        gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter.
+        gain_power: exponent of the gain; 1 is the paper's. 0 makes the gain the constant
+            ``gain_scale``, and the state has no s: with ``gain_scale=1 - b1`` and
+            ``bias_correction=False`` this is Nesterov's momentum, ``optax.sgd(learning_rate *
+            (1 - b1), b1, nesterov=True)``.
+        gain_eps: overrides eps in the gain, as in `filter_adam`. Default: eps.
+        correction: see `scale_by_wiener_filter`.
+        bias_correction: whether m is divided by ``1 - b1^t``; without it the first
+            steps are short, as those of SGD with momentum are.
+        decoupled_weight_decay: apply weight decay to the parameters instead of the gradient.
+        mask: a tree of booleans, or a function from the parameters to one: those with weight decay
+            (default: all).
+
+    Returns:
+        An ``optax.GradientTransformation``.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from sgdf.optax import sgdf
+        >>> params = {"w": jnp.ones(3)}
+        >>> optimizer = sgdf(optax.cosine_decay_schedule(0.1, 100), weight_decay=5e-4)
+        >>> state = optimizer.init(params)
+        >>> for _ in range(5):
+        ...     grads = jax.grad(lambda p: jnp.sum(p["w"] ** 2))(params)
+        ...     updates, state = optimizer.update(grads, state, params)
+        ...     params = optax.apply_updates(params, updates)
+        ...     print(f"{jnp.sum(params['w'] ** 2):.2f}")
+        1.92
+        1.24
+        0.75
+        0.42
+        0.21
+
+    References:
+        Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
+    """
+    filtered = scale_by_wiener_filter(
+        b1,
+        b2,
+        eps,
+        gain_scale=gain_scale,
+        gain_power=gain_power,
+        gain_eps=gain_eps,
+        correction=correction,
+        bias_correction=bias_correction,
+    )
+    return descend(filtered, learning_rate, weight_decay, decoupled_weight_decay, mask)
 
 
 def filter_adam(
@@ -55,7 +224,8 @@ def filter_adam(
             ``gain_scale``, which needs no s; ``1 - b1`` is Nesterov's momentum.
         gain_eps: added to the denominator of the gain, so compared with *squared* gradients. None:
             eps with the separate second moment, as in the paper, else 0. With 0 the gain does not
-            depend on the magnitude of the gradients; 1e-8 closes it where they are far below 1e-4.
+            depend on the magnitude of the gradients; with 1e-8 it goes to 0 if they are far below
+            1e-4.
         correction: see `scale_by_wiener_filter`.
         bias_correction: whether m is divided by ``1 - b1^t``.
         second_moment: where v^ comes from. "separate": Adam's own moving average of squared
@@ -99,17 +269,9 @@ def filter_adam(
             Gradients", 2020.
     """
     _check_second_moment(second_moment, b1)
-    settings = FilterSettings.of(
-        {
-            "betas": (b1, b2),
-            "eps": eps,
-            "gain_scale": gain_scale,
-            "gain_power": gain_power,
-            "gain_eps": gain_eps,
-            "correction": correction,
-            "bias_correction": bias_correction,
-            "second_moment": second_moment,
-        }
+    gain_eps = default_gain_eps(eps, second_moment) if gain_eps is None else gain_eps
+    settings = FilterSettings(
+        (b1, b2), gain_eps, gain_scale, gain_power, correction, bias_correction
     )
     direction = filter_transformation(settings, Denominator(second_moment, eps))
     return descend(direction, learning_rate, weight_decay, decoupled_weight_decay, mask)
@@ -158,7 +320,7 @@ def filter_adamw(
         An ``optax.GradientTransformation``.
 
     Examples:
-        Weight decay for matrices alone.
+        Weight decay only for matrices.
 
         >>> import jax, jax.numpy as jnp, optax
         >>> from sgdf.optax import filter_adamw

@@ -1,8 +1,12 @@
-"""What all optimizers here share: a step over all groups, and checkpoints."""
+"""What all optimizers here share: parameter group -> `Work` -> kernel, and checkpoints.
 
-import operator
+A step makes one `Work` for every group, then gives each to the kernel of its path:
+
+    step -> _update -> _prepare(group) -> Work -> kernels.cpu.step(work) -> C++
+"""
+
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -15,38 +19,53 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-from sgdf.kernels import cpu, cpu_library, cuda
-from sgdf.kernels.consistency import check_consistent
-from sgdf.kernels.plan import Columns, Plan, PlanCache, State
-from sgdf.optim.conversion import made_moment
-from sgdf.optim.foreign import converted
-from sgdf.optim.loading import checked
-from sgdf.optim.names import refuse_misspelt, refuse_settings_of_sgd
+from sgdf.filter import Denominator
+from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels.plan import Plan, PlanCache, State
+from sgdf.kernels.quantized import Quantized
+from sgdf.kernels.work import FILTER, Rule, Work
+from sgdf.optim.checkpoints import (
+    convert_state_dict,
+    derive_moment,
+    loaded_moment,
+    validate_state_dict,
+)
 from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
-    needs_the_loop,
+    filter_settings,
+    refuse_misspelt,
     refuse_module,
+    refuse_settings_of_sgd,
+    unsupported_by_foreach,
 )
 from sgdf.optim.state import (
     PLAIN,
     is_fake,
-    loaded_moment,
     local_row,
-    moment_in,
     new_moment,
     new_step,
     only_creates_state,
-    plan_for,
 )
+
+KERNELS: dict[str, Callable[[Work], None]] = {
+    "loop": loop.step,
+    "foreach": foreach.step,
+    "cpu": cpu.step,
+    "cuda": cuda.step,
+}
+FUSED = ("cpu", "cuda")
+#: The column of a `Work` for every moment.
+COLUMNS = {"exp_avg": 0, "momentum_buffer": 0, "exp_var": 1, "exp_avg_sq": 2}
 
 
 class FilterOptimizer(Optimizer):
-    """Base class. A subclass names the moments it keeps and updates one group at a time."""
+    """Base class. A subclass says what its groups mean: see `rule`."""
 
-    all_moments: ClassVar[tuple[str, ...]]  #: that it may keep; see `moments_of`
+    all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")  #: it may keep
     own_settings: ClassVar[tuple[str, ...]] = ("state_dtype",)  #: never taken from a checkpoint
     counts_steps: ClassVar[bool] = True
+    divides: ClassVar[bool] = False  #: by the root of a second moment, as Adam does
     _steps_in_backward: bool = False  # set by `step_in_backward`
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
@@ -67,7 +86,8 @@ class FilterOptimizer(Optimizer):
     @property
     def implementation(self) -> str:
         """How a step runs: "loop", "foreach" or "fused"; several if groups differ."""
-        return ", ".join(dict.fromkeys(choose_path(group) for group in self.param_groups))
+        paths = (choose_path(group) for group in self.param_groups)
+        return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -81,13 +101,25 @@ class FilterOptimizer(Optimizer):
 
     # --- one step -----------------------------------------------------------------------------
 
+    def rule(self, group: dict[str, Any]) -> Rule:
+        """What a step of the group computes."""
+        return Rule(
+            FILTER,
+            filter_settings(group),
+            Denominator(group["second_moment"], group["eps"]) if self.divides else None,
+            group["lr"],
+            group["weight_decay"],
+            group["decoupled_weight_decay"],
+            group["maximize"],
+            group["capturable"],
+            group["differentiable"],
+            group["stochastic_rounding"],
+            group["rounding_seed"],
+        )
+
     def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The names of the moments that a parameter of the group keeps in its state."""
-        raise NotImplementedError
-
-    def update(self, group: dict[str, Any], path: str, columns: Columns) -> None:
-        """Update one group by the kernels of `path`."""
-        raise NotImplementedError
+        return self.rule(group).moments
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -96,105 +128,73 @@ class FilterOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss, which step then returns.
         """
-        if "capturable" in self.defaults and not self._plans.groups:  # a plan can be captured
+        if self.counts_steps and not self._plans.groups:  # a plan can be captured
             _graph_capture_health_check(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-
-        is_first = not torch.compiler.is_compiling() and not self.state
-        # Check every gradient before the first parameter changes.
-        pending = [(group, self._columns(group)) for group in self.param_groups]
-        if is_first and only_creates_state(self.param_groups):
-            return loss
-        for group, columns in pending:
-            if columns[0]:
-                self._update_consistent(group, columns)
+        if torch.compiler.is_compiling() and any(group["fused"] for group in self.param_groups):
+            self._update_outside_graph()
+        else:
+            self._update()
         return loss
 
-    def _update_consistent(self, group: dict[str, Any], columns: Columns) -> None:
-        """Update a group, or say which of its tensors do not fit their parameter.
-
-        The fused kernels check by themselves. For foreach the check would take too long, and
-        torch's functions refuse most such tensors: there it only explains their error.
-        """
-        path = choose_path(group, self._plans.groups)
-        if path == "fused" or torch.compiler.is_compiling():
-            self.update(group, path, columns)
+    def _update(self) -> None:
+        is_first = not torch.compiler.is_compiling() and not self.state
+        # Check every gradient before the first parameter changes.
+        work = [self._prepare(group) for group in self.param_groups]
+        if is_first and only_creates_state(self.param_groups):
+            for each in work:
+                if each is not None and each.plan is not None:
+                    each.plan.release()
             return
-        params, grads, *state = columns
-        moments = state[self.counts_steps :]
-        tensors = (params, grads, moments, range(len(params)))
-        # foreach functions accept meta tensors among others, and compute nothing.
-        if path == "loop" or any(any(map(IS_META, column)) for column in moments):
-            check_consistent(*tensors)
-        try:
-            self.update(group, path, columns)
-        except RuntimeError:
-            check_consistent(*tensors)
-            raise
+        for each in work:
+            if each is not None:
+                KERNELS[each.path](each)
 
-    def _columns(self, group: dict[str, Any]) -> Columns:
-        """The tensors of a step: one row for every parameter of the group that has a gradient."""
-        columns = self._columns_of_plan(group)
-        if columns is None:
-            moments = self.moments_of(group)
-            columns = tuple([] for _ in range(2 + self.counts_steps + len(moments)))
-            self._init_group(group, *columns)
-        return columns
+    _update_outside_graph = _disable_dynamo(_update)
 
-    def _columns_of_plan(self, group: dict[str, Any]) -> Columns | None:
-        """The columns of a fused step on CUDA, if there is a plan that is still valid."""
-        if not self._plans.groups:
-            return None
-        return self._plans.refresh(group["params"], settings_of_a_plan(group), self._states(group))
-
-    def _plan(self, group: dict[str, Any], columns: Columns) -> Plan:
-        """A plan for the columns: one from the cache, or a new one."""
-        return plan_for(
-            self._plans,
-            group["params"],
-            settings_of_a_plan(group),
-            columns,
-            self._states(group),
-            counts_steps=self.counts_steps,
-            seed=group.get("rounding_seed", 0),
-        )
-
-    def _states(self, group: dict[str, Any]) -> State:
-        """The states that a plan compares from step to step.
-
-        A plan of one parameter compares its own alone: with all of them, steps taken parameter
-        by parameter would compare a number of states that is quadratic in that of parameters.
-        """
-        params = group["params"]
-        return {p: self.state.get(p, {}) for p in params} if len(params) == 1 else self.state
-
-    @_disable_dynamo
-    def run_fused(
-        self,
-        group: dict[str, Any],
-        columns: Columns,
-        on_cpu: Callable[..., None],
-        on_cuda: Callable[..., None],
-        **options: Any,
-    ) -> None:
-        """Run the kernel of the parameters' device, with GradScaler's scale if there is one."""
-        options["grad_scale"] = getattr(self, "grad_scale", None)
-        options["found_inf"] = getattr(self, "found_inf", None)
-        if runs_on_triton(columns[0][0]):
-            plan = self._plan(group, columns)
-            try:
-                on_cuda(*plan.columns, **options, plan=plan)
-            finally:
-                plan.release()
+    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Work | None:
+        """The work of a step on one group; None if no parameter has a gradient."""
+        rule = self.rule(group)
+        plan = None
+        if not torch.compiler.is_compiling() and self._plans.groups:
+            settings = settings_of_a_plan(group)
+            plan = self._plans.refresh(group["params"], settings, self._states(group))
+        columns: Any
+        if plan is not None:
+            path, columns = "cuda", plan.columns
         else:
-            on_cpu(*columns, **options)
+            path = path or choose_path(group)
+            columns = ([], [], [], [], [], [])
+            if torch.compiler.is_compiling():
+                self._init_group(group, path, *columns)
+            else:
+                self._collect(group, path, rule.moments, columns)
+            params, grads, steps, m, s, v = columns
+            if not params:
+                return None
+            columns = params, grads, steps or None, m, s or None, v or None
+        if path == "cuda" and plan is None:
+            plan = self._new_plan(group, columns)
+            columns = plan.columns
+        params, grads, steps, m, s, v = columns
+        scale = found_inf = None
+        if path in FUSED:  # GradScaler sets these on an optimizer that unscales by itself
+            scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        return Work(rule, path, params, grads, steps, m, s, v, scale, found_inf, plan)
 
     # torch.compile runs a method of this name outside the graph, with empty lists to fill.
-    def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> None:
-        moments = self.moments_of(group)
+    def _init_group(self, group: dict[str, Any], path: str, *columns: list[Any]) -> None:
+        self._collect(group, path, self.moments_of(group), columns)
+
+    def _collect(
+        self, group: dict[str, Any], path: str, names: tuple[str, ...], columns: Any
+    ) -> None:
+        """Append a row to the columns for every parameter with a gradient; create its state."""
+        params, grads, steps, *moments = columns
+        kept = [(name, f"{name}_scale", moments[COLUMNS[name]]) for name in names]
         for p in group["params"]:
             g = p.grad
             if g is None:
@@ -204,30 +204,51 @@ class FilterOptimizer(Optimizer):
             if group["fused"]:
                 check_fused(p)
             state = self.state[p]
-            row = [p, g]
+            step = None
             if self.counts_steps:
-                if "step" not in state:
-                    state["step"] = new_step(p, group["capturable"] or is_fused_on_cuda(group, p))
-                elif p.is_cuda and not state["step"].is_cuda and is_fused_on_cuda(group, p):
-                    state["step"] = state["step"].to(p.device, torch.float32)
-                row.append(state["step"])
-            for key in moments:
-                if key not in state:
-                    state.update(self._missing_moment(p, key, state, group))
-                row.append(moment_in(state, key))
+                step = state.get("step")
+                if step is None:
+                    on_device = group["capturable"] or (path == "cuda" and p.is_cuda)
+                    step = state["step"] = new_step(p, on_device)
+                elif path == "cuda" and p.is_cuda and not step.is_cuda:
+                    step = state["step"] = step.to(p.device, torch.float32)
+            row = [p, g, step]
+            for name, scale_name, _ in kept:
+                if name not in state:
+                    state.update(self._missing_moment(p, name, state, group))
+                scale = state.get(scale_name)
+                row.append(state[name] if scale is None else Quantized(state[name], scale))
             if type(p) not in PLAIN:
                 row = local_row(*row)
-            for column, tensor in zip(columns, row, strict=True):
-                column.append(tensor)
+            params.append(row[0])
+            grads.append(row[1])
+            if step is not None:
+                steps.append(row[2])
+            for k, (_, _, column) in enumerate(kept, start=3):
+                column.append(row[k])
 
     def _missing_moment(
         self, p: Tensor, key: str, state: dict[str, Any], group: dict[str, Any]
     ) -> dict[str, Tensor]:
         """A moment to start with: made from the others if the settings have changed, else 0."""
-        made = made_moment(key, state, group["betas"]) if "betas" in group else None
+        made = derive_moment(key, state, group["betas"]) if "betas" in group else None
         if made is None:
             return new_moment(p, key, group["state_dtype"])
         return loaded_moment(p, key, {key: made}, group["state_dtype"])
+
+    def _new_plan(self, group: dict[str, Any], columns: Any) -> Plan:
+        seed = group.get("rounding_seed", 0)
+        settings = settings_of_a_plan(group)
+        return self._plans.get(group["params"], settings, columns, self._states(group), seed)
+
+    def _states(self, group: dict[str, Any]) -> State:
+        """The states that a plan compares from step to step.
+
+        A plan of one parameter compares only its own: with all of them, steps taken parameter
+        by parameter would compare a number of states that is quadratic in that of parameters.
+        """
+        params = group["params"]
+        return {p: self.state.get(p, {}) for p in params} if len(params) == 1 else self.state
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -264,10 +285,11 @@ class FilterOptimizer(Optimizer):
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
-            state_dict, warning = converted(type(self).__name__, self.param_groups, state_dict)
+            name, groups = type(self).__name__, self.param_groups
+            state_dict, warning = convert_state_dict(name, groups, state_dict)
             said.append(warning)
             as_saved.update(
-                checked(state_dict, self.param_groups, keys, settings, self.own_settings)
+                validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
             )
             return as_saved
 
@@ -316,34 +338,39 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
-IS_META = operator.attrgetter("is_meta")
-FLAGS = operator.itemgetter("fused", "foreach", "differentiable", "state_dtype")
-
-
 def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:
     """The settings that a plan depends on; all others are read at each step."""
-    return (*FLAGS(group), *map(group.get, ("rounding_seed", "gain_power", "second_moment")))
+    always = (group["fused"], group["foreach"], group["differentiable"], group["state_dtype"])
+    return (*always, *map(group.get, ("rounding_seed", "gain_power", "second_moment")))
 
 
-def choose_path(group: dict[str, Any], planned: Collection[int] = ()) -> str:
+def fused_path(params: list[Tensor]) -> str | None:
+    """The fused kernels that suit all of these parameters, if any."""
+    if params[0].device.type in cuda.DEVICES:
+        return "cuda" if cuda.suits(params) else None
+    return "cpu" if cpu.suits(params) else None
+
+
+def choose_path(group: dict[str, Any]) -> str:
     """The kernels that update a group: those requested, or the fastest that suit every tensor."""
-    if len(planned) and id(group["params"]) in planned:  # torch.compile cannot trace id()
-        return "fused"
-    if not group["params"] or is_fake(group["params"][0]):
+    params = group["params"]
+    if not params or (type(params[0]) not in PLAIN and is_fake(params[0])):
         return "loop"
     if group["fused"]:
-        if not group["params"][0].is_cpu or cpu_library.available():
-            return "fused"
-        return "loop" if needs_the_loop(group) else "foreach"
+        if params[0].device.type in cuda.DEVICES:
+            return "cuda"
+        if not params[0].is_cpu or cpu.available():
+            return "cpu"
+        return "loop" if unsupported_by_foreach(group) else "foreach"
     if group["foreach"]:
         return "foreach"
     if group["foreach"] is None and group["fused"] is None:
-        suits = cpu.suits if group["params"][0].is_cpu else cuda.suits
-        if not group["differentiable"] and suits(group["params"]):
-            return "fused"
-        if not needs_the_loop(group):
-            _, foreach = _default_to_fused_or_foreach(group["params"], group["differentiable"])
-            return "foreach" if foreach else "loop"
+        path = None if group["differentiable"] else fused_path(params)
+        if path is not None:
+            return path
+        if not unsupported_by_foreach(group):
+            _, suits = _default_to_fused_or_foreach(params, group["differentiable"])
+            return "foreach" if suits else "loop"
     return "loop"
 
 
@@ -353,16 +380,6 @@ def _graph_capture_health_check(optimizer: Any) -> None:
         optimizer._accelerator_graph_capture_health_check()
     else:
         optimizer._cuda_graph_capture_health_check()
-
-
-def runs_on_triton(p: Tensor) -> bool:
-    """Whether Triton updates p, and not C++; tests replace this to interpret Triton on the CPU."""
-    return p.is_cuda
-
-
-def is_fused_on_cuda(group: dict[str, Any], p: Tensor) -> bool:
-    """Whether the step counter has to be on the device, even without `capturable`."""
-    return p.is_cuda and choose_path(group) == "fused"
 
 
 def check_fused(p: Tensor) -> None:

@@ -1,0 +1,163 @@
+"""Gradients whose squares overflow: the steps are those after any other large gradient.
+
+`filter.largest_gradient` says why. Every path of torch, Triton's interpreter, and JAX.
+"""
+
+import math
+
+import pytest
+import torch
+
+from reference import FORMS
+from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+
+PATHS = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "capturable": {"foreach": False, "capturable": True},
+    "differentiable": {"differentiable": True},
+    "C++": {"fused": True},
+    "8 bits, loop": {"foreach": False, "state_dtype": torch.int8},
+    "8 bits, C++": {"fused": True, "state_dtype": torch.int8},
+    "Triton": {"fused": True},
+    "8 bits, Triton": {"fused": True, "state_dtype": torch.int8},
+}
+HUGE = (1e15, 1e17, 1e20, 1e25, -1e30, 3e38, math.inf, -math.inf)
+LARGE = 1e10  # squares are far from overflowing
+LR = 0.1
+#: Where the spike comes: in the first step, and after some ordinary ones.
+RUNS = ([LARGE, 1.0, 1.0, 1.0, 1.0], [1.0, -0.5, 1.0, LARGE, 1.0, 0.5, 1.0])
+FORMS_OF_ADAM = {
+    "separate": (FilterAdam, {}),
+    "separate, K^0.5": (FilterAdamW, {"gain_scale": 1.0, "gain_power": 0.5}),
+    **{name: form for name, form in FORMS.items() if form[0] is not SGDF},
+}
+each_path = pytest.mark.parametrize("path", PATHS)
+
+
+@pytest.fixture
+def _path(path, request):
+    if "Triton" in path:
+        pytest.importorskip("triton")
+        request.getfixturevalue("triton_on_the_cpu")
+
+
+def with_spike(run, spike):
+    """The run with another spike, as gradients of a tensor that can be in 8 bits."""
+    values = [spike if g == LARGE else g for g in run]
+    return [torch.full((16, 256), g) for g in values]
+
+
+def steps_of(optimizer_class, settings, flags, run, spike, grads_of=with_spike):
+    """The parameter's movement in every step, in units of lr; the state stays finite."""
+    p = torch.zeros(16, 256, requires_grad=not flags.get("differentiable"))
+    optimizer = optimizer_class([p], lr=LR, weight_decay=0.0, **settings, **flags)
+    moves = []
+    for g in grads_of(run, spike):
+        before, p.grad = p.detach().clone(), g
+        optimizer.step()
+        p.detach_()
+        if not flags.get("differentiable"):
+            p.requires_grad_()
+        moves.append((before - p.detach())[3, 7].item() / LR)
+        assert all(value.float().isfinite().all() for value in optimizer.state[p].values())
+    return moves
+
+
+@pytest.mark.usefixtures("_path")
+@each_path
+@pytest.mark.parametrize("run", RUNS, ids=["first", "later"])
+@pytest.mark.parametrize(("cls", "settings"), FORMS_OF_ADAM.values(), ids=FORMS_OF_ADAM)
+def test_the_steps_are_those_after_any_large_gradient(cls, settings, run, path):
+    """Bounded by a few lr, at the spike and after it, and the same for every size of spike."""
+    rel = 0.2 if "8 bits" in path else 1e-3  # in 8 bits moments are rounded at random
+    spikes = HUGE if "Triton" not in path else HUGE[3:]  # the interpreter is slow
+    ordinary = steps_of(cls, settings, PATHS[path], run, LARGE)
+    for spike in spikes:
+        sign = math.copysign(1.0, spike)
+        expected = steps_of(cls, settings, PATHS[path], run, sign * LARGE) if sign < 0 else ordinary
+        moves = steps_of(cls, settings, PATHS[path], run, spike)
+        assert max(map(abs, moves)) < 10, spike
+        assert moves == pytest.approx(expected, rel=rel, abs=rel), spike
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if "Triton" not in path])
+def test_training_goes_on_after_it(path):
+    """v decays again: with b2 = 0.5, 300 steps later nothing is left of the spike.
+
+    Triton's interpreter would take minutes; its moments are compared above.
+    """
+    flags = {**PATHS[path], "betas": (0.5, 0.5)}
+    for kind in ("separate", "derived", "fluctuation"):
+        p = torch.zeros(16, 256, requires_grad=not flags.get("differentiable"))
+        optimizer = FilterAdam([p], lr=LR, second_moment=kind, **flags)
+        for step in range(300):
+            p.grad = torch.full((16, 256), math.inf if step == 0 else 1.0 + step % 2)
+            optimizer.step()
+            p.detach_()
+            if not flags.get("differentiable"):
+                p.requires_grad_()
+        for key in optimizer.moments_of(optimizer.param_groups[0]):
+            assert optimizer.state[p][key].float().abs().max() < 300, (kind, key)
+
+
+@pytest.mark.usefixtures("_path")
+@each_path
+def test_without_a_division_the_step_is_proportional_to_the_clipped_gradient(path):
+    """SGDF, by design: an ordinary gradient is followed whatever its size."""
+    largest = 2.0**60 * math.sqrt(1 - 0.999)
+    for spike in (1e12, 1e16, 1e20, 3e38, math.inf):
+        (first, *_) = steps_of(SGDF, {}, PATHS[path], RUNS[0], spike)
+        assert first == pytest.approx(min(spike, largest), rel=0.2 if "8 bits" in path else 1e-3)
+
+
+@pytest.mark.usefixtures("_path")
+@each_path
+def test_nan_is_not_hidden(path):
+    """In 8 bits it takes its block with it."""
+    for settings in ({}, {"second_moment": "derived"}):
+        p = torch.zeros(16, 256, requires_grad=not PATHS[path].get("differentiable"))
+        optimizer = FilterAdam([p], **settings, **PATHS[path])
+        p.grad = torch.ones(16, 256)
+        p.grad[3, 7] = math.nan
+        optimizer.step()
+        finite = p.isfinite()
+        assert not finite[3, 7]
+        assert finite[:3].all()
+
+
+@pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
+@pytest.mark.parametrize("path", ["loop", "C++", "Triton"])
+@pytest.mark.usefixtures("_path")
+def test_the_filter_in_front_of_adam(path, state_dtype):
+    """What it gives to the next optimizer is finite, and its square does not overflow."""
+    p = torch.zeros(16, 256, requires_grad=True)
+    optimizer = torch.optim.Adam([p], lr=LR)
+    fused = False if path == "loop" else None
+    wiener = WienerFilter(optimizer, fused=fused, state_dtype=state_dtype)
+    for g in with_spike(RUNS[1], math.inf):
+        before, p.grad = p.detach().clone(), g
+        optimizer.step()
+        assert p.grad.square().isfinite().all()
+        assert ((p - before).abs() < 10 * LR).all()
+        assert all(value.float().isfinite().all() for value in wiener.state[p].values())
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["first", "later"])
+@pytest.mark.parametrize(("cls", "settings"), FORMS_OF_ADAM.values(), ids=FORMS_OF_ADAM)
+def test_jax_takes_the_same_steps(cls, settings, run):
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    from sgdf.optax import filter_adam
+
+    optimizer = filter_adam(LR, **settings)
+    for spike in HUGE:
+        expected = steps_of(cls, settings, PATHS["loop"], run, spike)
+        p, moves = jax.numpy.zeros(()), []
+        state = optimizer.init(p)
+        for g in with_spike(run, spike):
+            update, state = optimizer.update(jax.numpy.asarray(g[0, 0].item()), state, p)
+            before, p = p, optax.apply_updates(p, update)
+            moves.append(float(before - p) / LR)
+        assert moves == pytest.approx(expected, rel=1e-4, abs=1e-4), spike
+        assert all(bool(jax.numpy.isfinite(leaf)) for leaf in jax.tree.leaves(state))
