@@ -19,7 +19,6 @@ import sys
 from pathlib import Path
 
 from sgdf.optim import SGDF, FilterAdam, FilterAdamW
-from sgdf_lab.support.errors import UserError
 
 #: Names and classes. timm takes what is before a "_" for a wrapper (lookahead_sgdf): none has one.
 OPTIMIZERS = {"sgdf": SGDF, "filteradam": FilterAdam, "filteradamw": FilterAdamW}
@@ -46,7 +45,7 @@ def register() -> None:
 def main(arguments: list[str]) -> None:
     """Register the optimizers, then run a script with its arguments."""
     if not arguments or not Path(arguments[0]).is_file():
-        raise UserError("usage: python -m sgdf.integrations.timm train.py [its arguments]")
+        sys.exit("usage: python -m sgdf.integrations.timm train.py [its arguments]")
     register()
     sys.argv = arguments
     sys.path[0] = str(Path(arguments[0]).resolve().parent)  # as Python does for a script
@@ -54,7 +53,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(str(error))
+    main(sys.argv[1:])
