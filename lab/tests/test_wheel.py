@@ -1,4 +1,4 @@
-"""Both packages as they are released: built, checked, installed in a clean environment and tried."""
+"""Both packages as they are released: built, checked, installed in a clean environment, tried."""
 
 import email
 import os
