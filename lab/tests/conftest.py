@@ -60,7 +60,7 @@ def teams() -> Iterator[Server]:
     """A server for runs of one or two processes: torch is imported once for all of them."""
     server = Server(modules=TEAMS)
     yield server
-    server.process.communicate(timeout=30)
+    server.process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ def python(*arguments, **environment):
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
         env={**os.environ, **environment},
     )
 

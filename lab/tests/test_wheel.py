@@ -1,4 +1,4 @@
-"""The package as it is released: built, checked, installed in a clean environment and tried."""
+"""Both packages as they are released: built, checked, installed in a clean environment, tried."""
 
 import email
 import os
@@ -8,22 +8,28 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
 import sgdf
+import sgdf_lab
 
 ROOT = Path(__file__).parents[2]
-NAME = f"sgdf-{sgdf.__version__}"
+LIBRARY = SimpleNamespace(name="sgdf", source=ROOT, package=ROOT / "src" / "sgdf")
+LAB = SimpleNamespace(
+    name="sgdf-lab", source=ROOT / "lab", package=ROOT / "lab" / "src" / "sgdf_lab"
+)
+BOTH = pytest.mark.parametrize("project", [LIBRARY, LAB], ids=lambda project: project.name)
+LARGEST_WHEEL = 300_000  # bytes of sgdf's
 
 
 def run(*command, **options):
     """A command whose failure shows what it printed."""
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=240, **options
-    )
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -33,21 +39,23 @@ def build(source, out, *kinds):
     run(sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", out, source)
 
 
+def stem(project):
+    return f"{project.name.replace('-', '_')}-{sgdf.__version__}"
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """A source distribution, and the wheel that is built from it."""
+    """Two source distributions, and the wheels that are built from them."""
     out = tmp_path_factory.mktemp("dist")
-    build(ROOT, out)
-    assert sorted(file.name for file in out.iterdir()) == [
-        f"{NAME}-py3-none-any.whl",
-        f"{NAME}.tar.gz",
-    ]
+    for project in (LIBRARY, LAB):
+        build(project.source, out)
+    names = {f"{stem(p)}{end}" for p in (LIBRARY, LAB) for end in (".tar.gz", "-py3-none-any.whl")}
+    assert {file.name for file in out.iterdir()} == names
     return out
 
 
-@pytest.fixture(scope="module")
-def wheel(dist):
-    return dist / f"{NAME}-py3-none-any.whl"
+def wheel_of(project, dist):
+    return dist / f"{stem(project)}-py3-none-any.whl"
 
 
 def contents(wheel):
@@ -56,61 +64,97 @@ def contents(wheel):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
-    source = ROOT / "src"
+def information(project, dist):
+    """The metadata of a wheel."""
+    files = contents(wheel_of(project, dist))
+    return email.message_from_bytes(files[f"{stem(project)}.dist-info/METADATA"])
+
+
+def required(metadata):
+    """Names of the packages that are always installed along."""
+    lines = metadata.get_all("Requires-Dist")
+    return {re.match(r"[\w-]+", line)[0] for line in lines if "extra ==" not in line}
+
+
+@BOTH
+def test_a_wheel_has_every_file_of_its_package_and_no_other(project, dist):
     written = {
-        path.relative_to(source).as_posix()
-        for path in (source / "sgdf").rglob("*")
+        path.relative_to(project.package.parent).as_posix()
+        for path in project.package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {
-        "sgdf/py.typed",
-        "sgdf/kernels/changes.cpp",
-        "sgdf/kernels/cpu.cpp",
-        "sgdf_lab/report/assets/page.css",
-        "sgdf_lab/report/assets/page.js",
-        "sgdf_lab/theory/assets/page.css",
-    } <= written
-    plotly = "licenses/lab/src/sgdf_lab/report/assets/plotly-LICENSE.txt"
-    information = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", plotly}
-    assert set(contents(wheel)) == written | {f"{NAME}.dist-info/{name}" for name in information}
+    assert f"{project.package.name}/py.typed" in written
+    assert any(Path(name).suffix in (".cpp", ".css") for name in written)
+    found = {name for name in contents(wheel_of(project, dist)) if ".dist-info/" not in name}
+    assert found == written
 
 
-def test_the_source_distribution_builds_the_same_wheel_as_the_checkout(wheel, tmp_path):
-    build(ROOT, tmp_path, "--wheel")
+def test_the_library_is_small_and_has_no_command(dist):
+    wheel = wheel_of(LIBRARY, dist)
+    assert wheel.stat().st_size < LARGEST_WHEEL
+    assert required(information(LIBRARY, dist)) == {"numpy", "torch"}
+    assert not [name for name in contents(wheel) if name.endswith("entry_points.txt")]
+
+
+def test_the_lab_needs_the_library_of_its_version_and_has_the_command(dist):
+    assert sgdf_lab.__version__ == sgdf.__version__
+    (needed,) = [
+        line
+        for line in information(LAB, dist).get_all("Requires-Dist")
+        if re.match(r"sgdf\b", line)
+    ]
+    assert f">={sgdf.__version__}" in needed
+    commands = contents(wheel_of(LAB, dist))[f"{stem(LAB)}.dist-info/entry_points.txt"].decode()
+    assert re.findall(r"^(\w+) = ", commands, re.MULTILINE) == ["sgdf"]
+
+
+@BOTH
+def test_the_source_distribution_builds_the_same_wheel_as_the_checkout(project, dist, tmp_path):
+    build(project.source, tmp_path, "--wheel")
+    wheel = wheel_of(project, dist)
     assert contents(tmp_path / wheel.name) == contents(wheel)
 
 
-def test_the_source_distribution_has_tests_and_documents(dist):
-    with tarfile.open(dist / f"{NAME}.tar.gz") as archive:
-        names = {name.removeprefix(f"{NAME}/") for name in archive.getnames()}
-    assert {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"} <= names
-    assert {"lab/tests/test_wheel.py", "docs/filter.md", "pyproject.toml"} <= names
-    assert not [name for name in names if "__pycache__" in name or name.startswith(".venv")]
+def test_the_tests_of_the_source_distribution_can_be_collected(dist, tmp_path):
+    """Without the lab, as for somebody who packages the library."""
+    with tarfile.open(dist / f"{stem(LIBRARY)}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder = tmp_path / stem(LIBRARY)
+    for name in ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "docs/filter.md"):
+        assert (folder / name).is_file()
+    assert not (folder / "lab").exists()
+    # A lab that cannot be imported hides the one of this environment.
+    hidden = tmp_path / "hidden" / "sgdf_lab"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ModuleNotFoundError(name='sgdf_lab')")
+    environment = os.environ | {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{hidden.parent}"}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    printed = run(*command, "tests", cwd=folder, env=environment)
+    assert int(re.search(r"(\d+) tests collected", printed)[1]) > 1000
 
 
-def test_an_index_would_take_both(dist):
+def test_an_index_would_take_all(dist):
     files = sorted(dist.iterdir())
     printed = run(sys.executable, "-m", "twine", "check", "--strict", *files)
-    assert printed.count("PASSED") == len(files)
+    assert printed.count("PASSED") == len(files) == 4
 
 
-def test_the_metadata_is_complete(wheel):
-    told = email.message_from_bytes(contents(wheel)[f"{NAME}.dist-info/METADATA"])
-    assert (told["Name"], told["Version"]) == ("sgdf", sgdf.__version__)
+@BOTH
+def test_the_metadata_is_complete(project, dist):
+    told = information(project, dist)
+    assert (told["Name"], told["Version"]) == (project.name, sgdf.__version__)
     assert told["License-Expression"] == "MIT"
-    assert told["License-File"] == "LICENSE"
+    assert "LICENSE" in told.get_all("License-File")
     assert told["Requires-Python"] == ">=3.11"
     assert told["Description-Content-Type"] == "text/markdown"
     assert told["Summary"]
     assert told["Keywords"]
-    assert told.get_payload().startswith((ROOT / "README.md").read_text()[:100])
+    assert told.get_payload().startswith((project.source / "README.md").read_text()[:100])
     classifiers = told.get_all("Classifier")
     for word in ("Development Status", "Intended Audience", "Operating System", "Typing :: Typed"):
         assert any(line.startswith(word) for line in classifiers), word
-    needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
-    assert [re.match(r"\w+", line)[0] for line in needed] == ["numpy", "torch"]
-    assert {"lab", "analysis", "vision", "jax"} <= set(told.get_all("Provides-Extra"))
+    extras = {LIBRARY.name: {"jax"}, LAB.name: {"instruments", "vision", "cluster", "tensorboard"}}
+    assert extras[project.name] <= set(told.get_all("Provides-Extra"))
 
 
 def test_the_citation_is_of_this_version():
@@ -133,20 +177,25 @@ def test_the_changelog_has_this_version():
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
-    """A new environment with the wheel, which borrows torch and the others from this one.
+def environments(dist, tmp_path_factory):
+    """New environments, one with the library and one with both, that borrow torch from this one.
 
-    The borrowed folder comes later in the path than the wheel, and its own .pth files are not
+    The borrowed folder comes later in the path than the wheels, and its own .pth files are not
     read: an editable install of the checkout is invisible.
     """
-    folder = tmp_path_factory.mktemp("clean")
-    run(sys.executable, "-m", "venv", "--without-pip", folder)
-    python = folder / "bin" / "python"
-    install = ("install", "--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile")
-    run(sys.executable, "-m", "pip", "--python", python, *install, wheel)
-    (packages,) = folder.glob("lib/*/site-packages")
-    (packages / "borrowed.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
-    return folder
+
+    def made(name, *projects):
+        folder = tmp_path_factory.mktemp(name)
+        run(sys.executable, "-m", "venv", "--without-pip", folder)
+        python = folder / "bin" / "python"
+        pip = ("pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile")
+        wheels = [wheel_of(project, dist) for project in projects]
+        run(sys.executable, "-m", *pip, "--disable-pip-version-check", *wheels)
+        (packages,) = folder.glob("lib/*/site-packages")
+        (packages / "borrowed.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
+        return folder
+
+    return SimpleNamespace(library=made("library", LIBRARY), both=made("both", LIBRARY, LAB))
 
 
 @pytest.fixture
@@ -157,12 +206,13 @@ def surroundings(tmp_path):
 
 
 TRY = """
-import importlib.metadata, sys
+import importlib.metadata, importlib.util, sys
 from pathlib import Path
 import torch, sgdf
 from sgdf.kernels import cpu_library
 
 home = Path(sys.prefix)
+assert importlib.util.find_spec("sgdf_lab") is None
 assert Path(sgdf.__file__).is_relative_to(home), sgdf.__file__
 assert cpu_library.SOURCE.is_relative_to(home)
 assert cpu_library.available()  # else the step would be taken without it, with a warning
@@ -175,17 +225,28 @@ print(sgdf.__version__, p.tolist())
 """
 
 
-def test_the_wheel_is_imported_and_steps_with_its_compiled_kernel(installed, surroundings):
-    printed = run(installed / "bin" / "python", "-c", TRY, **surroundings)
+def test_the_library_steps_with_its_compiled_kernel_and_without_the_lab(environments, surroundings):
+    printed = run(environments.library / "bin" / "python", "-c", TRY, **surroundings)
     # The first estimate is the gradient itself.
     assert printed.strip() == f"{sgdf.__version__} [0.0, 0.0, 0.0, 0.0, 0.0]"
 
 
-def test_the_command_of_the_wheel_trains_the_demo(installed, surroundings):
-    command = installed / "bin" / "sgdf"
-    assert command.read_text().startswith(f"#!{installed}/bin/python")
-    assert run(command, "--version", **surroundings).strip() == sgdf.__version__
-    printed = run(command, "demo", "--epochs", "1", "--jobs", "1", **surroundings)
+def test_without_the_lab_the_module_names_it_in_one_sentence(environments, surroundings):
+    command = [str(environments.library / "bin" / "python"), "-m", "sgdf", "demo"]
+    ended = subprocess.run(command, capture_output=True, text=True, **surroundings)
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "pip install sgdf-lab" in ended.stderr
+
+
+def test_the_command_of_the_lab_trains_the_demo(environments, surroundings):
+    folder = environments.both / "bin"
+    for command in (
+        [folder / "sgdf"],
+        *([folder / "python", "-m", m] for m in ("sgdf", "sgdf_lab")),
+    ):
+        assert run(*command, "--version", **surroundings).strip() == sgdf.__version__
+    printed = run(folder / "sgdf", "demo", "--epochs", "1", "--jobs", "1", **surroundings)
     runs = surroundings["cwd"] / "runs" / "demo"
     assert len(list(runs.glob("*/result.json"))) == 48
     (page,) = runs.glob("*.html")

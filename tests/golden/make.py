@@ -3,16 +3,11 @@
 Once per release (CONTRIBUTING.md). Every later version has to load them, so an existing folder is
 never written again.
 
-    0.1.0/NAME.pt               an optimizer's state after three steps, and what the next step adds
-    0.1.0/optax-NAME.npz        the same in JAX: the leaves of the state by their paths
-    0.1.0/finished/RUN/         a run of the lab that has ended, without its checkpoint
-    0.1.0/interrupted/RUN/      the same run, killed in its third epoch
+    0.1.0/NAME.pt           an optimizer's state after three steps, and what the next step adds
+    0.1.0/optax-NAME.npz    the same in JAX: the leaves of the state by their paths
 """
 
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +18,6 @@ sys.path.insert(0, str(HERE.parent))
 
 import sgdf  # noqa: E402
 from golden import cases, jax_cases  # noqa: E402
-from runs.commands import Server, fault, folder_in  # noqa: E402
-
-TRAIN = ("train", "digits", "--data", "synthetic", "--epochs", "4", "--set", "batch=64")
 
 
 def write_optimizers(folder: Path) -> None:
@@ -57,32 +49,13 @@ def write_optax(folder: Path) -> None:
         np.savez_compressed(folder / f"optax-{name}.npz", **jax_cases.leaves(state), update=change)
 
 
-def write_runs(folder: Path) -> None:
-    """One run that ends and one that is killed, with nothing of this machine's paths in them."""
-    server = Server()
-    with tempfile.TemporaryDirectory() as temporary:
-        kill = fault("replace previous.pt", "SIGKILL", nth=1)  # the third epoch is not saved
-        for out, request in (("finished", {}), ("interrupted", kill)):
-            server.run(TRAIN, Path(temporary, out), **request)
-            run = folder_in(Path(temporary, out))
-            left_out = ["lock", "previous.pt", "*.new", *(["last.pt"] if not request else [])]
-            target = folder / out / run.name
-            shutil.copytree(run, target, ignore=shutil.ignore_patterns(*left_out))
-            environment = target / "env.json"
-            environment.write_text(environment.read_text().replace(f"{temporary}/", ""))
-    server.process.stdin.close()
-    server.process.wait()
-
-
 def main() -> None:
     folder = HERE / sgdf.__version__
     folder.mkdir()
     torch.set_num_threads(1)
     write_optimizers(folder)
     write_optax(folder)
-    write_runs(folder)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{len(os.listdir(folder))} entries, {size / 1024:.0f} kB, in {folder}")
+    print(f"wrote {folder}")
 
 
 if __name__ == "__main__":

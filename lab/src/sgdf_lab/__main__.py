@@ -1,4 +1,4 @@
-"""`python -m sgdf` is `sgdf`."""
+"""`python -m sgdf_lab` is `sgdf`."""
 
 from sgdf_lab.cli.main import run
 

@@ -34,7 +34,7 @@ class Bench:
         self.peace = peace
 
     def close(self) -> None:
-        self.server.process.communicate(timeout=60)
+        self.server.process.communicate()
 
     def start(self, argv: Sequence[str], out: Path, **request: Any) -> Started:
         return self.server.start(tuple(argv), out, **request)
