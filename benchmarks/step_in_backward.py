@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import sgdf
-from sgdf_lab.bench.memory import state_bytes
+from sgdf_lab.bench.measure import state_bytes
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 

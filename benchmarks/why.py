@@ -42,12 +42,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokens import split_of
-from sgdf_lab.instruments import directions
-from sgdf_lab.instruments.directions import Moments, TriedSteps, mean_of, ratio_of
-from sgdf_lab.instruments.layers import gains_by_part, parts_of
 from sgdf_lab.models.gpt import SIZES, build_gpt
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
@@ -55,6 +53,7 @@ from sgdf_lab.support.numerics import full_precision
 from sgdf_lab.train.batches import seed_for
 from sgdf_lab.train.pipelines.tokens import EvaluationWindows, resident, windows
 from sgdf_lab.train.schedules import Shape, factors
+from why_directions import Moments, TriedSteps, gains_by_part, mean_of, parts_of, ratio_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -124,10 +123,9 @@ def fill_page(record: dict[str, Any]) -> None:
     """Draw the figures of docs/why.md and fill its tables."""
     from matplotlib import rc_context
 
-    from sgdf_lab.instruments.direction_tables import blocks
-    from sgdf_lab.instruments.figures.directions import all_figures
     from sgdf_lab.support.figures import STYLE, with_dark_style
     from sgdf_lab.support.pages import filled
+    from why_page import all_figures, blocks
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sgdf import SGDF
-from sgdf_lab.instruments.error_statistics import decompose
-from sgdf_lab.instruments.estimators import estimator_errors
+from sgdf_lab.instruments.estimators import decompose, estimator_errors
 
 
 def network() -> nn.Module:

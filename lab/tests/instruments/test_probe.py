@@ -13,8 +13,7 @@ from torch import nn
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.instruments import probe as probe_module
-from sgdf_lab.instruments.overhead import ProbeOverhead, probe_overhead
-from sgdf_lab.instruments.probe import Probe, ProbeRecord, summaries
+from sgdf_lab.instruments.probe import Probe, ProbeOverhead, ProbeRecord, probe_overhead, summaries
 
 OPTIMIZERS = {
     "sgdf, fused": lambda p: SGDF(p, lr=0.1, weight_decay=0.01, fused=True),

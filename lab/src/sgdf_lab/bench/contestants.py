@@ -3,15 +3,16 @@
 import importlib
 import importlib.util
 import math
-import torch
-from collections.abc import (Callable, Sequence)
-from dataclasses import (dataclass, field)
-from functools import (partial)
-from sgdf import (FilterAdam, FilterAdamW, Momentum, SGDF, WienerFilter)
-from torch import (Tensor)
-from torch.optim import (AdamW, Optimizer, SGD)
-from typing import (Any, Protocol)
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW, Optimizer
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
 
 # The lists of parameters that are updated: those of well-known networks.
 
@@ -111,6 +112,7 @@ def random_parameters(shapes: Sequence[Shape], dtype: torch.dtype, device: str) 
 
 
 # A WienerFilter without the step of the optimizer that it is attached to.
+
 
 class FilterAlone:
     """The filter's own part of a step, to be timed like an optimizer.

@@ -10,18 +10,37 @@ import gc
 import math
 import os
 import time
-import torch
-from collections.abc import (Callable, Collection, Sequence)
-from contextlib import (AbstractContextManager)
-from dataclasses import (asdict, dataclass, field)
-from pathlib import (Path)
-from sgdf_lab.bench.timing import (COPY_BYTES, copy_rate, copy_series, copy_summary)
-from sgdf_lab.bench.contestants import (Contestant, Stepper, dtype_name)
-from sgdf_lab.bench.contestants import (LISTS, Shape, elements, random_parameters)
-from sgdf_lab.bench.timing import (Budget, TimedSeries, Timing, columns, interquartile_range, seconds_of_other_programs, time_steps)
-from torch import (Tensor)
-from typing import (Any)
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from sgdf_lab.bench.contestants import (
+    LISTS,
+    Contestant,
+    Shape,
+    Stepper,
+    dtype_name,
+    elements,
+    random_parameters,
+)
+from sgdf_lab.bench.timing import (
+    COPY_BYTES,
+    Budget,
+    TimedSeries,
+    Timing,
+    columns,
+    copy_rate,
+    copy_series,
+    copy_summary,
+    interquartile_range,
+    seconds_of_other_programs,
+    time_steps,
+)
 
 # Memory: what a contestant needs, what is free, who fits together, and what a step allocates.
 

@@ -7,27 +7,35 @@ import re
 import shutil
 import sys
 import time
-import torch
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (asdict, dataclass, replace)
-from datetime import (UTC, datetime)
-from pathlib import (Path)
-from sgdf.kernels import (changes)
-from sgdf_lab.bench import (contestants)
-from sgdf_lab.bench.measure import (disturbed)
-from sgdf_lab.bench.measure import (measure_parameter_list)
-from sgdf_lab.bench.measure import (GIB, free_bytes, groups_that_fit, needed_bytes, too_large)
-from sgdf_lab.bench.contestants import (LISTS, default_lists)
-from sgdf_lab.bench.timing import (Budget)
-from sgdf_lab.support import (provenance, tables)
-from sgdf_lab.support.errors import (UserError, unknown)
-from sgdf_lab.support.files import (write_atomically)
-from sgdf_lab.support.tables import (Column)
-from statistics import (median)
-from typing import (Any)
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
 
+import torch
+
+from sgdf.kernels import changes
+from sgdf_lab.bench import contestants
+from sgdf_lab.bench.contestants import LISTS, default_lists
+from sgdf_lab.bench.measure import (
+    GIB,
+    disturbed,
+    free_bytes,
+    groups_that_fit,
+    measure_parameter_list,
+    needed_bytes,
+    too_large,
+)
+from sgdf_lab.bench.timing import Budget
+from sgdf_lab.support import provenance, tables
+from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.files import write_atomically
+from sgdf_lab.support.tables import Column
 
 # The targets that our optimizers were built for, and whether a measurement meets them.
+
 
 @dataclass(frozen=True)
 class Target:

@@ -4,13 +4,13 @@ import contextlib
 import math
 import os
 import time
-import torch
-from collections.abc import (Callable, Sequence)
-from dataclasses import (dataclass, field)
-from pathlib import (Path)
-from statistics import (median, quantiles)
-from typing import (Any)
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
 
+import torch
 
 # Timing a step: single timings, series of them, and the CPU time of other programs.
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf_lab.instruments import directions
-from sgdf_lab.instruments.directions import Moments, TriedSteps
-from sgdf_lab.instruments.layers import QUANTILES, gains_by_part, parts_of
 from sgdf_lab.models.gpt import build_gpt
+from why_directions import QUANTILES, Moments, TriedSteps, gains_by_part, parts_of
 
 BETAS = (0.9, 0.99)
 
