@@ -53,7 +53,14 @@ from sgdf_lab.support.numerics import full_precision
 from sgdf_lab.train.batches import seed_for
 from sgdf_lab.train.pipelines.tokens import EvaluationWindows, resident, windows
 from sgdf_lab.train.schedules import Shape, factors
-from why_directions import Moments, TriedSteps, gains_by_part, mean_of, parts_of, ratio_of
+from why_directions import (
+    DirectionFilter,
+    TriedSteps,
+    gains_by_part,
+    mean_of,
+    parts_of,
+    ratio_of,
+)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -216,7 +223,7 @@ class Training:
         self.tokens = resident(text.train, device)
         most = case.held_out * self.context
         self.held_out = EvaluationWindows(text.held_out, device, context=self.context, most=most)
-        self.moments = Moments.zeros(self.weights(), self.betas)
+        self.filter = DirectionFilter(self.betas, torch.float32)
         self.seconds: dict[str, float] = {}
 
     def run(self) -> Iterator[dict[str, Any]]:
@@ -228,14 +235,14 @@ class Training:
             lr = case.lr * rates[step - 1]
             point = next(p for p in sorted(case.points) if p >= step)
             if step == point - case.span + 1:
-                replicas, clipped = self.moments.repeated(case.replicas), []
+                replicas, clipped = self.filter.repeated(case.replicas), []
             if replicas is not None:
                 with self.timed("replicas"):
                     pairs = [self.clipped(f"replica {r}", step) for r in range(case.replicas)]
                     g = torch.stack([vector for vector, _ in pairs])
                     factor = float(np.mean([factor for _, factor in pairs]))
                     clipped += [factor < 1 for _, factor in pairs]
-                    replicas.add(g)
+                    replicas(g)
                 if step == point:
                     with self.timed("measurement"):
                         found = Measurement(self, replicas, g, lr, factor).everything()
@@ -246,7 +253,7 @@ class Training:
                 self.step(lr, self.clipped("training", step)[0])
 
     def step(self, lr: float, g: Tensor) -> None:
-        self.moments.add(g)
+        self.filter(g)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         sizes = [p.numel() for p in self.parameters]
@@ -312,14 +319,14 @@ class Measurement:
     """What is measured at one point, from rows of replicas: g, their moments and the truth."""
 
     def __init__(
-        self, training: Training, rows: Moments, g: Tensor, lr: float, factor: float
+        self, training: Training, rows: DirectionFilter, g: Tensor, lr: float, factor: float
     ) -> None:
         self.training, self.rows, self.g, self.lr = training, rows, g, lr
         with training.timed("truth, part of the measurement"):
             first, second, mean_square, self.loss = self.truth()
         self.first, self.second = factor * first, factor * second
         self.mean_square = factor**2 * mean_square
-        self.estimates = rows.estimates(g)
+        self.estimates = rows.estimates()
         self.denominator = rows.second.sqrt() + EPS
         self.noise = (self.mean_square - ((self.first + self.second) / 2).square()).clamp(min=0)
 
@@ -395,7 +402,7 @@ class Measurement:
     def gain_profiles(self) -> dict[str, Any]:
         """K and the best gain by what a coordinate is like, in both metrics."""
         average = self.estimates["average"]
-        residual, gain = self.g - average, self.rows.gain(self.g)
+        residual, gain = self.g - average, self.rows.gain
         mean = (self.first + self.second) / 2
         tiny = torch.finfo(gain.dtype).tiny
         spread = self.rows.spread().clamp(min=tiny)
@@ -423,7 +430,7 @@ class Measurement:
 
     def gains(self) -> list[Any]:
         parts = parts_of(self.training.model)
-        return gains_by_part(self.rows.gain(self.g), parts, self.training.seed)
+        return gains_by_part(self.rows.gain, parts, self.training.seed)
 
     # --- steps ---
 

@@ -284,7 +284,7 @@ def in_a_word(number: Number) -> str:
     return "yes" if value > 0 else "no"
 
 
-# --- the figures -----------------------------------------------------------------------------------
+# --- the figures ----------------------------------------------------------------------------------
 
 LOOKS = {  # of the estimates: label, colour, dash
     "K": ("K", palette.ORANGE, "-"),

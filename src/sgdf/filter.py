@@ -1,23 +1,33 @@
-"""The algorithm, stated once.
+"""The update rule, stated once.
 
-Algorithm 1 of "Signal Processing Meets SGD: From Momentum to Filter", in its notation.
-The functions use arithmetic alone, so floats, NumPy, torch and JAX arrays all pass through
-them, in float64 when given float64. Everything else in this package either calls them or is
-tested against them; foreach, C++ and Triton cannot call them and repeat them.
+Algorithm 1 of "Signal Processing Meets SGD: From Momentum to Filter" in its notation, and Adam's
+division after it. `direction` is the whole element-wise update. It works on floats and on NumPy,
+torch and JAX arrays, in float64 when given float64. The loop in torch, the JAX version, simulations
+and the tests' reference call it; foreach, C++ and Triton repeat it and are tested against it.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 __all__ = [
+    "FLOAT32",
+    "FLOAT64",
     "SECOND_MOMENTS",
     "Corrections",
     "Denominator",
+    "Filter",
     "FilterSettings",
+    "Moments",
+    "NumberRange",
     "SecondMomentWeights",
     "bias_corrections",
+    "default_gain_eps",
+    "direction",
     "estimate",
+    "largest_gradient",
     "largest_variance",
     "moment_names",
     "one_minus_power",
@@ -78,6 +88,16 @@ def moment_names(settings: FilterSettings, denominator: Denominator | None) -> t
     return tuple(names)
 
 
+def default_gain_eps(eps: Any, second_moment: str = "separate") -> Any:
+    """The term in the denominator of K, where a user gives none.
+
+    It is `eps`, as in the paper, unless the second moment is one of ours. The paper's 1e-8 is
+    compared with *squared* gradients, so the gain goes to 0 if gradients are far below 1e-4. With
+    0 (the smallest normal number stands for it) the gain does not depend on their magnitude.
+    """
+    return eps if second_moment == "separate" else 0.0
+
+
 def gain_eps(group: Mapping[str, Any]) -> Any:
     """The term in the denominator of K: `gain_eps` of a parameter group, if it has one.
 
@@ -90,6 +110,35 @@ def gain_eps(group: Mapping[str, Any]) -> Any:
     if own is not None:
         return own
     return group["eps"] if group.get("second_moment", "separate") == "separate" else 0.0
+
+
+def largest_variance(beta2: Any, largest_exponent: int) -> Any:
+    """The bound on s in arithmetic whose numbers end at 2^largest_exponent (128 in float32).
+
+    The square of a gradient overflows long before the gradient does, and an infinite s would
+    never decay. As s^ <= s / (1 - b2), it is finite below this bound, so that the gain is 0 for
+    a residual whose square overflows, and not NaN.
+    """
+    return 2.0 ** (largest_exponent - 2) * (1 - beta2)
+
+
+class Moments(NamedTuple):
+    """What an update remembers; None for a moment that it does not keep."""
+
+    m: Any  #: trend, "exp_avg" in the state of an optimizer
+    s: Any = None  #: fluctuation about the trend, "exp_var"
+    v: Any = None  #: moving average of g^2, "exp_avg_sq"
+
+
+class NumberRange(NamedTuple):
+    """The numbers that an update computes with end at 2^largest_exponent."""
+
+    largest_exponent: int
+    smallest: float  #: the smallest normal number
+
+
+FLOAT32 = NumberRange(128, 2.0**-126)
+FLOAT64 = NumberRange(1024, 2.0**-1022)
 
 
 class Corrections(NamedTuple):
@@ -155,14 +204,19 @@ def update_moments(g: Any, m: Any, s: Any, beta1: Any, beta2: Any) -> tuple[Any,
     return m, s
 
 
-def largest_variance(beta2: Any, largest_exponent: int) -> Any:
-    """The bound on s in arithmetic whose numbers end at 2^largest_exponent (128 in float32).
+def largest_gradient(beta2: Any, numbers: NumberRange = FLOAT64) -> Any:
+    """The magnitude that gradients are clipped to before the moments see them.
 
-    The square of a gradient overflows long before the gradient does, and an infinite s would
-    never decay. As s^ <= s / (1 - b2), it is finite below this bound, so that the gain is 0 for
-    a residual whose square overflows, and not NaN.
+    The square of a gradient overflows long before the gradient does, and an infinite s or v would
+    never decay. With |g| at most b = 2^(E/2 - 4) sqrt(1 - b2), where the numbers end at 2^E, no
+    square overflows: (g - m)^2 <= 4 b^2, so s^ <= s / (1 - b2) <= 2^(E - 6), and v^ likewise. As m
+    and sqrt(v) come from the same clipped gradient they stay in proportion, and the step after an
+    overflowing or infinite gradient is that after any other large one: about lr where there is a
+    division, proportional to the clipped gradient where there is none (SGDF). NaN stays NaN.
+    In float32 with b2 = 0.999, b is 3.6e16.
     """
-    return 2.0 ** (largest_exponent - 2) * (1 - beta2)
+    root = math.sqrt(1 - beta2) if isinstance(beta2, (int, float)) else (1 - beta2) ** 0.5
+    return 2.0 ** (numbers.largest_exponent // 2 - 4) * root
 
 
 def wiener_gain(s_hat: Any, residual: Any, eps: Any) -> Any:
@@ -247,7 +301,7 @@ class SecondMomentWeights(NamedTuple):
 
 
 def second_moment(m: Any, s: Any, weights: SecondMomentWeights) -> Any:
-    """v^, which estimates the mean of g^2 in the place of Adam's moving average of g^2."""
+    """v^, which estimates the mean of g^2 instead of Adam's moving average of g^2."""
     return weights.of_m * m * m + weights.of_s * s
 
 
@@ -256,7 +310,7 @@ def second_moment_weights(
 ) -> SecondMomentWeights:
     """The weights of m^2 and s after `step` updates, for a `kind` of `SECOND_MOMENTS`.
 
-    "fluctuation" is s / (1 - b2^t), as in AdaBelief: the spread of g about its mean alone.
+    "fluctuation" is s / (1 - b2^t), as in AdaBelief: only the spread of g about its mean.
 
     "derived" is the one combination of m^2 and s whose mean is that of g^2, at every step, for
     gradients g = u + n with a fixed mean u and independent noise n of variance q. As m starts at
@@ -301,3 +355,148 @@ def _geometric_sum(a: Any, b: Any, t: Any, xp: Any) -> Any:
     equal = (ratio == 1) * 1.0  # then the fraction would be 0/0, and its limit is t
     fraction = (one_minus_power(ratio, t, xp) + equal * t) / (1 - ratio + equal)
     return high ** (t - 1) * fraction
+
+
+# --- the whole update -------------------------------------------------------------------------
+
+
+def direction(
+    g: Any,
+    moments: Moments,
+    t: Any,
+    settings: FilterSettings,
+    denominator: Denominator | None = None,
+    *,
+    corrections: Corrections | None = None,
+    numbers: NumberRange = FLOAT64,
+    xp: Any = np,
+) -> tuple[Any, Moments]:
+    """What the learning rate is multiplied with, and the new moments.
+
+    Args:
+        g: gradient, with weight decay where that is part of it.
+        moments: before this gradient; those that `moment_names` lists, 0 at the start.
+        t: the number of this step, 1 at the first; a number or a 0-dim array.
+        settings: of the filter.
+        denominator: what the estimate is divided by; None: nothing.
+        corrections: of this step, if not those of `settings`.
+        numbers: the range of the dtype of g.
+        xp: the library of g: numpy (also for floats), torch or jax.numpy.
+
+    Examples:
+        >>> start = Moments(0.0, 0.0, 0.0)
+        >>> update, moments = direction(4.0, start, 1, FilterSettings(), Denominator())
+        >>> round(float(update), 6)  # Adam's first step has length 1 times lr
+        1.0
+    """
+    beta1, beta2 = settings.betas
+    xp_of_t = math if isinstance(t, (int, float)) else xp
+    largest = largest_gradient(beta2, numbers)
+    g = xp.clip(g, -largest, largest)
+    m, s = update_moments(g, moments.m, moments.s, beta1, beta2)
+    update = estimate(
+        g,
+        m,
+        s,
+        settings.corrections(t, xp_of_t) if corrections is None else corrections,
+        eps=_at_least(settings.eps, numbers.smallest, xp),
+        gain_scale=settings.gain_scale,
+        gain_power=settings.gain_power,
+    )
+    v = moments.v
+    if denominator is not None:
+        if v is not None:
+            v = beta2 * v + (1 - beta2) * g * g
+            v_hat = v / one_minus_power(beta2, t, xp_of_t)
+        else:
+            kind = denominator.second_moment
+            v_hat = second_moment(m, s, second_moment_weights(t, beta1, beta2, kind, xp_of_t))
+        update = update / (xp.sqrt(v_hat) + denominator.eps)
+    return update, Moments(m, s, v)
+
+
+def _at_least(eps: Any, smallest: float, xp: Any) -> Any:
+    """eps, or the smallest normal number: with 0, a gradient that is always 0 would give 0/0."""
+    return max(eps, smallest) if isinstance(eps, (int, float)) else xp.maximum(eps, smallest)
+
+
+class Filter:
+    """The update with its moments, one gradient at a time: for simulations, instruments, tests.
+
+    Args:
+        settings: of the filter.
+        denominator: what the estimate is divided by, as in FilterAdam; None: nothing, as in SGDF.
+        numbers: the range of the dtype of the gradients.
+        xp: the library of the gradients: numpy (also for floats), torch or jax.numpy.
+
+    Examples:
+        >>> f = Filter(FilterSettings(gain_scale=1.0))
+        >>> [round(float(f(g)), 3) for g in (4.0, 5.0, 3.0)]
+        [4.0, 4.786, 3.741]
+        >>> round(float(f.gain), 3), f.t
+        (0.23, 3)
+    """
+
+    def __init__(
+        self,
+        settings: FilterSettings | None = None,
+        denominator: Denominator | None = None,
+        *,
+        numbers: NumberRange = FLOAT64,
+        xp: Any = np,
+    ) -> None:
+        self.settings = FilterSettings() if settings is None else settings
+        self.denominator, self.numbers, self.xp = denominator, numbers, xp
+        kept = moment_names(self.settings, denominator)
+        names = ("exp_avg", "exp_var", "exp_avg_sq")
+        self.moments = Moments(*(0.0 if name in kept else None for name in names))
+        self.g: Any = 0.0  #: the last gradient
+        self.t = 0  #: how many gradients it has seen
+
+    def __call__(self, g: Any) -> Any:
+        """The direction of a step: the estimate g^, divided if there is a denominator."""
+        self.t += 1
+        self.g = g
+        update, self.moments = direction(
+            g,
+            self.moments,
+            self.t,
+            self.settings,
+            self.denominator,
+            corrections=self.corrections,
+            numbers=self.numbers,
+            xp=self.xp,
+        )
+        return update
+
+    @property
+    def corrections(self) -> Corrections:
+        """The bias corrections of the last step; a subclass may change them."""
+        return self.settings.corrections(self.t)
+
+    @property
+    def m_hat(self) -> Any:
+        return self.moments.m / self.corrections.trend
+
+    @property
+    def s_hat(self) -> Any:
+        return self.moments.s * self.corrections.fluctuation
+
+    @property
+    def gain(self) -> Any:
+        """K of the last gradient."""
+        eps = _at_least(self.settings.eps, self.numbers.smallest, self.xp)
+        return wiener_gain(self.s_hat, self.g - self.m_hat, eps)
+
+    def estimate(self, **changes: Any) -> Any:
+        """g^ of the last gradient from the same moments, with other settings of the gain."""
+        settings = self.settings._replace(**changes)
+        return estimate(
+            self.g,
+            self.moments.m,
+            self.moments.s,
+            self.corrections,
+            eps=_at_least(settings.eps, self.numbers.smallest, self.xp),
+            gain_scale=settings.gain_scale,
+            gain_power=settings.gain_power,
+        )

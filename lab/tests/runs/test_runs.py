@@ -51,14 +51,14 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def eval_mode_restored(
+def undisturbed(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[tuple[str, ...]], Undisturbed]:
     cache: dict[tuple[str, ...], Undisturbed] = {}
 
     def of(argv: tuple[str, ...]) -> Undisturbed:
         if argv not in cache:
-            out = tmp_path_factory.mktemp("eval_mode_restored")
+            out = tmp_path_factory.mktemp("undisturbed")
             start = time.monotonic()
             ended = server.run(argv, out, sync=argv == LONG)
             seconds = time.monotonic() - start
@@ -71,13 +71,13 @@ def eval_mode_restored(
 
 
 @pytest.fixture
-def ends_the_same(server: Server, eval_mode_restored: Any, tmp_path: Path) -> Callable[..., Ended]:
+def ends_the_same(server: Server, undisturbed: Any, tmp_path: Path) -> Callable[..., Ended]:
     """Repeat the command: it ends with the metrics and the result of an uninterrupted run."""
 
     def check(argv: tuple[str, ...] = SHORT, out: Path = tmp_path / "out") -> Ended:
         ended = server.run(argv, out, sync=argv == LONG)
         assert ended.code == 0, ended.output
-        expected = eval_mode_restored(argv)
+        expected = undisturbed(argv)
         assert (folder_in(out) / "metrics.jsonl").read_bytes() == expected.metrics
         assert without_times(result_in(out)) == without_times(expected.result)
         return ended
@@ -131,8 +131,8 @@ def size_of(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_ten_kills_at_random_instants(server, eval_mode_restored, ends_the_same, out):
-    expected = eval_mode_restored(LONG)
+def test_ten_kills_at_random_instants(server, undisturbed, ends_the_same, out):
+    expected = undisturbed(LONG)
     chance = random.Random(2411)
     story: list[tuple[float | str, int, int]] = []
     while len(story) < 10 or sum(after > before for _, before, after in story) < 3:
@@ -193,7 +193,7 @@ def test_killed_at_any_disk_operation(server, operations, ends_the_same, tmp_pat
         ends_the_same(out=out)
 
 
-def test_the_lists_are_cut_back_to_the_checkpoint(server, eval_mode_restored, ends_the_same, out):
+def test_the_lists_are_cut_back_to_the_checkpoint(server, undisturbed, ends_the_same, out):
     killed = server.run(SHORT, out, **fault("write metrics.jsonl", "SIGKILL", nth=1))
     assert killed.code == -signal.SIGKILL
     path = folder_in(out) / "metrics.jsonl"
@@ -378,7 +378,7 @@ def test_a_disk_that_fills_up(op, nth, saved, server, ends_the_same, out):
     [("write 2.pt.new", 30, "full"), ("write 2.pt.new", 30, "SIGKILL"), ("replace 2.pt", 0, "full"),
      ("replace 2.pt", 0, "SIGKILL"), ("write last.pt.new", 250, "SIGKILL")],
 )  # fmt: skip
-def test_kept_weights_survive_interruptions(op, nth, do, server, eval_mode_restored, out, tmp_path):
+def test_kept_weights_survive_interruptions(op, nth, do, server, undisturbed, out, tmp_path):
     """They equal those of an uninterrupted run, before and after the interruption."""
     keeping = (*SHORT, "--keep", "1")
     ended = server.run(keeping, out, **fault(op, do, nth))
@@ -386,7 +386,7 @@ def test_kept_weights_survive_interruptions(op, nth, do, server, eval_mode_resto
     for epoch in disk.kept_epochs(folder_in(out)):
         disk.read_checkpoint(disk.kept_path(folder_in(out), epoch), CPU)
     assert server.run(keeping, out).code == 0
-    assert (folder_in(out) / "metrics.jsonl").read_bytes() == eval_mode_restored(SHORT).metrics
+    assert (folder_in(out) / "metrics.jsonl").read_bytes() == undisturbed(SHORT).metrics
     whole = tmp_path / "whole"
     assert server.run(keeping, whole).code == 0
     for place in (out, whole):
@@ -515,7 +515,7 @@ def test_a_folder_with_an_odd_name(server, ends_the_same, tmp_path):
 # --- one writer ---------------------------------------------------------------------------------
 
 
-def test_two_processes_never_write_one_run(server, ends_the_same, eval_mode_restored, out):
+def test_two_processes_never_write_one_run(server, ends_the_same, undisturbed, out):
     first = server.start(SHORT, out, **fault("open metrics.jsonl", "SIGSTOP", nth=1))
     wait_until(lambda: state_of(first.pid) == "T")
     before = {path.name: path.read_bytes() for path in folder_in(out).iterdir()}
@@ -524,7 +524,7 @@ def test_two_processes_never_write_one_run(server, ends_the_same, eval_mode_rest
     assert {path.name: path.read_bytes() for path in folder_in(out).iterdir()} == before
     first.send(signal.SIGCONT)
     assert first.wait().code == 0
-    assert (folder_in(out) / "metrics.jsonl").read_bytes() == eval_mode_restored(SHORT).metrics
+    assert (folder_in(out) / "metrics.jsonl").read_bytes() == undisturbed(SHORT).metrics
 
 
 def test_a_killed_process_releases_its_lock(server, ends_the_same, out):
@@ -560,7 +560,7 @@ def test_stop_signals(word, op, nth, saved, server, ends_the_same, out):
     assert json.loads((where / "env.json").read_text())["from_epoch"] == saved
 
 
-def test_a_run_without_checkpoints_begins_again(server, eval_mode_restored, out):
+def test_a_run_without_checkpoints_begins_again(server, undisturbed, out):
     spoilt = fault("open metrics.jsonl", "SIGINT", nth=1)
     ended = server.run((*SHORT, "--no-checkpoints"), out, **spoilt)
     assert ended.code == 130, ended
@@ -569,7 +569,7 @@ def test_a_run_without_checkpoints_begins_again(server, eval_mode_restored, out)
     ended = server.run((*SHORT, "--no-checkpoints"), out)
     assert ended.code == 0, ended
     assert not list(out.glob("**/*.pt"))
-    assert without_times(result_in(out)) == without_times(eval_mode_restored(SHORT).result)
+    assert without_times(result_in(out)) == without_times(undisturbed(SHORT).result)
     assert json.loads((folder_in(out) / "env.json").read_text())["from_epoch"] == 0
 
 

@@ -99,7 +99,7 @@ def drive(out: Path) -> None:
     """All of it in one process: a cluster takes seconds to start."""
     console = Console(file=sys.stderr)
     torch.set_num_threads(1)
-    eval_mode_restored = execute.run_all(cells(), RunContext(out / "eval_mode_restored", CPU), console=console)
+    undisturbed = execute.run_all(cells(), RunContext(out / "undisturbed", CPU), console=console)
     shared = out / "shared"
     with two_nodes() as raylet:
         address = os.environ["TEST_RAY_ADDRESS"]
@@ -112,7 +112,7 @@ def drive(out: Path) -> None:
         results = execute.run_all(
             [*cells(), bad], context, engine="ray", address=address, console=console
         )
-    print(json.dumps([eval_mode_restored, results]))
+    print(json.dumps([undisturbed, results]))
 
 
 # --- the tests ----------------------------------------------------------------------------------
@@ -131,18 +131,18 @@ def driven(tmp_path_factory) -> tuple[Path, list, list]:
     )
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
-    eval_mode_restored, results = json.loads(stdout.splitlines()[-1])
-    return out, eval_mode_restored, results
+    undisturbed, results = json.loads(stdout.splitlines()[-1])
+    return out, undisturbed, results
 
 
 @pytest.mark.slow
 def test_runs_of_a_killed_node_end_with_the_same_numbers(driven):
-    out, eval_mode_restored, results = driven
+    out, undisturbed, results = driven
     killed = (out / "shared" / "killed").read_text()
-    for config, result, expected in zip(cells(), results[:-1], eval_mode_restored, strict=True):
+    for config, result, expected in zip(cells(), results[:-1], undisturbed, strict=True):
         assert result["status"] == "finished"
         assert result["final_test_accuracy"] == expected["final_test_accuracy"]
-        folder, twin = (out / place / config.name for place in ("shared", "eval_mode_restored"))
+        folder, twin = (out / place / config.name for place in ("shared", "undisturbed"))
         metrics = (folder / "metrics.jsonl").read_bytes()
         assert metrics == (twin / "metrics.jsonl").read_bytes()
         assert len(metrics.splitlines()) == config.epochs

@@ -95,21 +95,21 @@ def starts_of(out: Path, name: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def eval_mode_restored(tmp_path_factory) -> dict[str, bytes]:
+def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     """The metrics of an uninterrupted sweep."""
-    out = tmp_path_factory.mktemp("eval_mode_restored")
+    out = tmp_path_factory.mktemp("undisturbed")
     results = execute.run_all(cells(), RunContext(out, CPU), jobs=2, console=quiet())
     assert [result["status"] for result in results] == ["finished"] * 6
     assert all(starts_of(out, config.name) == [0] for config in cells())
     return {c.name: (out / c.name / "metrics.jsonl").read_bytes() for c in cells()}
 
 
-def assert_ended_the_same(out: Path, results: list[dict], eval_mode_restored: dict[str, bytes]) -> None:
+def assert_ended_the_same(out: Path, results: list[dict], undisturbed: dict[str, bytes]) -> None:
     for config, result in zip(cells(), results, strict=True):
         assert result == RunFolder(out, config).result()
         assert result["status"] == "finished"
         metrics = (out / config.name / "metrics.jsonl").read_bytes()
-        assert metrics == eval_mode_restored[config.name]
+        assert metrics == undisturbed[config.name]
         assert len(metrics.splitlines()) == config.epochs
         starts = starts_of(out, config.name)
         assert starts[0] == 0
@@ -117,7 +117,7 @@ def assert_ended_the_same(out: Path, results: list[dict], eval_mode_restored: di
 
 
 @pytest.mark.slow
-def test_a_killed_worker(tmp_path, eval_mode_restored):
+def test_a_killed_worker(tmp_path, undisturbed):
     killed = []
 
     def kill() -> None:
@@ -129,7 +129,7 @@ def test_a_killed_worker(tmp_path, eval_mode_restored):
     killer.start()
     results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=2, console=quiet())
     killer.join()
-    assert_ended_the_same(tmp_path, results, eval_mode_restored)
+    assert_ended_the_same(tmp_path, results, undisturbed)
     for config in cells():
         assert len(starts_of(tmp_path, config.name)) == 1 + (config.name in killed)
     assert starts_of(tmp_path, killed[0])[-1] > 0
@@ -154,7 +154,7 @@ def start_sweep(out: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, eval_mode_restored):
+def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     stopped = []
 
     def stop() -> None:
@@ -177,7 +177,7 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, eval_mode_restored):
     starts = len(starts_of(tmp_path, hit))
     # Started again at once, it has to wait for the locks that the orphans still hold.
     results = execute.run_all(cells(), RunContext(tmp_path, CPU), jobs=1, console=quiet())
-    assert_ended_the_same(tmp_path, results, eval_mode_restored)
+    assert_ended_the_same(tmp_path, results, undisturbed)
     assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
     assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan stopped
     assert len(orphans) == 2

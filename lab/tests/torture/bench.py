@@ -84,11 +84,11 @@ class Bench:
 
     # --- comparing --------------------------------------------------------------------------------
 
-    def eval_mode_restored(self, argv: Sequence[str], folder: Path, **request: Any) -> "Left":
+    def undisturbed(self, argv: Sequence[str], folder: Path, **request: Any) -> "Left":
         """What the command leaves if nothing happens; trained once."""
 
         def train() -> Left:
-            out = folder / "eval_mode_restored"
+            out = folder / "undisturbed"
             folder.mkdir(exist_ok=True)
             start = time.monotonic()
             ended = self.run(argv, out, **request)
@@ -141,13 +141,13 @@ class Left:
 
 
 def check_same(folder: Path, expected: Left) -> None:
-    """Raise a `Bug` where a finished run differs from an eval_mode_restored one."""
+    """Raise a `Bug` where a finished run differs from an undisturbed one."""
     left = Left(folder)
     for name in ("metrics", "result", "pictures"):
         if getattr(left, name) != getattr(expected, name):
-            raise Bug(DIFFERENT, f"{name} of {folder} differ from those of an eval_mode_restored run")
+            raise Bug(DIFFERENT, f"{name} of {folder} differ from those of an undisturbed run")
     if bits(left.checkpoint) != bits(expected.checkpoint):
-        raise Bug(DIFFERENT, f"last.pt of {folder} differs from that of an eval_mode_restored run")
+        raise Bug(DIFFERENT, f"last.pt of {folder} differs from that of an undisturbed run")
 
 
 def bits(value: Any) -> Any:

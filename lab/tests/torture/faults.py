@@ -85,7 +85,7 @@ def failing_disk(op: str, nth: int, do: str) -> Callable[[Bench, Path], Outcome]
     """From one operation on, the disk fails; once it works again, the command resumes."""
 
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(SHORT, folder)
+        expected = bench.undisturbed(SHORT, folder)
         out = folder / "out"
         ended = bench.run(SHORT, out, **fault(op, do, nth))
         word = SENTENCE
@@ -106,7 +106,7 @@ def small_files(size: int) -> Callable[[Bench, Path], Outcome]:
     """A limit of the system that a write runs into."""
 
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(SHORT, folder)
+        expected = bench.undisturbed(SHORT, folder)
         out = folder / "out"
         log = folder / "log"
         os.mkfifo(log)  # the limit holds for files, also for that with the output
@@ -130,7 +130,7 @@ def stopped(task: SmallTask, name: str) -> Callable[[Bench, Path], Outcome]:
 
     def run(bench: Bench, folder: Path) -> Outcome:
         argv = short(task)
-        expected = bench.eval_mode_restored(argv, folder, images=task.images)
+        expected = bench.undisturbed(argv, folder, images=task.images)
         chance, out, stops = random.Random(name), folder / "out", 0
         started = bench.start(argv, out, images=task.images)
         for _ in range(5):
@@ -154,7 +154,7 @@ def two_writers(task: SmallTask, name: str) -> Callable[[Bench, Path], Outcome]:
 
     def run(bench: Bench, folder: Path) -> Outcome:
         argv = short(task)
-        expected = bench.eval_mode_restored(argv, folder, images=task.images)
+        expected = bench.undisturbed(argv, folder, images=task.images)
         out, chance = folder / "out", random.Random(name)
         first = bench.start(argv, out, images=task.images)
         time.sleep(chance.uniform(0, 0.5) * expected.seconds)
@@ -227,7 +227,7 @@ def killed_worker(bench: Bench, folder: Path) -> Outcome:
         argv = ("train", "digits", "--optimizer", config.optimizer, "--seed", str(config.seed),
                 "--epochs", str(config.epochs), "--data", "synthetic", "--device", "cpu",
                 "--set", "lr=0.05", "--set", "batch=128")  # fmt: skip
-        check_same(out / config.name, bench.eval_mode_restored(argv, folder / config.name))
+        check_same(out / config.name, bench.undisturbed(argv, folder / config.name))
     if "Traceback" in output:
         raise Bug(TRACEBACK, output[-2000:])
     return Outcome(SAME)
@@ -242,17 +242,17 @@ def killed_node(bench: Bench, folder: Path) -> Outcome:
         output = ended_script(script)
     finally:
         script.kill()
-    eval_mode_restored, results = json.loads(output.splitlines()[-1])
+    undisturbed, results = json.loads(output.splitlines()[-1])
     for config, result, expected in zip(
-        test_cluster.cells(), results[:-1], eval_mode_restored, strict=True
+        test_cluster.cells(), results[:-1], undisturbed, strict=True
     ):
         ours, theirs = (
             (folder / place / config.name / "metrics.jsonl").read_bytes()
-            for place in ("shared", "eval_mode_restored")
+            for place in ("shared", "undisturbed")
         )
         same = ours == theirs and result["status"] == expected["status"] == "finished"
         if not same:
-            raise Bug(DIFFERENT, f"{config.name}: {result}, eval_mode_restored {expected}")
+            raise Bug(DIFFERENT, f"{config.name}: {result}, undisturbed {expected}")
     return Outcome(SAME)
 
 

@@ -199,7 +199,7 @@ def hostile_cache(plant: Plant) -> Callable[[Bench, Path], Outcome]:
     """A run that would load the planted library; it has to compile its own."""
 
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(SHORT, folder)
+        expected = bench.undisturbed(SHORT, folder)
         compiler, marker = folder / "compiler", folder / "code-ran"
         compiler.write_text(COMPILER.replace("LIBRARY", real_library()))
         compiler.chmod(0o755)

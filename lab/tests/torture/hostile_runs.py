@@ -260,7 +260,7 @@ def cases() -> Iterator[Case]:
 
 def case(row: str, name: str, files: tuple[str, ...], damage: Damage) -> Case:
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(SHORT, folder)
+        expected = bench.undisturbed(SHORT, folder)
         run_folder = half_done(bench, folder / "out")
         for file in files:
             damage(run_folder / file)
@@ -301,7 +301,7 @@ def resumed(bench: Bench, out: Path, expected: Any, files: list[Path]) -> str:
 
 def foreign(words: tuple[str, ...]) -> Callable[[Bench, Path], Outcome]:
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(SHORT, folder)
+        expected = bench.undisturbed(SHORT, folder)
         other = half_done(bench, folder / "other", (*SHORT, *words))
         mine = half_done(bench, folder / "out")
         shutil.copy(other / "last.pt", mine / "last.pt")

@@ -49,7 +49,7 @@ def killed(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
     """Delays are parts of the time that the run takes in peace."""
 
     def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.eval_mode_restored(argv, folder, images=task.images)
+        expected = bench.undisturbed(argv, folder, images=task.images)
         chance, seconds = random.Random(name), expected.seconds
         out, story = folder / "out", []
         request = {"images": task.images, "saving_share": EVERY_EPOCH}
@@ -79,7 +79,7 @@ def regrouped(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
     """
 
     def run(bench: Bench, folder: Path) -> Outcome:
-        alone = bench.eval_mode_restored(without(argv, "--shard"), folder, images=task.images)
+        alone = bench.undisturbed(without(argv, "--shard"), folder, images=task.images)
         epochs = alone.result["epochs"]
         parts = [(1, epochs // 3), (2, 2 * epochs // 3), (1, epochs)]
 

@@ -24,7 +24,7 @@ def short(task: SmallTask) -> tuple[str, ...]:
 
 
 def traced(bench: Bench, task: SmallTask, folder: Path) -> list[tuple[str, int]]:
-    """The disk operations of an eval_mode_restored run in order, each with its count so far."""
+    """The disk operations of an undisturbed run in order, each with its count so far."""
     out = folder / task.name / "out"  # whose name is that of an operation
     out.parent.mkdir(parents=True)
     trace = out.with_name("trace")
@@ -67,7 +67,7 @@ def cases(round_: int, bench: Bench, folder: Path, every: int = 1) -> Iterator[C
 def killed_at(task: SmallTask, moments: tuple[tuple[str, int], ...]) -> Any:
     def run(bench: Bench, folder: Path) -> Outcome:
         argv = short(task)
-        expected = bench.eval_mode_restored(argv, folder, images=task.images)
+        expected = bench.undisturbed(argv, folder, images=task.images)
         out, kills = folder / "out", 0
         for i, (op, nth) in enumerate(moments):
             ended = bench.run(argv, out, images=task.images, **fault(op, "SIGKILL", nth))

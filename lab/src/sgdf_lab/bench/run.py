@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sgdf.kernels import changes
+from sgdf.optim import wait_until_compiled
 from sgdf_lab.bench import contestants
 from sgdf_lab.bench.contestants import LISTS, default_lists
 from sgdf_lab.bench.measure import (
@@ -373,7 +373,7 @@ def new_record(budget: Budget, command: str) -> dict[str, Any]:
             "seconds": budget.seconds,
         },
         # Training compiles this helper in the background; a measurement waits for it.
-        "looks_in_c++": changes.wait_until_compiled() if budget.device == "cuda" else None,
+        "looks_in_c++": wait_until_compiled() if budget.device == "cuda" else None,
         "copy": None,
         "lists": {},
         "skipped": {},

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sgdf.filter import bias_corrections, wiener_filter
-from sgdf.kernels.arithmetic import positive_eps
+from sgdf.filter import Filter, FilterSettings
 from sgdf_lab.instruments.evaluation import (
     Array,
     Batches,
@@ -194,20 +193,8 @@ def momentum_rule(mu: float | None = None) -> Callable[..., Rule]:
 
 def filter_rule(gain_scale: float, gain_power: float = 1.0) -> Callable[..., Rule]:
     def make(betas: tuple[float, float], eps: float) -> Rule:
-        beta1, beta2 = betas
-        m: Any = 0.0
-        s: Any = 0.0
-        gain = {"gain_scale": gain_scale, "gain_power": gain_power}
-        least = positive_eps(eps, torch.float64)
-
-        def rule(g: Tensor, t: int) -> Tensor:
-            nonlocal m, s
-            corrections = bias_corrections(t, beta1, beta2)
-            settings = {"beta1": beta1, "beta2": beta2, "eps": least, **gain}
-            estimate, m, s = wiener_filter(g, m, s, corrections, **settings)
-            return torch.as_tensor(estimate)
-
-        return rule
+        filtered = Filter(FilterSettings(betas, eps, gain_scale, gain_power), xp=torch)
+        return lambda g, t: torch.as_tensor(filtered(g))
 
     return make
 

@@ -41,7 +41,7 @@ __all__ = [
     "write",
 ]
 
-# --- panels, colours, line styles and labels -------------------------------------------------------
+# --- panels, colours, line styles and labels ------------------------------------------------------
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -97,7 +97,7 @@ def legend_below(figure: Figure, axes: Any, columns: int, **text: Any) -> None:
     figure.legend(*handles, ncols=columns, loc="outside lower center", frameon=False, **text)
 
 
-# --- Hessian spectra --------------------------------------------------------------------------------
+# --- Hessian spectra ------------------------------------------------------------------------------
 
 
 def eigenvalues(spectra: Mapping[str, Spectrum]) -> Figure:
@@ -168,7 +168,7 @@ def density(spectra: Mapping[str, Spectrum]) -> Figure:
     return figure
 
 
-# --- loss landscapes, and the path of a run ----------------------------------------------------------
+# --- loss landscapes, and the path of a run -------------------------------------------------------
 
 COLOUR_MAP = "viridis"
 
@@ -301,7 +301,7 @@ def shared_levels(surfaces: Mapping[str, Surface]) -> tuple[Normalize, Any]:
     return Normalize(low, high), np.linspace(low, high, 25)
 
 
-# --- gradients under a probe: distributions, norms, gains of layers --------------------------------
+# --- gradients under a probe: distributions, norms, gains of layers -------------------------------
 
 SHOWN = 0.98  # share of the values inside the axes, for the widest distribution
 BARS = 81

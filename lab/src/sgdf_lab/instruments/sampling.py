@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from sgdf.filter import Corrections, FilterSettings, wiener_filter, wiener_gain
-from sgdf.kernels.arithmetic import compute_dtype, positive_eps
-from sgdf.kernels.quantized import Quantized, dequantize
-from sgdf.optim import Momentum
-from sgdf.optim.filtered import FilteredOptimizer
-from sgdf.optim.state import moment_in
+from sgdf import SGDF, FilterAdam, Momentum
+from sgdf.filter import FLOAT32, FLOAT64, Corrections, Moments, direction, wiener_gain
+from sgdf.optim import compute_dtype, filter_settings, read_moment
 from sgdf_lab.instruments.evaluation import Array
 from sgdf_lab.support.numerics import joint_norm
 
@@ -172,7 +169,7 @@ ESTIMATES = {
 
 def estimate_of(optimizer: Optimizer) -> str:
     """Which of ESTIMATES applies."""
-    if isinstance(optimizer, FilteredOptimizer):
+    if isinstance(optimizer, SGDF | FilterAdam):
         return "filter"
     return "momentum" if isinstance(optimizer, Momentum | SGD) else "direction"
 
@@ -264,23 +261,17 @@ def moments_or_zeros(
 ) -> list[Tensor]:
     pairs = zip(parameters, states, strict=True)
     return [
-        dense_moment(state, key) if key in state else p.new_zeros(()).expand_as(p)
+        read_moment(state, key) if key in state else p.new_zeros(()).expand_as(p)
         for p, state in pairs
     ]
-
-
-def dense_moment(state: dict[str, Any], key: str) -> Tensor:
-    moment = moment_in(state, key)
-    return dequantize(moment) if isinstance(moment, Quantized) else moment
 
 
 def filtered(seen: GroupSnapshot) -> tuple[Tensor, Tensor]:
     """g^ and K by sgdf.filter, in float64; K is 1 where the gain is constant."""
     assert seen.moments is not None
-    settings, g = FilterSettings.of(seen.group), seen.gradient
+    settings, g = filter_settings(seen.group), seen.gradient
+    numbers = FLOAT64 if compute_dtype(seen.parameters[0]) == torch.float64 else FLOAT32
     steps, m, s = seen.moments
-    beta1, beta2 = settings.betas
-    eps = positive_eps(settings.eps, compute_dtype(seen.parameters[0]))
     by_parameter = settings.corrections(steps + 1, torch)
     corrections = Corrections(*(seen.spread(torch.zeros_like(steps) + x) for x in by_parameter))
     values: list[Any] = [g, m, s, *corrections]
@@ -289,18 +280,15 @@ def filtered(seen: GroupSnapshot) -> tuple[Tensor, Tensor]:
     g, m, s, *scalars = values
     corrections = Corrections(*scalars)
     with np.errstate(all="ignore"):  # gradients may be infinite or NaN
-        g_hat, m, s = wiener_filter(
-            g,
-            m,
-            s,
-            corrections,
-            beta1=beta1,
-            beta2=beta2,
-            eps=eps,
-            gain_scale=settings.gain_scale,
-            gain_power=settings.gain_power,
+        g_hat, moments = direction(
+            *(g, Moments(m, s), 1, settings),
+            corrections=corrections,
+            numbers=numbers,
+            xp=torch if torch.is_tensor(g) else np,
         )
-        gain = wiener_gain(s * corrections.fluctuation, g - m / corrections.trend, eps)
+        residual = g - moments.m / corrections.trend
+        eps = max(settings.eps, numbers.smallest)
+        gain = wiener_gain(moments.s * corrections.fluctuation, residual, eps)
     if settings.constant_gain:
         gain = gain * 0 + 1
     return torch.as_tensor(g_hat), torch.as_tensor(gain)
@@ -309,7 +297,7 @@ def filtered(seen: GroupSnapshot) -> tuple[Tensor, Tensor]:
 def momentum(optimizer: Optimizer, seen: GroupSnapshot) -> Tensor:
     if "momentum" in seen.group and not seen.group["momentum"]:
         return seen.gradient  # torch's SGD then keeps no buffer
-    buffers = [dense_moment(optimizer.state[p], "momentum_buffer") for p in seen.parameters]
+    buffers = [read_moment(optimizer.state[p], "momentum_buffer") for p in seen.parameters]
     buffer = gather(seen.picks, buffers)
     if seen.group.get("nesterov"):
         buffer = seen.gradient + buffer * float(seen.group["momentum"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from sgdf.filter import Corrections
 from sgdf_lab.support.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION
-from sgdf_lab.theory.filtering import BETA1, BETA2, filter_step, rare_noise
+from sgdf_lab.theory.filtering import BETA1, BETA2, SimulatedFilter, rare_noise
 from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
 
 # A convex function lies above its tangents (lem.B.4).
@@ -245,7 +245,7 @@ def play(T: int, seeds: int, seed: int) -> RegretTrace:
     z, xi = rng.uniform(-1, 1, (T, seeds)), rare_noise(rng, (T, seeds), RARE)
     alpha = np.array([ALPHA[problem] for problem in PROBLEMS])[None, :, None]
     shape = (len(VARIANTS), len(PROBLEMS), seeds)
-    theta, filtered = np.zeros(shape), VariantFilter(shape)
+    theta, filtered = np.zeros(shape), VariantFilter()
     theta[:, :2] = 1.0
     low, high, largest = theta.copy(), theta.copy(), np.zeros(shape)
     losses, squares, signs = np.zeros(shape), np.zeros(shape), np.zeros((len(VARIANTS), seeds))
@@ -269,26 +269,28 @@ def play(T: int, seeds: int, seed: int) -> RegretTrace:
     return RegretTrace(points.astype(float), *columns)
 
 
-class VariantFilter:
+class VariantFilter(SimulatedFilter):
     """The filter with the gain and the b1 of each variant."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.scale = np.array([gain for gain, _ in VARIANTS.values()])[:, None, None]
-        self.decays = np.array([decay for _, decay in VARIANTS.values()])[:, None, None]
-        self.m, self.s, self.t = np.zeros(shape), np.zeros(shape), 0
-        self.product, self.weights = np.ones_like(self.scale), np.zeros_like(self.scale)
+    def __init__(self) -> None:
+        gains, decays = (
+            np.array(column)[:, None, None] for column in zip(*VARIANTS.values(), strict=True)
+        )
+        super().__init__(gain_scale=gains)
+        self.decays = decays
+        self.product, self.weights = np.ones(decays.shape), np.zeros(decays.shape)
 
     def __call__(self, g: Array) -> Array:
-        self.t += 1
-        beta1 = np.where(self.decays, BETA1 / self.t, BETA1)
-        # For a constant b1 these are the printed corrections; the sums also fit a decaying one.
+        beta1 = np.where(self.decays, BETA1 / (self.t + 1), BETA1)
+        self.settings = self.settings._replace(betas=(beta1, BETA2))
         self.product = self.product * beta1
         self.weights = beta1**2 * self.weights + (1 - beta1) ** 2
-        corrections = Corrections(1 - self.product, self.weights / (1 - BETA2**self.t))
-        estimate, self.m, self.s = filter_step(
-            g, self.m, self.s, corrections, beta1=beta1, gain_scale=self.scale
-        )
-        return np.asarray(estimate)
+        return np.asarray(super().__call__(g))
+
+    @property
+    def corrections(self) -> Corrections:
+        """The printed ones for a constant b1; the sums also fit a decaying one."""
+        return Corrections(1 - self.product, self.weights / (1 - BETA2**self.t))
 
 
 def losses_and_gradients(theta: Array, z: Array, xi: Array) -> tuple[Array, Array]:

@@ -165,7 +165,7 @@ def random_gain_checks(rng: np.random.Generator, effort: float) -> list[Check]:
         g = rng.normal(size=samples)
         sgdf(g)
         if t >= 200:
-            residual, gain = g - sgdf.m, sgdf.gain
+            residual, gain = g - sgdf.moments.m, sgdf.gain
             gains.append(float(gain.mean()))
             weighted.append(float((gain * residual**2).mean() / (residual**2).mean()))
     printed = float(optimal_gain(corrected_mean_factor(300, BETA1), 1.0))
