@@ -293,7 +293,7 @@ class Training:
 
     @torch.no_grad()
     def held_out_loss(self, weights: Tensor) -> float:
-        """Of the twin with these weights, in full precision."""
+        """The loss of the twin with these weights, in full precision."""
         place = 0
         for p in self.twin.parameters():
             p.copy_(weights[place : place + p.numel()].view_as(p))

@@ -105,7 +105,7 @@ def setting(record: Record) -> str:
 
 
 def parts_table(record: Record) -> str:
-    """What the training and the error of m^ are like at each point."""
+    """What the run and the error of m^ are like at each point."""
     rows = [
         [
             f"{point['step']:,}",
@@ -174,7 +174,7 @@ def downhill_table(record: Record) -> str:
 
 
 def best_gain_table(record: Record) -> str:
-    """Of three bins of the residual and of all coordinates: K, and the best gain."""
+    """K and the best gain, in three bins of the residual and over all coordinates."""
     rows = []
     for metric, words in METRICS.items():
         for low in BINS:
@@ -418,7 +418,7 @@ def heights(record: Record) -> tuple[float, float]:
 
 
 def centre(one: Mapping[str, Any]) -> float:
-    """Of a bin, on a logarithmic axis; the first begins at 0 and the last has no end."""
+    """The middle of a bin on a logarithmic axis; the first begins at 0 and the last has no end."""
     low, high = one["low"], one["high"]
     if not low:
         return float(high) / 2

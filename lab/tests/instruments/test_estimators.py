@@ -18,7 +18,7 @@ def network() -> nn.Module:
 
 
 class Mean(nn.Module):
-    """Estimates a mean by least squares: the gradient is w - x, with the noise of x alone."""
+    """Estimates a mean by least squares: the gradient is w - x, with only the noise of x."""
 
     def __init__(self, size):
         super().__init__()

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
 
-# The lists of parameters that are updated: those of well-known networks.
+# --- lists of parameters: those of well-known networks --------------------------------------------
 
 Shape = tuple[int, ...]
 
@@ -111,7 +111,7 @@ def random_parameters(shapes: Sequence[Shape], dtype: torch.dtype, device: str) 
     return params
 
 
-# A WienerFilter without the step of the optimizer that it is attached to.
+# --- the filter without an optimizer --------------------------------------------------------------
 
 
 class FilterAlone:
@@ -142,7 +142,7 @@ class FilterAlone:
         self.wiener.filter_gradients()
 
 
-# The optimizers that are compared, each on one of its execution paths.
+# --- contestants ----------------------------------------------------------------------------------
 
 LR = 1e-12  # too small to move a parameter; 0 might be skipped by an optimizer
 

@@ -42,7 +42,7 @@ from sgdf_lab.bench.timing import (
     time_steps,
 )
 
-# Memory: what a contestant needs, what is free, who fits together, and what a step allocates.
+# --- memory: what is needed, what is free, what a step allocates ----------------------------------
 
 GIB = 2**30
 USABLE = {"cpu": 0.8, "cuda": 0.92}  # of the free memory: fragments and other programs need some
@@ -65,7 +65,7 @@ def groups_that_fit(
     """Divide the contestants into few groups, each of which fits into memory.
 
     The names in `first` come first, then the fused ones, so that those most worth comparing share
-    a group. Those that do not fit even alone are left out.
+    a group. Those that do not fit by themselves are left out.
     """
 
     def rank(contestant: Contestant) -> tuple[bool, bool]:
@@ -136,7 +136,7 @@ def extra_bytes(step: Callable[[], object], device: str) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-# The measured cost of one contestant's step, and comparisons between contestants.
+# --- costs ----------------------------------------------------------------------------------------
 
 DISTURBING_CPUS = 0.25  # busy with other programs: our threads wait for one another, so for those
 
@@ -188,8 +188,8 @@ class StepCost:
 def moved_bytes(contestant: Contestant, width: int, state_bytes: float) -> float:
     """Bytes that a step has to read and write per parameter, which has `width` bytes itself.
 
-    A step reads g, p and the state, and writes p and the state. A filter alone reads and writes g
-    in the place of p.
+    A step reads g, p and the state, and writes p and the state. A filter without an
+    optimizer reads and writes g instead of p.
     """
     tensors = 2 if contestant.filters_alone else 3
     return tensors * width + 2 * state_bytes
@@ -210,11 +210,7 @@ def disturbed(device: str, rows: Sequence[dict[str, Any]]) -> bool:
     return device == "cpu" and any((row["others_cpus"] or 0) > DISTURBING_CPUS for row in rows)
 
 
-# Measure the contestants on one list of parameters.
-# #
-# The contestants are timed in turns, with a plain copy of memory among them, so that a machine
-# that warms up or slows down affects all of them alike. They share parameters and gradients, each
-# has its own state, and the learning rate is too small to move anything.
+# --- timing in turns ------------------------------------------------------------------------------
 
 #: Called with the current activity at each of the announced steps.
 Tick = Callable[[str], None]
@@ -246,7 +242,7 @@ def measure_parameter_list(
             cost.together = number
             costs[contestant.name] = cost
             if len(group) > 1 and (cost.error or "").startswith("OutOfMemoryError"):
-                queue.append([contestant])  # the estimate was too low: try it again alone
+                queue.append([contestant])  # the estimate was too low: try it again by itself
         release(budget.device)
     compare_with_torch(list(costs.values()))
     return {

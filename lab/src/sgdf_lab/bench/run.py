@@ -34,7 +34,7 @@ from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.files import write_atomically
 from sgdf_lab.support.tables import Column
 
-# The targets that our optimizers were built for, and whether a measurement meets them.
+# --- targets that our optimizers were built for ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def compared_by_targets(device: str, list_name: str) -> set[str]:
     return named | set(BESIDE) if named else set()
 
 
-# Terminal output: tables and progress, with rich where it is installed.
+# --- terminal: tables and progress, with rich where it is installed -------------------------------
 
 HEADER = (
     *("optimizer", "path", "params", "state B/param", "ms", "± IQR/2"),
@@ -144,7 +144,7 @@ class PlainScreen:
 
     @property
     def width(self) -> int:
-        """Of the terminal; a file needs no wrapping."""
+        """The width of the terminal; a file needs no wrapping."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else FULL_WIDTH
 
     def line(self, text: str) -> None:
@@ -277,7 +277,7 @@ def cells_of(row: dict[str, Any], failed: str | None) -> list[str]:
     ]
 
 
-# Measure, show and record the cost of a step (`sgdf bench step`).
+# --- the command ----------------------------------------------------------------------------------
 
 REPEATS = 30
 SECONDS = 2.0

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-# Timing a step: single timings, series of them, and the CPU time of other programs.
-
 FEWEST_TIMINGS = 3  # of a contestant whose steps exceed its seconds
 WARM_UPS = 3  # steps, or fewer if they take long
 # Seconds; shorter steps are timed several at once. The queue of a GPU has to fill up first.
@@ -114,7 +112,7 @@ def seconds_of_other_programs() -> float:
     return math.nan
 
 
-# The memory bandwidth of a plain copy, the limit that a step is compared with.
+# --- bandwidth of a plain copy: the limit of a step -----------------------------------------------
 
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # far more than any cache holds
 

@@ -231,7 +231,7 @@ def estimator_errors(
     seed: int = 0,
     progress: bool = True,
 ) -> EstimatorErrors:
-    """Bias, variance and mean squared error of gradient estimators along a training.
+    """Bias, variance and mean squared error of gradient estimators while a model trains.
 
     The model is used in its current mode. Batch norm has to be in eval mode: in train mode the
     gradient over all images is not the mean of the gradients of batches.
@@ -241,7 +241,7 @@ def estimator_errors(
         loss: called as ``loss(outputs, targets)``, returns the average over a batch's images.
         data: yields batches ``(inputs, targets)`` of tensors, of equal shapes but for the number.
         optimizer_factory: makes the optimizer from a list of parameters.
-        steps: of the training.
+        steps: how many the model is trained for.
         every: measure at the first and at every `every`-th step.
         replicas: at least 3, for the standard errors.
         batch: images per step.

@@ -208,7 +208,7 @@ def contours(surfaces: Mapping[str, Surface]) -> Figure:
 
 
 def path_contours(surface: Surface, path: TrainingPath, label: str = "path") -> Figure:
-    """The path of a training over the loss in its principal plane."""
+    """The path of a run over the loss in its principal plane."""
     norm, levels = shared_levels({label: surface})
     with rc_context(STYLE):
         figure, (ax,) = panels(1, 6, 4.5)
@@ -446,7 +446,7 @@ def compared(names: list[str]) -> list[str]:
     return [name for name in names if name not in NOT_COMPARED] if "ema" in names else []
 
 
-# --- over the steps of a training -----------------------------------------------------------------
+# --- over the steps of a run ----------------------------------------------------------------------
 
 
 def errors_by_step(errors: EstimatorErrors) -> Figure:
@@ -479,7 +479,7 @@ def errors_by_step(errors: EstimatorErrors) -> Figure:
 
 
 def limits(errors: EstimatorErrors) -> tuple[float, float]:
-    """Of the axes: down to the smallest variance, but at most seven orders of magnitude."""
+    """Limits of the axes: down to the smallest variance, but at most seven orders of magnitude."""
     parts = [part for m in errors.measurements for part in m.errors.values()]
     high = max(part.mse.value for part in parts) * 2
     return max(min(part.variance.value for part in parts) / 2, high / 1e7), high
@@ -513,7 +513,7 @@ def draw_ratios(ax: Axes, errors: EstimatorErrors) -> None:
     ax.minorticks_off()
 
 
-# --- at several epochs of a training --------------------------------------------------------------
+# --- at several epochs of a run -------------------------------------------------------------------
 
 
 def errors_by_epoch(by_epoch: Mapping[int, EstimatorErrors]) -> Figure:

@@ -1,4 +1,9 @@
-"""The largest eigenvalues and the spectrum of a symmetric matrix that is known by its products."""
+"""The largest eigenvalues and the spectrum of a symmetric matrix that is known by its products.
+
+On a CPU, scipy's eigsh finds the eigenvalues. Lanczos on torch tensors is for a GPU, where eigsh would
+move every vector to the host, and for the density of what is left of the spectrum: curvlinops has
+neither the projection onto the rest, nor several vectors at once, nor reorthogonalisation.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -9,8 +14,6 @@ from torch import Tensor
 
 from sgdf_lab.instruments.evaluation import Array
 from sgdf_lab.support.numerics import column_norms
-
-# Lanczos iterations on torch tensors, on whatever device they are.
 
 Multiply = Callable[[Tensor], Tensor]  # H v, or H V for a matrix V
 
@@ -108,8 +111,8 @@ def lanczos_quadrature(
 ) -> list[tuple[Array, Array]]:
     """Gauss quadrature of the spectrum orthogonal to `known`: nodes and weights for each start.
 
-    Each new vector is made orthogonal to all previous ones, twice: with rounding errors alone,
-    large eigenvalues would be found again and again.
+    Each new vector is made orthogonal to all previous ones, twice. Without that, rounding errors
+    bring the largest eigenvalues back again and again, as in curvlinops' `fast_lanczos`.
     """
     from scipy.linalg import eigh_tridiagonal
 
@@ -139,8 +142,6 @@ def lanczos_quadrature(
         rules.append((nodes[reached], parts[0, reached] ** 2))
     return rules
 
-
-# The k largest eigenvalues of a symmetric matrix that is known by its products.
 
 SEARCH_STEPS = 40  # of Lanczos, to see whether an eigenvalue was missed
 

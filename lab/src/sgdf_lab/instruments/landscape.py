@@ -3,7 +3,7 @@
 A plain random direction says little, because the function may not depend on the scale of a layer's
 weights (batch norm cancels it). So every filter of a direction is scaled to the norm of the model's
 own filter: a step of 1 is as large as the weights in every layer. Directions depend only on the
-seed and on the names and shapes of the parameters, so that two trainings of one network are
+seed and on the names and shapes of the parameters, so that two runs of one network are
 compared along the same ones.
 """
 
@@ -130,7 +130,7 @@ def path_surface(
     save: str | Path | None = None,
     progress: bool = True,
 ) -> Surface:
-    """The loss in the plane of a training's path, with a margin around the path.
+    """The loss in the plane of a run's path, with a margin around the path.
 
     As `surface`, with two differences. All parameters that require gradients move, one-dimensional
     ones too. Batch norm uses the statistics of each batch of `data`, which should be large: the
@@ -280,11 +280,11 @@ def filter_normalised(drawn: Tensor, weight: Tensor) -> Tensor:
     return scaled
 
 
-# --- the path of a training ----------------------------------------------------------------------
+# --- the path of a run ---------------------------------------------------------------------------
 
 
 def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> TrainingPath:
-    """The checkpoints of a training in their principal plane, with the model as the origin.
+    """The checkpoints of a run in their principal plane, with the model as the origin.
 
     The two directions are the first principal components of the differences between the
     checkpoints' parameters and the model's (about the model, not about their mean, so that the

@@ -11,7 +11,7 @@ from sgdf_lab.support.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from sgdf_lab.theory.filtering import BETA1, BETA2, SimulatedFilter, rare_noise
 from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
 
-# A convex function lies above its tangents (lem.B.4).
+# --- A convex function lies above its tangents (lem.B.4)
 
 #: Convex functions of three variables, each with a (sub)gradient.
 FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
@@ -68,7 +68,7 @@ def gap_panel() -> Panel:
     return Panel("Above the tangent at 1", "θ₁", "f − tangent", curves)
 
 
-# The printed bound on the sum of the gradients, against the plainest sequences (lem.B.5).
+# --- The printed bound on the sum of the gradients, against the plainest sequences (lem.B.5)
 
 
 def gradient_sum_bound(gradients: Array, largest: float) -> float:
@@ -127,7 +127,7 @@ def constant_panel() -> Panel:
     )
 
 
-# The printed bound on the sum of squared averages fails for small gradients (lem.B.6).
+# --- The printed bound on the sum of squared averages fails for small gradients (lem.B.6)
 
 STEPS = 200
 THRESHOLD = np.sqrt(1 - BETA1) / 2
@@ -213,7 +213,7 @@ def scale_panel() -> Panel:
     )
 
 
-# Online learning with SGDF: four convex problems, the rounds played, and the best fixed choice.
+# --- Online learning with SGDF: four convex problems, the rounds played, and the best fixed choice
 
 #: name: (gain_scale, whether b1 decays as b1 / t)
 VARIANTS = {"gain K": (1.0, False), "gain 2K": (2.0, False), "gain 2K, β₁/t": (2.0, True)}
@@ -321,7 +321,7 @@ def best_in_hindsight(z: Array, xi: Array, signs: Array) -> tuple[Array, Array]:
     return best, value
 
 
-# The printed regret bound on four problems; on the last the regret grows like T (the.A.13).
+# --- The printed regret bound on four problems; on the last the regret grows like T (the.A.13)
 
 SEEDS = 16
 VARIANT_COLOURS = dict(zip(VARIANTS, (BLUE, VERMILION, GREEN), strict=True))

@@ -29,7 +29,7 @@ from sgdf_lab.theory.result import (
     variance_and_error,
 )
 
-# The product of two Gaussians, and what it means for the estimate with K and with 2K.
+# --- The product of two Gaussians, and what it means for the estimate with K and with 2K
 
 FUSED_AT = 100
 
@@ -154,7 +154,7 @@ def variance_by_gain_panel() -> Panel:
     )
 
 
-# E g^ = grad f, which both theorems need: true only in symmetric noise (main_non_convex).
+# --- E g^ = grad f, which both theorems need: true only in symmetric noise (main_non_convex)
 
 #: How often the large value of the skewed noise occurs; the checks use a tenth of the time.
 RARE = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
@@ -242,7 +242,7 @@ def skew_panel(skewed: dict[str, Array]) -> Panel:
     )
 
 
-# A step of the convex proof: the mean gain is above 1/2 (the.A.13).
+# --- A step of the convex proof: the mean gain is above 1/2 (the.A.13)
 
 STEPS = 500
 NOISE_COLOURS = {

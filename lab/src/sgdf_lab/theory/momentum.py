@@ -21,7 +21,7 @@ from sgdf_lab.theory.result import (
     variance_and_error,
 )
 
-# The definition of unified momentum: what m_t estimates (def:unify_momentum).
+# --- The definition of unified momentum: what m_t estimates (def:unify_momentum)
 
 KINDS: dict[str, Callable[[float], float]] = {"EMA": lambda beta: 1 - beta, "CM": lambda beta: 1.0}
 COLOURS = {"EMA": PURPLE, "CM": SKY}
@@ -123,7 +123,7 @@ def deviation_panel() -> Panel:
     return Panel(title, "step t", "standard deviation of m", curves, logy=True)
 
 
-# The SDE of momentum: moments of its printed solution, exact linear systems, a simulation.
+# --- The SDE of momentum: moments of its printed solution, exact linear systems, a simulation
 
 
 def diffusion_mean(t: Any, beta: float, mu: float, gradient: float) -> Any:
@@ -184,7 +184,7 @@ def simulate_diffusion(
     return np.linspace(0, steps * dt, steps + 1), ms, thetas
 
 
-# Momentum as an SDE: in which limit it is one (lem:unify_momentum_sde).
+# --- Momentum as an SDE: in which limit it is one (lem:unify_momentum_sde)
 
 
 def variance_ratio(beta: float, alpha: float) -> float:
@@ -291,7 +291,7 @@ def gap_panel(kappas: Array, gaps: Array) -> Panel:
     )
 
 
-# The printed solution of the SDE, the limit of an Euler scheme (lem:unify_momentum_solution).
+# --- The printed solution of the SDE, the limit of an Euler scheme (lem:unify_momentum_solution)
 
 
 def euler_moments(

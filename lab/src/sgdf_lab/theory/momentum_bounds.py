@@ -28,7 +28,7 @@ from sgdf_lab.theory.result import (
     variance_and_error,
 )
 
-# MSE = bias^2 + variance, for each estimator of a drifting gradient (lem:bias_variance).
+# --- MSE = bias^2 + variance, for each estimator of a drifting gradient (lem:bias_variance)
 
 DRIFT_STEPS = 60
 DRIFTING = 3 - 0.05 * np.arange(DRIFT_STEPS)
@@ -120,7 +120,7 @@ def parts_panel(title: str, part: int, runs: dict[str, EstimatorRun]) -> Panel:
     return Panel(title, "step t", title, curves, logy=True)
 
 
-# The printed bound on the bias of momentum (thm:bias_variance_momentum).
+# --- The printed bound on the bias of momentum (thm:bias_variance_momentum)
 
 BETA = 0.9
 NOISY_ALPHA, NOISY_SIGMA = 0.005, 63.0
@@ -264,7 +264,7 @@ def noisy_panel(noisy: NoisyBias) -> Panel:
     )
 
 
-# The printed bound on the variance of momentum (thm:bias_variance_momentum).
+# --- The printed bound on the variance of momentum (thm:bias_variance_momentum)
 
 SIGMA, G = 1.0, 0.1
 
@@ -319,7 +319,7 @@ def check_variance_bound(seed: int = 0, effort: float = 1.0) -> Result:
 
 
 def fixed_gradient_checks() -> list[Check]:
-    """Of the SDE and of the iteration, both exact."""
+    """The variances of the SDE and of the iteration, both exact."""
     diffusion = [
         Check(
             f"{kind}, SDE, fixed gradient, β=0.9: variance",

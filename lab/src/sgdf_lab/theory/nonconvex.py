@@ -15,7 +15,7 @@ from sgdf_lab.theory.filtering import (
 )
 from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
 
-# Noisy problems to descend: a smooth non-convex one, and a quadratic in skewed noise.
+# --- Noisy problems to descend: a smooth non-convex one, and a quadratic in skewed noise
 
 
 class NoisyProblem(Protocol):
@@ -60,7 +60,7 @@ class SkewedQuadratic:
         return self.scale * rare_noise(rng, shape, self.rare)
 
 
-# The descent inequality of a smooth function (non-assume).
+# --- The descent inequality of a smooth function (non-assume)
 
 
 def smoothness_bound(L: float, slope: Array, theta: Array, before: Array, after: Array) -> Array:
@@ -106,7 +106,7 @@ def bound_panel(wells: Wells) -> Panel:
     )
 
 
-# |g^| <= G, which the non-convex proof uses at each step: true with K, not with 2K.
+# --- |g^| <= G, which the non-convex proof uses at each step: true with K, not with 2K
 
 STEPS, ONES = 400, 40
 GAINS = {"K": 1.0, "2K": 2.0}
@@ -166,7 +166,7 @@ def overshoot_panel(paths: dict[str, Array]) -> Panel:
     )
 
 
-# The sums of learning rates at the end of the non-convex proof (main_non_convex).
+# --- The sums of learning rates at the end of the non-convex proof (main_non_convex)
 
 ALPHA, TIMES = 0.5, np.array([1, 10, 100, 1000, 10_000, 100_000])
 AT_1000 = 3
@@ -235,7 +235,7 @@ def sum_panel(sums: StepSums) -> Panel:
     )
 
 
-# The printed rate of min_t E|grad f|^2: true only in symmetric noise (main_non_convex).
+# --- The printed rate of min_t E|grad f|^2: true only in symmetric noise (main_non_convex)
 
 #: Large gradients, so that C_5 and C_6 contribute little to the bound.
 SKEWED, SKEWED_BETAS = SkewedQuadratic(curvature=40.0, scale=1e4, rare=0.25), (0.5, 0.9)

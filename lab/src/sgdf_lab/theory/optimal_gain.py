@@ -22,7 +22,7 @@ from sgdf_lab.theory.result import (
     variance_and_error,
 )
 
-# The average m^ and its combination with the gradient, (1-K) m^ + K g: variances and gains.
+# --- The average m^ and its combination with the gradient, (1-K) m^ + K g: variances and gains
 
 
 def optimal_gain(var_m: Any, var_g: Any) -> Any:
@@ -64,7 +64,7 @@ def average_and_gradient(t: int, samples: int, rng: np.random.Generator) -> tupl
     return before / one_minus_power(BETA1, t - 1), m / one_minus_power(BETA1, t), g
 
 
-# The optimal gain: best for an average that does not yet contain g (proof_method).
+# --- The optimal gain: best for an average that does not yet contain g (proof_method)
 
 STEPS = 100
 GAINS = np.linspace(-0.2, 0.3, 501)
@@ -211,7 +211,7 @@ def drift_panel() -> Panel:
     )
 
 
-# The correction factor as the variance of m_t (proof_correction).
+# --- The correction factor as the variance of m_t (proof_correction)
 
 
 def simulated_variances(seed: int, effort: float) -> dict[int, tuple[float, float]]:
@@ -263,7 +263,7 @@ def variance_panel(variances: dict[int, tuple[float, float]]) -> Panel:
     )
 
 
-# s^ as the estimate of Var m^: three gaps, and what closing them does to the error of g^.
+# --- s^ as the estimate of Var m^: three gaps, and what closing them does to the error of g^
 
 #: MSE of g^ at t = 1, 2, ... by (signal, factor).
 Errors = dict[tuple[str, str], Array]

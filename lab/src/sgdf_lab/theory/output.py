@@ -21,7 +21,7 @@ from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.palette import GREY
 from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, Check, Panel, Result
 
-# Draw the panels of a statement with matplotlib.
+# --- Draw the panels of a statement with matplotlib
 
 STYLE: dict[Any, Any] = shared.STYLE | {
     "axes.titlesize": 10,
@@ -106,7 +106,7 @@ def write_figure(result: Result, folder: Path) -> list[Path]:
     return shared.write(figure, folder / result.name)
 
 
-# All statements on one self-contained HTML page.
+# --- All statements on one self-contained HTML page
 
 CLASSES = {HOLDS: "holds", CONDITION: "condition", FAILS: "fails"}
 RULES = {"paper": "as printed", "condition": "with the condition", "remark": "remark"}
@@ -214,7 +214,7 @@ def footer(record: dict[str, Any]) -> str:
     )
 
 
-# Write checked statements to a folder: results.json, theory.html and the figures.
+# --- Write checked statements to a folder: results.json, theory.html and the figures
 
 
 def write_results(

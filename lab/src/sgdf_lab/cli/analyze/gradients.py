@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
 
 
-# `sgdf analyze gradients`: the first steps of several optimizers under a probe, from the same
-# weights on the same batches, and the errors of their gradient estimates.
-
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of the paper's figure 2
 TARGET_SHARE = 0.05  # of a step, for a probe
 
@@ -183,9 +180,9 @@ def average(values: list[Any]) -> str:
     return f"{sum(known) / len(known):.3g}" if known else ""
 
 
-# `sgdf analyze gradients --errors`: errors of gradient estimates about the true gradient.
+# --- --errors: gradient estimates beside the true gradient ----------------------------------------
 
-MEASUREMENTS = 20  # along a training
+MEASUREMENTS = 20  # while a model trains
 
 
 def check_errors(
@@ -206,7 +203,7 @@ def measure_errors(
     device: "torch.device",
     console: "Console",
 ) -> "EstimatorErrors":
-    """Measure errors along a training, print their table, write JSON and a figure."""
+    """Measure errors while a model trains, print their table, write JSON and a figure."""
     from torch.nn.functional import cross_entropy
 
     from sgdf_lab.instruments import estimators, figures

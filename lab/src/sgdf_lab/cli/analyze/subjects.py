@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sgdf_lab.train.pipelines.resident import ResidentBatches
 
 
-# What the subcommands leave behind: numbers with their origin as JSON, figures as PNG and SVG.
+# --- files: numbers with their origin as JSON, figures as PNG and SVG -----------------------------
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +71,6 @@ def as_user_error(about: str) -> Iterator[None]:
     except ValueError as error:
         raise UserError(f"{about}: {error}") from error
 
-
-# The runs that are analysed: their weights, and their training images without augmentation.
-# #
-# The loss of a run is the cross-entropy, without weight decay.
 
 IMAGES = 2000
 
@@ -267,7 +263,7 @@ def kept_weights(subject: Subject) -> "tuple[list[int], Iterator[dict[str, Tenso
     return epochs, (require_checkpoint(file, torch.device("cpu"))["model"] for file in files)
 
 
-# Where trainings under observation start: at a task's first step, or at a run's checkpoint.
+# --- where training starts: at a task's first step, or at a run's checkpoint ---------------------
 
 
 def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Config]":

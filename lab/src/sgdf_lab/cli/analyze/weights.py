@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# `sgdf analyze hessian`: the largest eigenvalues, the trace and the density of runs' Hessians.
+# --- hessian: the largest eigenvalues, the trace and the density ----------------------------------
 
 HESSIAN_BATCH = 200  # smaller than for losses: second derivatives need more memory
 
@@ -67,7 +67,7 @@ def run_hessian(options: argparse.Namespace) -> None:
         save_figure(console, figures.density(spectra), options.out / f"{stem}-density")
 
 
-# `sgdf analyze landscape`: the loss around the weights of runs, in a plane or along a line.
+# --- landscape: the loss in a plane or along a line -----------------------------------------------
 
 BATCH = 1000
 
@@ -136,13 +136,13 @@ def run_landscape(options: argparse.Namespace) -> None:
         save_figure(console, figures.relief(surfaces), stem.with_name(stem.name + "-3d"))
 
 
-# `sgdf analyze path`: the path of a training through the weights it kept, over the loss.
+# --- path: through the weights that a run kept ----------------------------------------------------
 
 BATCH = 1000
 
 
 def add_path(subparsers: Commands) -> None:
-    parser = subparsers.add_parser("path", help="the path of a training with --keep, over the loss")
+    parser = subparsers.add_parser("path", help="the path of a run with --keep, over the loss")
     parser.add_argument(
         "--size", type=int, default=31, help="points per axis (default %(default)s)"
     )
