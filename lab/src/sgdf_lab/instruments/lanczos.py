@@ -1,7 +1,7 @@
 """The largest eigenvalues and the spectrum of a symmetric matrix that is known by its products.
 
-On a CPU, scipy's eigsh finds the eigenvalues. Lanczos on torch tensors is for a GPU, where eigsh would
-move every vector to the host, and for the density of what is left of the spectrum: curvlinops has
+On a CPU, scipy's eigsh finds the eigenvalues. Lanczos on torch tensors is for a GPU, where eigsh
+would move every vector to the host, and for the density of the rest of the spectrum: curvlinops has
 neither the projection onto the rest, nor several vectors at once, nor reorthogonalisation.
 """
 
