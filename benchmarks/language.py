@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from trainer import epoch, timed
 
 from sgdf_lab.data.tokens import Tokens
 from sgdf_lab.models.gpt import SIZES, build_gpt
@@ -33,6 +32,7 @@ from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.tasks.language.trainer import LanguageModel
 from sgdf_lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
+from trainer import epoch, timed
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second
 

@@ -7,7 +7,7 @@ parameters on a GPU, a tiny float32 one on a CPU. The gradients exist beside the
 backward and without them at the step, so what is saved of the *peak* depends on the activations:
 `after forward` is the memory in use when backward starts, below which no optimizer can bring the
 peak; `--batch`, `--length` and `--checkpoint` change it. `gradients alive` is the largest size of
-gradients that exist at once. Memory is torch's count of allocated bytes, on a GPU alone. Both
+gradients that exist at once. Memory is torch's count of allocated bytes, only on a GPU. Both
 variants run in turns; times are medians. Prints a table and writes one JSON.
 """
 
@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import sgdf
-from sgdf_lab.bench.memory import state_bytes
+from sgdf_lab.bench.measure import state_bytes
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from trainer import epoch, timed
 
 from sgdf_lab.runs.config import Config
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.sweeps.plan import sweep_from_file
 from sgdf_lab.tasks import trainers
+from trainer import epoch, timed
 
 EVIDENCE = Path(__file__).parent / "evidence"
 TINY = {"text": "gpt-tiny", "cifar10": "mlp", "cifar10-fast": "airbench-tiny"}

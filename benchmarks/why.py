@@ -42,12 +42,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokens import split_of
-from sgdf_lab.instruments import directions
-from sgdf_lab.instruments.directions import Moments, TriedSteps, mean_of, ratio_of
-from sgdf_lab.instruments.layers import gains_by_part, parts_of
 from sgdf_lab.models.gpt import SIZES, build_gpt
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
@@ -55,6 +53,14 @@ from sgdf_lab.support.numerics import full_precision
 from sgdf_lab.train.batches import seed_for
 from sgdf_lab.train.pipelines.tokens import EvaluationWindows, resident, windows
 from sgdf_lab.train.schedules import Shape, factors
+from why_directions import (
+    DirectionFilter,
+    TriedSteps,
+    gains_by_part,
+    mean_of,
+    parts_of,
+    ratio_of,
+)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -124,10 +130,9 @@ def fill_page(record: dict[str, Any]) -> None:
     """Draw the figures of docs/why.md and fill its tables."""
     from matplotlib import rc_context
 
-    from sgdf_lab.instruments.direction_tables import blocks
-    from sgdf_lab.instruments.figures.directions import all_figures
     from sgdf_lab.support.figures import STYLE, with_dark_style
     from sgdf_lab.support.pages import filled
+    from why_page import all_figures, blocks
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()
@@ -218,7 +223,7 @@ class Training:
         self.tokens = resident(text.train, device)
         most = case.held_out * self.context
         self.held_out = EvaluationWindows(text.held_out, device, context=self.context, most=most)
-        self.moments = Moments.zeros(self.weights(), self.betas)
+        self.filter = DirectionFilter(self.betas, torch.float32)
         self.seconds: dict[str, float] = {}
 
     def run(self) -> Iterator[dict[str, Any]]:
@@ -230,14 +235,14 @@ class Training:
             lr = case.lr * rates[step - 1]
             point = next(p for p in sorted(case.points) if p >= step)
             if step == point - case.span + 1:
-                replicas, clipped = self.moments.repeated(case.replicas), []
+                replicas, clipped = self.filter.repeated(case.replicas), []
             if replicas is not None:
                 with self.timed("replicas"):
                     pairs = [self.clipped(f"replica {r}", step) for r in range(case.replicas)]
                     g = torch.stack([vector for vector, _ in pairs])
                     factor = float(np.mean([factor for _, factor in pairs]))
                     clipped += [factor < 1 for _, factor in pairs]
-                    replicas.add(g)
+                    replicas(g)
                 if step == point:
                     with self.timed("measurement"):
                         found = Measurement(self, replicas, g, lr, factor).everything()
@@ -248,7 +253,7 @@ class Training:
                 self.step(lr, self.clipped("training", step)[0])
 
     def step(self, lr: float, g: Tensor) -> None:
-        self.moments.add(g)
+        self.filter(g)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         sizes = [p.numel() for p in self.parameters]
@@ -288,7 +293,7 @@ class Training:
 
     @torch.no_grad()
     def held_out_loss(self, weights: Tensor) -> float:
-        """Of the twin with these weights, in full precision."""
+        """The loss of the twin with these weights, in full precision."""
         place = 0
         for p in self.twin.parameters():
             p.copy_(weights[place : place + p.numel()].view_as(p))
@@ -314,14 +319,14 @@ class Measurement:
     """What is measured at one point, from rows of replicas: g, their moments and the truth."""
 
     def __init__(
-        self, training: Training, rows: Moments, g: Tensor, lr: float, factor: float
+        self, training: Training, rows: DirectionFilter, g: Tensor, lr: float, factor: float
     ) -> None:
         self.training, self.rows, self.g, self.lr = training, rows, g, lr
         with training.timed("truth, part of the measurement"):
             first, second, mean_square, self.loss = self.truth()
         self.first, self.second = factor * first, factor * second
         self.mean_square = factor**2 * mean_square
-        self.estimates = rows.estimates(g)
+        self.estimates = rows.estimates()
         self.denominator = rows.second.sqrt() + EPS
         self.noise = (self.mean_square - ((self.first + self.second) / 2).square()).clamp(min=0)
 
@@ -397,7 +402,7 @@ class Measurement:
     def gain_profiles(self) -> dict[str, Any]:
         """K and the best gain by what a coordinate is like, in both metrics."""
         average = self.estimates["average"]
-        residual, gain = self.g - average, self.rows.gain(self.g)
+        residual, gain = self.g - average, self.rows.gain
         mean = (self.first + self.second) / 2
         tiny = torch.finfo(gain.dtype).tiny
         spread = self.rows.spread().clamp(min=tiny)
@@ -425,7 +430,7 @@ class Measurement:
 
     def gains(self) -> list[Any]:
         parts = parts_of(self.training.model)
-        return gains_by_part(self.rows.gain(self.g), parts, self.training.seed)
+        return gains_by_part(self.rows.gain, parts, self.training.seed)
 
     # --- steps ---
 

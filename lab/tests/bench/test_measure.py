@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sgdf_lab.bench import contestants, measure
-from sgdf_lab.bench.shapes import random_parameters, tiny
+from sgdf_lab.bench.contestants import random_parameters, tiny
 from sgdf_lab.bench.timing import Budget, Timing
 
 

@@ -3,11 +3,9 @@
 import torch
 
 import sgdf
-from sgdf_lab.bench.contestants import CONTESTANTS
-from sgdf_lab.bench.filter_alone import FilterAlone
-from sgdf_lab.bench.memory import groups_that_fit, needed_bytes, state_bytes, tensor_bytes
-from sgdf_lab.bench.shapes import LISTS, random_parameters, tiny
-from sgdf_lab.bench.targets import compared_by_targets
+from sgdf_lab.bench.contestants import CONTESTANTS, LISTS, FilterAlone, random_parameters, tiny
+from sgdf_lab.bench.measure import groups_that_fit, needed_bytes, state_bytes, tensor_bytes
+from sgdf_lab.bench.run import compared_by_targets
 from sgdf_lab.bench.timing import Budget
 
 

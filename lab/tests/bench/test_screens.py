@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sgdf_lab.bench import screens
+from sgdf_lab.bench import run as screens
 
 console = pytest.importorskip("rich.console")
 

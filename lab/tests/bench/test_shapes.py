@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sgdf_lab.bench.shapes import LISTS, elements
+from sgdf_lab.bench.contestants import LISTS, elements
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from dataclasses import asdict
 
-from sgdf_lab.bench.contestants import CONTESTANTS
-from sgdf_lab.bench.costs import StepCost
-from sgdf_lab.bench.run import select
-from sgdf_lab.bench.shapes import default_lists
-from sgdf_lab.bench.targets import TARGETS
+from sgdf_lab.bench.contestants import CONTESTANTS, default_lists
+from sgdf_lab.bench.measure import StepCost
+from sgdf_lab.bench.run import TARGETS, select
 
 
 def rows_of(name="sgdf-fused", **quantities):

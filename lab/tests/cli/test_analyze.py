@@ -10,7 +10,7 @@ import torch
 from report import made
 from sgdf_lab import models
 from sgdf_lab.cli.main import parse
-from sgdf_lab.instruments.hessian import spectra
+from sgdf_lab.instruments import hessian
 from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("curvlinops")
@@ -47,7 +47,7 @@ def call(*words):
 
 
 def test_the_hessian_of_a_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     folder = trained(tmp_path, "sgdf")
     call("hessian", folder, "--k", 3, "--out", tmp_path / "out")
     printed = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_the_hessian_of_a_run(tmp_path, capsys, monkeypatch):
 
 
 def test_less_work_on_a_hessian(tmp_path, monkeypatch):
-    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     folder, out = trained(tmp_path, "sgdf"), tmp_path / "out"
     found = []
     for options in ([], ["--no-density", "--trace-samples", 3, "--batch", 7]):
@@ -101,7 +101,7 @@ def test_the_landscape_of_several_runs(tmp_path, capsys):
 
 
 def test_kept_weights_are_analysed(tmp_path, monkeypatch):
-    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     folder, out = kept(tmp_path, "sgdf", (4, 8)), tmp_path / "out"
     quick = ["--k", 3, "--no-density", "--trace-samples", 3, "--out", out]
     call("hessian", folder, *quick, "--epoch", 8, 4)
@@ -147,7 +147,7 @@ def test_the_path_of_a_run(tmp_path, capsys):
 
 
 def test_mistakes(tmp_path, monkeypatch):
-    monkeypatch.setattr(spectra, "LANCZOS_STEPS", 10)
+    monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     folder = trained(tmp_path, "sgdf")
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"no config\.json"):

@@ -45,13 +45,13 @@ def test_the_command_draws_figures_and_writes_numbers(command, capsys):
 
 
 def test_the_command_follows_a_run(tmp_path):
-    from sgdf_lab.cli.analyze import starts
+    from sgdf_lab.cli.analyze import subjects
     from sgdf_lab.runs import config as configs
 
     config = configs.make("digits", seed=3, overrides={"batch": 16, "validation": 100})
     (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
     words = ["analyze", "gradients", str(tmp_path), "--optimizers", "adam", "sgd", "--lr", "0.01"]
-    found = starts.make_configs(parse(words))
+    found = subjects.make_configs(parse(words))
     assert list(found) == ["adam", "sgd"]
     assert {(c.task, c.seed, c.batch, c.lr) for c in found.values()} == {("digits", 3, 16, 0.01)}
     assert found["sgd"].settings["momentum"] == 0
@@ -60,14 +60,14 @@ def test_the_command_follows_a_run(tmp_path):
 
 def test_images_that_a_run_held_out_are_no_part_of_its_gradient():
     from sgdf_lab import data
-    from sgdf_lab.cli.analyze import starts, subjects
+    from sgdf_lab.cli.analyze import subjects
     from sgdf_lab.runs import config as configs
 
     digits = data.find("digits").load()
     config = configs.make("digits", overrides={"validation": 100})
     images = len(digits.train.labels) - 100
     assert len(subjects.training_images(config, digits).labels) == images
-    first = starts.FirstSteps(config, digits, torch.device("cpu"))
+    first = subjects.FirstSteps(config, digits, torch.device("cpu"))
     seen = sum(len(next(first.batches)[1]) for _ in range(-(-images // config.batch)))
     assert seen == images
 

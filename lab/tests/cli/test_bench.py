@@ -13,7 +13,7 @@ from sgdf_lab.cli.main import main
 
 def python(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "sgdf", *arguments],
+        [sys.executable, "-m", "sgdf_lab", *arguments],
         capture_output=True,
         text=True,
         timeout=240,

@@ -93,7 +93,8 @@ def test_the_help_of_train_has_groups_and_ends_with_examples(answers):
 
 def test_the_names_of_the_help_are_those_of_the_registries():
     from sgdf_lab import data, models, optimizers, tasks
-    from sgdf_lab.bench import run, shapes
+    from sgdf_lab.bench import contestants as shapes
+    from sgdf_lab.bench import run
     from sgdf_lab.runs import config
     from sgdf_lab.sweeps import plan
 

@@ -42,7 +42,7 @@ def test_writes_numbers_page_and_figures(lab, tmp_path, capsys):
 
 
 def test_the_page_escapes_what_it_shows(lab):
-    from sgdf_lab.theory import page
+    from sgdf_lab.theory import output as page
 
     evil = '<script>"&'
     panel = Panel(evil, evil, evil, (Curve(evil, [1, 2], [1, 2]),))
@@ -56,13 +56,13 @@ def test_the_page_escapes_what_it_shows(lab):
 
 
 def test_formulas_on_the_page_have_minus_signs_and_words_keep_their_hyphens(lab):
-    from sgdf_lab.theory.page import prose
+    from sgdf_lab.theory.output import prose
 
     assert prose("non-convex: 1-β₁ < g - m̂, 1e-300") == "non-convex: 1−β₁ &lt; g − m̂, 1e−300"
 
 
 def test_the_same_numbers_give_the_same_figure(lab):
-    from sgdf_lab.theory import figures
+    from sgdf_lab.theory import output as figures
 
     panel = Panel("t", "x", "y", (Curve("m̂ₜ", [1, 2], [1, 2], band=[0.1, 0.1]),))
     assert figures.svg(panel) == figures.svg(panel)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sgdf_lab.instruments.direction_tables import blocks, cost_over, in_a_word, lead_over
-from sgdf_lab.instruments.figures.directions import all_figures
 from sgdf_lab.support.pages import filled
+from why_page import all_figures, blocks, cost_over, in_a_word, lead_over
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")

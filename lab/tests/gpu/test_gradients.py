@@ -9,8 +9,7 @@ from torch import nn
 
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf_lab.instruments.estimators import estimator_errors
-from sgdf_lab.instruments.overhead import probe_overhead
-from sgdf_lab.instruments.probe import Probe
+from sgdf_lab.instruments.probe import Probe, probe_overhead
 
 pytestmark = [
     pytest.mark.gpu,

@@ -102,7 +102,7 @@ def test_a_row_of_a_resnet18_takes_as_long_as_its_losses():
         landscape.surface(model, F.cross_entropy, data, size=21, dimensions=1, progress=False)
 
     def losses():
-        with evaluation.undisturbed(model, 0):
+        with evaluation.eval_mode_restored(model, 0):
             for _ in range(21):
                 evaluation.mean_loss(model, {}, F.cross_entropy, data).item()
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sgdf import SGDF
-from sgdf_lab.instruments.error_statistics import decompose
-from sgdf_lab.instruments.estimators import estimator_errors
+from sgdf_lab.instruments.estimators import decompose, estimator_errors
 
 
 def network() -> nn.Module:
@@ -19,7 +18,7 @@ def network() -> nn.Module:
 
 
 class Mean(nn.Module):
-    """Estimates a mean by least squares: the gradient is w - x, with the noise of x alone."""
+    """Estimates a mean by least squares: the gradient is w - x, with only the noise of x."""
 
     def __init__(self, size):
         super().__init__()

@@ -13,8 +13,7 @@ from torch import nn
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.instruments import probe as probe_module
-from sgdf_lab.instruments.overhead import ProbeOverhead, probe_overhead
-from sgdf_lab.instruments.probe import Probe, ProbeRecord, summaries
+from sgdf_lab.instruments.probe import Probe, ProbeOverhead, ProbeRecord, probe_overhead, summaries
 
 OPTIMIZERS = {
     "sgdf, fused": lambda p: SGDF(p, lr=0.1, weight_decay=0.01, fused=True),
@@ -396,7 +395,7 @@ def test_overhead_is_measured():
 def test_importing_needs_only_torch_and_numpy():
     program = (
         "import sys; sys.modules.update(dict.fromkeys(('scipy', 'matplotlib', 'rich')));"
-        "from sgdf_lab.instruments import estimators, overhead, probe"
+        "from sgdf_lab.instruments import estimators, probe"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

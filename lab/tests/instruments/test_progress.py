@@ -2,7 +2,7 @@
 
 import pytest
 
-from sgdf_lab.instruments.progress import Counter, counting
+from sgdf_lab.instruments.evaluation import Counter, progress_counter
 
 rich_progress = pytest.importorskip("rich.progress")
 
@@ -44,7 +44,7 @@ def test_a_total_that_was_passed_is_no_longer_shown(shown):
 
 
 def test_without_a_terminal_it_only_counts():
-    with counting("products", False) as counter:
+    with progress_counter("products", False) as counter:
         counter.begin("trace", 2)
         counter.tick(5)
     assert counter.done == 5

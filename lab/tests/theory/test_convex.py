@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 
-from sgdf_lab.theory.convex.average_squares import average_square_bound, average_square_sum
-from sgdf_lab.theory.convex.convex_regret import regret_terms
-from sgdf_lab.theory.convex.gradient_sum import gradient_sum_bound
-from sgdf_lab.theory.convex.online import SCALE, best_in_hindsight, losses_and_gradients, play
+from sgdf_lab.theory.convex import (
+    SCALE,
+    average_square_bound,
+    average_square_sum,
+    best_in_hindsight,
+    gradient_sum_bound,
+    losses_and_gradients,
+    play,
+    regret_terms,
+)
 from sgdf_lab.theory.filtering import SimulatedFilter, rare_noise
 
 

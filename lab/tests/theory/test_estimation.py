@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from sgdf.filter import bias_corrections
-from sgdf_lab.theory.estimation.averages import (
+from sgdf_lab.theory.estimate import fuse
+from sgdf_lab.theory.filtering import SimulatedFilter
+from sgdf_lab.theory.optimal_gain import (
     combined_variance,
     corrected_mean_factor,
     correction_factor,
+    expected_fluctuation,
     optimal_gain,
     optimal_gain_with_covariance,
 )
-from sgdf_lab.theory.estimation.gaussian_fusion import fuse
-from sgdf_lab.theory.estimation.variance_estimate import expected_fluctuation
-from sgdf_lab.theory.filtering import SimulatedFilter
 
 integrate = pytest.importorskip("scipy.integrate")
 optimize = pytest.importorskip("scipy.optimize")

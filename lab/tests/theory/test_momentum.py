@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from sgdf_lab.theory.momentum.bias_bound import bias_bound
-from sgdf_lab.theory.momentum.diffusion import (
+from sgdf_lab.theory.momentum import (
     diffusion_mean,
     diffusion_variance,
+    euler_moments,
+    iterated_covariance,
     linear_moments,
+    momentum_mean,
+    momentum_variance,
     quadratic_system,
     simulate_diffusion,
 )
-from sgdf_lab.theory.momentum.sde import iterated_covariance
-from sgdf_lab.theory.momentum.sde_solution import euler_moments
-from sgdf_lab.theory.momentum.unified_momentum import momentum_mean, momentum_variance
-from sgdf_lab.theory.momentum.variance_bound import variance_bound
+from sgdf_lab.theory.momentum_bounds import bias_bound, variance_bound
 
 integrate = pytest.importorskip("scipy.integrate")
 linalg = pytest.importorskip("scipy.linalg")

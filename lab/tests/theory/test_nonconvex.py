@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from sgdf_lab.theory.filtering import bias_of_the_estimate
-from sgdf_lab.theory.nonconvex.nonconvex_rate import (
+from sgdf_lab.theory.nonconvex import (
     REACH,
     SKEWED,
     START,
     RateConstants,
+    SkewedQuadratic,
+    Wells,
     descend_with_filter,
+    smoothness_bound,
 )
-from sgdf_lab.theory.nonconvex.problems import SkewedQuadratic, Wells
-from sgdf_lab.theory.nonconvex.smoothness import smoothness_bound
 
 
 def test_wells_are_smooth_and_not_convex():

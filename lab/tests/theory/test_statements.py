@@ -6,10 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sgdf_lab.theory import statements
-from sgdf_lab.theory.convex import gradient_sum
-from sgdf_lab.theory.estimation import correction_factor, wiener_gain
-from sgdf_lab.theory.momentum import sde_solution, unified_momentum
+from sgdf_lab.theory import convex, momentum, optimal_gain, statements
 from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, Check, Result
 
 VERDICTS = {
@@ -101,33 +98,33 @@ def test_a_seed_fixes_the_numbers(name):
 
 
 def test_a_wrong_moment_is_noticed(monkeypatch):
-    true = unified_momentum.momentum_variance
-    monkeypatch.setattr(unified_momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
-    assert unified_momentum.check_unified_momentum(effort=0.3).verdict == FAILS
+    true = momentum.momentum_variance
+    monkeypatch.setattr(momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
+    assert momentum.check_unified_momentum(effort=0.3).verdict == FAILS
 
 
 def test_a_wrong_solution_is_noticed(monkeypatch):
-    true = sde_solution.diffusion_mean
-    monkeypatch.setattr(sde_solution, "diffusion_mean", lambda *a: 1.01 * true(*a))
-    assert sde_solution.check_sde_solution(effort=0.1).verdict == FAILS
+    true = momentum.diffusion_mean
+    monkeypatch.setattr(momentum, "diffusion_mean", lambda *a: 1.01 * true(*a))
+    assert momentum.check_sde_solution(effort=0.1).verdict == FAILS
 
 
 def test_a_wrong_gain_is_noticed_under_the_condition(monkeypatch):
-    true = wiener_gain.optimal_gain
-    monkeypatch.setattr(wiener_gain, "optimal_gain", lambda *a: 2 * true(*a))
-    assert wiener_gain.check_wiener_gain(effort=0.1).verdict == FAILS
+    true = optimal_gain.optimal_gain
+    monkeypatch.setattr(optimal_gain, "optimal_gain", lambda *a: 2 * true(*a))
+    assert optimal_gain.check_wiener_gain(effort=0.1).verdict == FAILS
 
 
 def test_a_wrong_correction_factor_is_noticed(monkeypatch):
-    monkeypatch.setattr(correction_factor, "correction_factor", lambda t, b: (1 - b) / (1 + b))
-    assert correction_factor.check_correction_factor(effort=0.1).verdict == FAILS
+    monkeypatch.setattr(optimal_gain, "correction_factor", lambda t, b: (1 - b) / (1 + b))
+    assert optimal_gain.check_correction_factor(effort=0.1).verdict == FAILS
 
 
 def test_a_true_bound_holds(monkeypatch):
     monkeypatch.setattr(
-        gradient_sum, "gradient_sum_bound", lambda g, _: np.sqrt(len(g)) * np.linalg.norm(g)
+        convex, "gradient_sum_bound", lambda g, _: np.sqrt(len(g)) * np.linalg.norm(g)
     )
-    assert gradient_sum.check_gradient_sum().verdict == HOLDS
+    assert convex.check_gradient_sum().verdict == HOLDS
 
 
 # The rule itself

@@ -5,34 +5,212 @@ that warms up or slows down affects all of them alike. They share parameters and
 has its own state, and the learning rate is too small to move anything.
 """
 
+import contextlib
+import gc
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from sgdf_lab.bench.bandwidth import copy_rate, copy_series, copy_summary
-from sgdf_lab.bench.contestants import Contestant, Stepper
-from sgdf_lab.bench.costs import StepCost, compare_with_torch, moved_bytes
-from sgdf_lab.bench.memory import (
-    extra_bytes,
-    groups_that_fit,
-    needed_bytes,
-    release,
-    state_bytes,
-    too_large,
+from sgdf_lab.bench.contestants import (
+    LISTS,
+    Contestant,
+    Shape,
+    Stepper,
+    dtype_name,
+    elements,
+    random_parameters,
 )
-from sgdf_lab.bench.shapes import LISTS, Shape, elements, random_parameters
 from sgdf_lab.bench.timing import (
+    COPY_BYTES,
     Budget,
     TimedSeries,
     Timing,
+    columns,
+    copy_rate,
+    copy_series,
+    copy_summary,
+    interquartile_range,
     seconds_of_other_programs,
     time_steps,
 )
+
+# --- memory: what is needed, what is free, what a step allocates ----------------------------------
+
+GIB = 2**30
+USABLE = {"cpu": 0.8, "cuda": 0.92}  # of the free memory: fragments and other programs need some
+
+
+def needed_bytes(contestants: Sequence[Contestant], shapes: Sequence[Shape], device: str) -> float:
+    """An estimate of the memory of contestants that exist at the same time."""
+    params_and_grads = sum(2 * dtype.itemsize for dtype in {c.dtype for c in contestants})
+    per_parameter = params_and_grads + sum(c.state for c in contestants)
+    workspace = max(c.workspace(shapes) for c in contestants)
+    return per_parameter * elements(shapes) + workspace + 2 * COPY_BYTES[device]
+
+
+def groups_that_fit(
+    contestants: Sequence[Contestant],
+    shapes: Sequence[Shape],
+    budget: Budget,
+    first: Collection[str] = (),
+) -> list[list[Contestant]]:
+    """Divide the contestants into few groups, each of which fits into memory.
+
+    The names in `first` come first, then the fused ones, so that those most worth comparing share
+    a group. Those that do not fit by themselves are left out.
+    """
+
+    def rank(contestant: Contestant) -> tuple[bool, bool]:
+        return contestant.name not in first, not contestant.fused
+
+    groups: list[list[Contestant]] = []
+    for contestant in sorted(contestants, key=rank):
+        for group in (*groups, []):
+            if needed_bytes([*group, contestant], shapes, budget.device) <= budget.memory:
+                if not group:
+                    groups.append(group)
+                group.append(contestant)
+                break
+    return groups
+
+
+def too_large(needed: float, budget: Budget) -> str:
+    return f"needs about {needed / GIB:.1f} GiB, {budget.memory / GIB:.1f} GiB may be used"
+
+
+def free_bytes(device: str) -> float:
+    """Memory that may be used; infinite if the system does not say."""
+    if device == "cuda":
+        return USABLE[device] * torch.cuda.mem_get_info()[0]
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return USABLE[device] * 1024 * int(line.split()[1])
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return USABLE[device] * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return math.inf
+
+
+def release(device: str) -> None:
+    """Free the memory of optimizers that are no longer needed."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def state_bytes(optimizer: Stepper) -> int:
+    """The size of the optimizer's state, without the step counters, which are negligible."""
+    return sum(
+        tensor_bytes(value)
+        for state in optimizer.state.values()
+        for key, value in state.items()
+        if key != "step" and isinstance(value, Tensor)
+    )
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """The size of a tensor, or of those inside: torchao's 8-bit tensors have a dtype of 32 bits."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return sum(tensor_bytes(getattr(tensor, name)) for name in names)
+    return int(tensor.numel() * tensor.element_size())
+
+
+def extra_bytes(step: Callable[[], object], device: str) -> int | None:
+    """The peak of what a step allocates; None on CPUs, where torch does not count it."""
+    if device != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+DISTURBING_CPUS = 0.25  # busy with other programs: our threads wait for one another, so for those
+
+
+@dataclass
+class StepCost:
+    """What was measured of one contestant; bytes are per parameter unless named otherwise.
+
+    The fields are the keys of a row in the JSON record.
+    """
+
+    name: str
+    optimizer: str
+    path: str
+    params_dtype: str
+    error: str | None = None
+    implementation: str | None = None
+    state_bytes: float | None = None
+    moved_bytes: float | None = None
+    ms: float | None = None
+    ms_iqr: float | None = None
+    gb_per_s: float | None = None
+    of_copy: float | None = None
+    times_sgd_fused: float | None = None
+    times_adamw_fused: float | None = None
+    extra_memory_bytes_in_all: int | None = None
+    extra_memory_percent: float | None = None
+    first_step_s: float | None = None
+    steps_per_timing: int | None = None
+    others_cpus: float | None = None  # CPUs that other programs kept busy meanwhile
+    together: int | None = None  # rows with the same number were timed in turns
+    timings: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, contestant: Contestant, error: str | None = None) -> "StepCost":
+        dtype = dtype_name(contestant.dtype)
+        return cls(contestant.name, contestant.optimizer_name, contestant.path, dtype, error)
+
+    def summarize(self, series: TimedSeries, parameters: int, copy_gb_per_s: float) -> None:
+        """Fill in the times, and the rate at which memory is read and written."""
+        assert self.moved_bytes is not None
+        self.ms, self.ms_iqr = series.ms, interquartile_range([t.ms for t in series.timings])
+        self.gb_per_s = self.moved_bytes * parameters / series.ms / 1e6
+        self.of_copy = self.gb_per_s / copy_gb_per_s
+        self.steps_per_timing = series.batch
+        self.timings = columns(series.timings)
+
+
+def moved_bytes(contestant: Contestant, width: int, state_bytes: float) -> float:
+    """Bytes that a step has to read and write per parameter, which has `width` bytes itself.
+
+    A step reads g, p and the state, and writes p and the state. A filter without an
+    optimizer reads and writes g instead of p.
+    """
+    tensors = 2 if contestant.filters_alone else 3
+    return tensors * width + 2 * state_bytes
+
+
+def compare_with_torch(costs: Sequence[StepCost]) -> None:
+    """Fill in the ratios to torch's fused optimizers on parameters of the same dtype."""
+    for cost in costs:
+        for rival, ratio in (("SGD", "times_sgd_fused"), ("AdamW", "times_adamw_fused")):
+            for other in costs:
+                same = (other.optimizer, other.path) == (rival, "fused")
+                if same and other.params_dtype == cost.params_dtype and cost.ms and other.ms:
+                    setattr(cost, ratio, cost.ms / other.ms)
+
+
+def disturbed(device: str, rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether other programs kept CPUs busy, which slows down a CPU's steps but hardly a GPU's."""
+    return device == "cpu" and any((row["others_cpus"] or 0) > DISTURBING_CPUS for row in rows)
+
+
+# --- timing in turns ------------------------------------------------------------------------------
 
 #: Called with the current activity at each of the announced steps.
 Tick = Callable[[str], None]
@@ -64,7 +242,7 @@ def measure_parameter_list(
             cost.together = number
             costs[contestant.name] = cost
             if len(group) > 1 and (cost.error or "").startswith("OutOfMemoryError"):
-                queue.append([contestant])  # the estimate was too low: try it again alone
+                queue.append([contestant])  # the estimate was too low: try it again by itself
         release(budget.device)
     compare_with_torch(list(costs.values()))
     return {

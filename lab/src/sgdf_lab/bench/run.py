@@ -1,11 +1,14 @@
-"""Measure, show and record the cost of a step (`sgdf bench step`)."""
+"""Measure, show and record the cost of a step (`sgdf bench step`), and check the targets."""
 
+import contextlib
 import json
 import math
 import re
+import shutil
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -13,17 +16,268 @@ from typing import Any
 
 import torch
 
-from sgdf.kernels import changes
+from sgdf.optim import wait_until_compiled
 from sgdf_lab.bench import contestants
-from sgdf_lab.bench.measure import measure_parameter_list
-from sgdf_lab.bench.memory import GIB, free_bytes, groups_that_fit, needed_bytes, too_large
-from sgdf_lab.bench.screens import PlainScreen, open_screen, show_parameter_list
-from sgdf_lab.bench.shapes import LISTS, default_lists
-from sgdf_lab.bench.targets import TARGETS, compared_by_targets
+from sgdf_lab.bench.contestants import LISTS, default_lists
+from sgdf_lab.bench.measure import (
+    GIB,
+    disturbed,
+    free_bytes,
+    groups_that_fit,
+    measure_parameter_list,
+    needed_bytes,
+    too_large,
+)
 from sgdf_lab.bench.timing import Budget
-from sgdf_lab.support import provenance
+from sgdf_lab.support import provenance, tables
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.files import write_atomically
+from sgdf_lab.support.tables import Column
+
+# --- targets that our optimizers were built for ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """A limit for one list on one device; without a contestant, for the worst fused path of ours.
+
+    The fields are keys of the JSON record, where targets are called bars.
+    """
+
+    device: str
+    parameters: str
+    contestant: str | None
+    quantity: str
+    limit: float
+    says: str
+
+    @property
+    def at_least(self) -> bool:
+        return self.quantity == "of_copy"
+
+    def check(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Compare the rows of the list with the limit; busy machines meet and miss nothing."""
+        fused = {c.name for c in contestants.CONTESTANTS if c.ours and c.fused}
+        names = fused if self.contestant is None else {self.contestant}
+        values = [row[self.quantity] for row in rows if row["name"] in names]
+        measured = max((value for value in values if value is not None), default=None)
+        met, verdict = None, "not measured"
+        if measured is not None and disturbed(self.device, rows):
+            verdict = f"measured {measured:.3g} on a busy machine: inconclusive"
+        elif measured is not None:
+            met = measured >= self.limit if self.at_least else measured <= self.limit
+            verdict = f"measured {measured:.3g}: {'met' if met else 'missed'}"
+            if not met and self.limit:
+                verdict += f" by {abs(measured / self.limit - 1):.1%}"
+        sentence = f"target: {LISTS[self.parameters].title}: {self.says}: {verdict}"
+        return {**asdict(self), "measured": measured, "met": met, "sentence": sentence}
+
+
+FUSED, INT8, CONSTANT = "sgdf-fused", "sgdf-fused-int8-state", "sgdf-fused-constant"
+DERIVED, DERIVED_INT8 = "filteradamw-fused-derived", "filteradamw-fused-derived-int8-state"
+DERIVED_BF16 = "filteradamw-fused-derived-bf16-int8-state-random"
+CONSTANT_ADAM, FILTER = "filteradamw-fused-constant", "wienerfilter-fused"
+SGD, ADAMW, COPY = "times_sgd_fused", "times_adamw_fused", "of_copy"
+EXTRA = "extra_memory_bytes_in_all"
+TARGETS = (
+    Target("cuda", "resnet50", FUSED, SGD, 0.5, "SGDF fused <= 0.5 x SGD fused"),
+    Target("cuda", "vit-l", FUSED, ADAMW, 0.6, "SGDF fused <= 0.6 x AdamW fused"),
+    Target("cuda", "gpt", FUSED, COPY, 0.95, "SGDF fused >= 0.95 of the copy bandwidth"),
+    Target("cuda", "gpt", FUSED, ADAMW, 0.76, "SGDF fused <= 0.76 x AdamW fused"),
+    Target("cuda", "gpt", INT8, SGD, 0.75, "SGDF int8 state <= 0.75 x SGD fused"),
+    Target("cuda", "gpt", INT8, "state_bytes", 2.1, "SGDF int8 state <= 2.1 bytes per parameter"),
+    Target("cuda", "gpt", CONSTANT, SGD, 0.87, "SGDF constant gain <= 0.87 x SGD fused"),
+    Target("cuda", "gpt", CONSTANT, COPY, 0.97, "SGDF constant gain >= 0.97 of the copy bandwidth"),
+    Target("cuda", "resnet50", DERIVED, ADAMW, 0.5, "FilterAdamW derived <= 0.5 x AdamW fused"),
+    Target("cuda", "gpt", DERIVED, ADAMW, 0.82, "FilterAdamW derived <= 0.82 x AdamW fused"),
+    Target("cuda", "gpt", DERIVED, COPY, 0.95, "FilterAdamW derived >= 0.95 of the copy bandwidth"),
+    Target("cuda", "gpt", DERIVED, "state_bytes", 8.0, "FilterAdamW derived <= 8 bytes of state"),
+    Target("cuda", "gpt", DERIVED_INT8, ADAMW, 0.52,
+           "FilterAdamW derived, int8 state <= 0.52 x AdamW fused"),
+    Target("cuda", "gpt", DERIVED_INT8, "state_bytes", 2.1,
+           "FilterAdamW derived, int8 state <= 2.1 bytes per parameter"),
+    Target("cuda", "gpt", DERIVED_BF16, ADAMW, 0.5,
+           "FilterAdamW derived, bf16 parameters, int8 state <= 0.5 x AdamW fused in bf16"),
+    Target("cuda", "gpt", CONSTANT_ADAM, ADAMW, 0.82,
+           "FilterAdamW constant gain <= 0.82 x AdamW fused"),
+    Target("cuda", "gpt", FILTER, COPY, 0.95, "WienerFilter alone >= 0.95 of the copy bandwidth"),
+    *(
+        Target("cuda", name, None, EXTRA, 0, "bytes that a fused step allocates <= 0")
+        for name in ("resnet50", "vit-l", "gpt")
+    ),
+    Target("cpu", "one-tensor", FUSED, ADAMW, 1.15, "SGDF <= 1.15 x AdamW fused"),
+    Target("cpu", "one-tensor", DERIVED, ADAMW, 1.1, "FilterAdamW derived <= 1.1 x AdamW fused"),
+    Target("cpu", "one-tensor", FILTER, ADAMW, 1.0, "WienerFilter alone <= 1.0 x AdamW fused"),
+    Target("cpu", "resnet18", FUSED, ADAMW, 1.5, "SGDF <= 1.5 x AdamW fused"),
+)  # fmt: skip
+
+#: What the contestants with a target are compared with, and one that is reported without a target.
+BESIDE = (
+    "sgd-fused",
+    "adamw-fused",
+    "adamw-fused-bf16",
+    "torchao-adamw8bit",
+    "bitsandbytes-adamw8bit",
+    "filteradam-fused-int8-state",
+)
+
+
+def compared_by_targets(device: str, list_name: str) -> set[str]:
+    """The names of the contestants that the targets of a list compare; empty if it has none."""
+    targets = [t for t in TARGETS if (t.device, t.parameters) == (device, list_name)]
+    named = {t.contestant for t in targets if t.contestant is not None}
+    return named | set(BESIDE) if named else set()
+
+
+# --- terminal: tables and progress, with rich where it is installed -------------------------------
+
+HEADER = (
+    *("optimizer", "path", "params", "state B/param", "ms", "± IQR/2"),
+    *("GB/s", "% of copy", "x SGD fused", "x AdamW fused", "extra mem %"),
+)
+TEXT_COLUMNS = 3  # the first columns of HEADER; the others are numbers
+FULL_WIDTH = 200  # of what is written to a file
+
+
+class PlainScreen:
+    """Plain lines, used if rich is not installed."""
+
+    @property
+    def width(self) -> int:
+        """The width of the terminal; a file needs no wrapping."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else FULL_WIDTH
+
+    def line(self, text: str) -> None:
+        print(text, flush=True)
+
+    def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
+        self.line(f"\n{title}")
+        columns, rows = shown_columns(cells, self.width)
+        for line in tables.as_lines(columns, rows, self.width):
+            self.line(line)
+
+    @contextlib.contextmanager
+    def progress(self, name: str, _total: int) -> Iterator[Callable[[str], None]]:
+        last = ""
+
+        def tick(doing: str) -> None:
+            nonlocal last
+            if doing != last:
+                print(f"{name}: {doing}", file=sys.stderr, flush=True)
+            last = doing
+
+        yield tick
+
+
+class RichScreen(PlainScreen):
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = FULL_WIDTH
+
+    @property
+    def width(self) -> int:
+        return self.console.width
+
+    def line(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
+        columns, rows = shown_columns(cells, self.width)
+        bold = [number for number, row in enumerate(cells) if row[:2] == ["SGDF", "fused"]]
+        self.console.print()
+        self.console.print(tables.as_rich(columns, rows, self.width, title=title, bold=bold))
+        self.console.print()
+
+    @contextlib.contextmanager
+    def progress(self, name: str, total: int) -> Iterator[Callable[[str], None]]:
+        if not self.console.is_terminal:  # where rich would print the bar once, at its end
+            with super().progress(name, total) as tick:
+                yield tick
+            return
+        from rich.progress import Progress
+
+        with Progress(console=self.console, transient=True) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda doing: progress.update(task, advance=1, description=f"{name}: {doing}")
+
+
+def shown_columns(
+    cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[Sequence[str]]]:
+    """All columns where there is room. Else the labels are one, ms has its spread, GB/s is left
+    out: the share of a copy tells the same.
+    """
+    columns = [Column(name, "label") for name in HEADER[:TEXT_COLUMNS]]
+    columns += [Column(name) for name in HEADER[TEXT_COLUMNS:]]
+    widths = [max(map(len, column)) for column in zip(HEADER, *cells, strict=True)]
+    if tables.total(widths) <= width:
+        return columns, list(cells)
+    folded = [
+        Column("optimizer, path", "label"),
+        *map(Column, ("state B/param", "ms ± IQR/2", *HEADER[7:])),
+    ]
+    return folded, [folded_row(row) for row in cells]
+
+
+def folded_row(row: Sequence[str]) -> list[str]:
+    optimizer, path, params, state, ms, spread, _, *rest = row
+    label = f"{optimizer} {path}" + (f", {params} parameters" if params != "fp32" else "")
+    return [label, state, ms if spread == "-" else f"{ms} ± {spread}", *rest]
+
+
+def open_screen() -> PlainScreen:
+    try:
+        return RichScreen()
+    except ModuleNotFoundError:
+        return PlainScreen()
+
+
+def show_parameter_list(measured: dict[str, Any], device: str, screen: PlainScreen) -> None:
+    """Show the table of one list, and below it the reasons of failures."""
+    copy = measured["copy"]
+    tensors = f"{measured['tensors']} tensor" + "s" * (measured["tensors"] > 1)
+    title = f"{measured['title']}: {tensors}, {measured['parameters']:,} parameters"
+    title += f"; a copy moves {copy['gb_per_s']:,.1f} ± {copy['gb_per_s_iqr'] / 2:.1f} GB/s"
+    reasons: list[str] = []
+    cells = []
+    for row in measured["rows"]:
+        if row["error"] and row["error"] not in reasons:
+            reasons.append(row["error"])
+        failed = f"failed ({reasons.index(row['error']) + 1})" if row["error"] else None
+        cells.append(cells_of(row, failed))
+    screen.table(title, cells)
+    if disturbed(device, measured["rows"]):
+        screen.line("Other programs kept CPUs busy meanwhile: these times can be far too long.")
+    for number, reason in enumerate(reasons, 1):
+        screen.line(f"({number}) {reason}")
+
+
+def cells_of(row: dict[str, Any], failed: str | None) -> list[str]:
+    def number(value: float | None, form: str = ".2f") -> str:
+        return "-" if value is None else format(value, form)
+
+    ms, half_iqr = row["ms"], None if row["ms_iqr"] is None else row["ms_iqr"] / 2
+    places = 3 if ms is None or ms < 10 else 2 if ms < 100 else 1
+    fraction = row["of_copy"]
+    return [
+        row["optimizer"],
+        row["path"],
+        row["params_dtype"],
+        number(row["state_bytes"]),
+        failed or number(ms, f".{places}f"),
+        number(half_iqr, f".{places}f"),
+        number(row["gb_per_s"], ",.1f"),
+        number(None if fraction is None else 100 * fraction, ".1f"),
+        number(row["times_sgd_fused"]),
+        number(row["times_adamw_fused"]),
+        number(row["extra_memory_percent"]),
+    ]
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 REPEATS = 30
 SECONDS = 2.0
@@ -119,7 +373,7 @@ def new_record(budget: Budget, command: str) -> dict[str, Any]:
             "seconds": budget.seconds,
         },
         # Training compiles this helper in the background; a measurement waits for it.
-        "looks_in_c++": changes.wait_until_compiled() if budget.device == "cuda" else None,
+        "looks_in_c++": wait_until_compiled() if budget.device == "cuda" else None,
         "copy": None,
         "lists": {},
         "skipped": {},

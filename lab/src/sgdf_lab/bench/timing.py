@@ -1,4 +1,4 @@
-"""Timing a step: single timings, series of them, and the CPU time of other programs."""
+"""Timing a step: single timings, series of them, and a plain copy of memory as the limit."""
 
 import contextlib
 import math
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import torch
 
@@ -109,3 +110,31 @@ def seconds_of_other_programs() -> float:
         busy = sum(times) - times[3] - times[4]  # without idle and iowait
         return busy / os.sysconf("SC_CLK_TCK") - time.process_time()
     return math.nan
+
+
+# --- bandwidth of a plain copy: the limit of a step -----------------------------------------------
+
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # far more than any cache holds
+
+
+def copy_series(budget: Budget) -> TimedSeries:
+    """A copy, timed as often as anything is."""
+    source = torch.ones(COPY_BYTES[budget.device] // 4, device=budget.device)
+    target = torch.empty_like(source)
+    series = TimedSeries.plan(lambda: target.copy_(source), budget)
+    series.rounds = budget.repeats
+    return series
+
+
+def copy_rate(ms: float, device: str) -> float:
+    """GB/s of a copy, which reads and writes."""
+    return 2 * COPY_BYTES[device] / ms / 1e6
+
+
+def copy_summary(timings: Sequence[Timing], device: str) -> dict[str, Any]:
+    return {
+        "bytes": COPY_BYTES[device],
+        "gb_per_s": copy_rate(median(timing.ms for timing in timings), device),
+        "gb_per_s_iqr": interquartile_range([copy_rate(timing.ms, device) for timing in timings]),
+        "timings": columns(timings),
+    }

@@ -2,9 +2,9 @@
 
     hessian.spectrum              largest eigenvalues, trace and density of the Hessian
     landscape.surface             loss along a line or in a plane of random directions
-    landscape.path                the path of a training, in its principal plane
+    landscape.path                the path of a run, in its principal plane
     probe.Probe                   raw and estimated gradients while an optimizer trains
-    overhead.probe_overhead       what a probe costs
+    probe.probe_overhead          what a probe costs
     estimators.estimator_errors   bias, variance and error of gradient estimates
     figures                       a figure of each
 

@@ -1,4 +1,4 @@
-"""Evaluating a model on given images without changing it: the part that all instruments share."""
+"""What all instruments share: a model evaluated without changing it, and a count of the work."""
 
 import contextlib
 import math
@@ -91,7 +91,7 @@ def checked_loss(model: nn.Module, loss: Loss, batches: Batches) -> float:
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
+def eval_mode_restored(model: nn.Module, seed: int) -> Iterator[None]:
     """Eval mode and full float32 inside; restores modes, buffers and random state at the end."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -120,3 +120,54 @@ def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
     """The batch norm layers, by name."""
     kind = nn.modules.batchnorm._BatchNorm
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+class Counter:
+    """Counts units of work, and advances a progress bar if it has one."""
+
+    def __init__(self, progress: Any = None) -> None:
+        self.done = 0
+        self.progress = progress
+        self.bar = progress.add_task("", total=None, count="") if progress else None
+
+    def begin(self, stage: str, total: int | None = None) -> None:
+        """Start a stage of `total` units; None if the number is not known in advance."""
+        if self.progress:
+            self.progress.reset(self.bar, description=stage)
+            self._show(total)
+
+    def tick(self, units: int = 1) -> None:
+        self.done += units
+        if self.progress:
+            self.progress.advance(self.bar, units)
+            self._show(self.progress.tasks[0].total)
+
+    def _show(self, total: float | None) -> None:
+        """A total that was passed is none: a method may take more steps than it was expected to."""
+        (task,) = self.progress.tasks
+        # `update` and `reset` take None for "as before".
+        task.total = None if total is not None and task.completed > total else total
+        of_total = "" if task.total is None else f"/{task.total:.0f}"
+        self.progress.update(self.bar, count=f"{task.completed:.0f}{of_total}")
+
+
+@contextlib.contextmanager
+def progress_counter(unit: str, shown: bool) -> Iterator[Counter]:
+    """A counter of `unit`, with a bar if `shown`."""
+    if not shown:
+        yield Counter()
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:12}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, transient=True) as progress:
+        yield Counter(progress)

@@ -3,13 +3,14 @@
 A plain random direction says little, because the function may not depend on the scale of a layer's
 weights (batch norm cancels it). So every filter of a direction is scaled to the norm of the model's
 own filter: a step of 1 is as large as the weights in every layer. Directions depend only on the
-seed and on the names and shapes of the parameters, so that two trainings of one network are
+seed and on the names and shapes of the parameters, so that two runs of one network are
 compared along the same ones.
 """
 
 import hashlib
 import json
 import time
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,13 @@ from sgdf_lab.instruments.evaluation import (
     batch_norms,
     checked_loss,
     count_images,
+    eval_mode_restored,
     mean_loss,
+    progress_counter,
     read_batches,
     trainable,
-    undisturbed,
 )
-from sgdf_lab.instruments.progress import counting
-from sgdf_lab.instruments.saved_grid import SavedGrid, digest
+from sgdf_lab.support.files import replacing
 
 Direction = dict[str, Tensor]  # by parameter name; parameters that are not in it do not move
 
@@ -129,7 +130,7 @@ def path_surface(
     save: str | Path | None = None,
     progress: bool = True,
 ) -> Surface:
-    """The loss in the plane of a training's path, with a margin around the path.
+    """The loss in the plane of a run's path, with a margin around the path.
 
     As `surface`, with two differences. All parameters that require gradients move, one-dimensional
     ones too. Batch norm uses the statistics of each batch of `data`, which should be large: the
@@ -186,13 +187,13 @@ def evaluate(
     start = time.perf_counter()
     parameters = {name: p.detach() for name, p in trainable(model).items()}
     device = next(iter(parameters.values())).device
-    with undisturbed(model, seed), counting("points", progress) as counter:
+    with eval_mode_restored(model, seed), progress_counter("points", progress) as counter:
         batches = read_batches(data, device)
         shape = tuple(map(len, axes))
         grid = SavedGrid(shape, Path(save) if save else None)
         identity = fingerprint(model, batches, along, axes, mode) if grid.file else {}
         if mode == MODE_BY_BATCH:
-            for norm in batch_norms(model).values():  # `undisturbed` restores the mode
+            for norm in batch_norms(model).values():  # `eval_mode_restored` restores the mode
                 norm.train()
         centre = checked_loss(model, loss, batches)
         if grid.file:
@@ -279,11 +280,11 @@ def filter_normalised(drawn: Tensor, weight: Tensor) -> Tensor:
     return scaled
 
 
-# --- the path of a training ----------------------------------------------------------------------
+# --- the path of a run ---------------------------------------------------------------------------
 
 
 def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> TrainingPath:
-    """The checkpoints of a training in their principal plane, with the model as the origin.
+    """The checkpoints of a run in their principal plane, with the model as the origin.
 
     The two directions are the first principal components of the differences between the
     checkpoints' parameters and the model's (about the model, not about their mean, so that the
@@ -342,3 +343,60 @@ def difference(state: Mapping[str, Tensor], end: Mapping[str, Tensor], number: i
             raise ValueError(f"checkpoint {number} is of another model: it has no such {name}")
         parts.append((state[name].detach().to(last) - last).flatten().cpu())
     return torch.cat(parts)
+
+
+# A grid of values that is saved row by row, so that an interrupted measurement resumes.
+
+
+class SavedGrid:
+    """Values on a grid, and which rows are done. With a file, every finished row is saved."""
+
+    def __init__(self, shape: tuple[int, ...], file: Path | None) -> None:
+        self.values = np.full(shape, np.nan)
+        self.done = np.zeros(shape[0], dtype=bool)
+        self.file = file
+        self.about: dict[str, Any] = {}
+
+    def resume(self, fingerprint: dict[str, Any], centre: float) -> None:
+        """Take the rows that the file has, if it is a file of the same surface."""
+        assert self.file
+        self.about = {**fingerprint, "centre": centre}
+        if not self.file.exists():
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            return
+        try:
+            with np.load(self.file) as saved:
+                about = json.loads(str(saved["about"]))
+                values, done = saved["values"], saved["done"]
+                other = [name for name in fingerprint if about[name] != fingerprint[name]]
+                # Another loss function shows at the centre. Devices round differently.
+                if not np.isclose(about["centre"], centre, rtol=1e-4):
+                    other.append("loss")
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{self.file} cannot be read as a surface ({error}): move it away"
+            ) from None
+        if other:
+            raise ValueError(
+                f"{self.file} is a surface of other settings ({', '.join(other)}): save this one "
+                "elsewhere, or move that one away"
+            )
+        self.values, self.done = values, done
+
+    def finish(self, row: int, values: Array) -> None:
+        self.values[row] = values.reshape(self.values.shape[1:])
+        self.done[row] = True
+        if self.file:
+            about = np.array(json.dumps(self.about))
+            with replacing(self.file) as file:
+                np.savez(file, values=self.values, done=self.done, about=about)
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A hash of dtypes, shapes and values."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        plain = tensor.detach().cpu().contiguous()
+        total.update(f"{plain.dtype} {tuple(plain.shape)}".encode())
+        total.update(plain.flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()[:16]

@@ -1,14 +1,11 @@
-"""The algorithm in float64 over many independent coordinates, for the simulations.
-
-Everything in this package that filters a gradient does so here.
-"""
+"""The algorithm in float64 over many independent coordinates, and the noise it is fed with."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from sgdf.filter import Corrections, bias_corrections, wiener_filter, wiener_gain
+from sgdf.filter import Corrections, Filter, FilterSettings
 from sgdf_lab.theory.result import Array
 
 BETA1, BETA2 = 0.9, 0.999
@@ -17,74 +14,30 @@ NO_EPS = 1e-300  # the paper has no eps
 Noise = Callable[[np.random.Generator], Array]
 
 
-def filter_step(
-    g: Array,
-    m: Any,
-    s: Any,
-    corrections: Corrections,
-    *,
-    beta1: Any = BETA1,
-    beta2: float = BETA2,
-    gain_scale: Any = 2.0,
-) -> tuple[Any, Any, Any]:
-    """One step: (g, m, s) -> (g^, m, s)."""
-    return wiener_filter(
-        g, m, s, corrections, beta1=beta1, beta2=beta2, eps=NO_EPS, gain_scale=gain_scale
-    )
-
-
-class SimulatedFilter:
-    """The filter with its state, one gradient at a time; `rescale(t)` multiplies its s^."""
+class SimulatedFilter(Filter):
+    """The filter without eps, one gradient at a time; `rescale(t)` multiplies its s^."""
 
     def __init__(
         self,
         *,
         betas: tuple[float, float] = (BETA1, BETA2),
-        gain_scale: float = 2.0,
+        gain_scale: Any = 2.0,
         rescale: Callable[[int], float] | None = None,
     ) -> None:
-        self.betas, self.gain_scale, self.rescale = betas, gain_scale, rescale
-        self.g: Any = 0.0
-        self.m: Any = 0.0
-        self.s: Any = 0.0
-        self.t = 0
-
-    def __call__(self, g: Array) -> Array:
-        """The estimate g^."""
-        self.t += 1
-        self.g = g
-        beta1, beta2 = self.betas
-        estimate, self.m, self.s = filter_step(
-            g,
-            self.m,
-            self.s,
-            self.corrections,
-            beta1=beta1,
-            beta2=beta2,
-            gain_scale=self.gain_scale,
-        )
-        return np.asarray(estimate)
+        super().__init__(FilterSettings(betas, NO_EPS, gain_scale))
+        self.rescale = rescale
 
     @property
     def corrections(self) -> Corrections:
-        corrections = bias_corrections(self.t, *self.betas)
+        corrections = super().corrections
         if self.rescale is None:
             return corrections
         return corrections._replace(fluctuation=corrections.fluctuation * self.rescale(self.t))
 
     @property
-    def s_hat(self) -> Array:
-        return np.asarray(self.s * self.corrections.fluctuation)
-
-    @property
-    def residual(self) -> Array:
+    def residual(self) -> Any:
         """g - m^ of the step just taken."""
-        return np.asarray(self.g - self.m / self.corrections.trend)
-
-    @property
-    def gain(self) -> Array:
-        """K of the step just taken."""
-        return np.asarray(wiener_gain(self.s_hat, self.residual, NO_EPS))
+        return self.g - self.m_hat
 
 
 def rare_noise(rng: np.random.Generator, shape: tuple[int, ...], rare: Any) -> Array:

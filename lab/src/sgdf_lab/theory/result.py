@@ -93,7 +93,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Derived from the checks alone, so that a wrong bound or formula is noticed."""
+        """Derived only from the checks, so that a wrong bound or formula is noticed."""
         if all(check.ok for check in self.checks if check.under == "paper"):
             return HOLDS
         with_condition = [check.ok for check in self.checks if check.under == "condition"]

@@ -1,15 +1,16 @@
 """`sgdf analyze gradients`: the first steps of several optimizers under a probe, from the same
-weights on the same batches, and the errors of their gradient estimates.
+weights on the same batches, and with `--errors` how far gradient estimates are from the truth.
 """
 
 import argparse
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.analyze import errors, starts, subjects
-from sgdf_lab.cli.analyze.output import add_out, origin, save_figure, save_numbers
-from sgdf_lab.cli.options import Commands, add_data_dir, add_device, positive, say
+from sgdf_lab.cli.analyze import subjects
+from sgdf_lab.cli.analyze.subjects import add_out, as_user_error, origin, save_figure, save_numbers
+from sgdf_lab.cli.options import Commands, add_data_dir, add_device, find_device, positive, say
 from sgdf_lab.cli.screen import open_console
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.tables import Column, as_rich
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from sgdf_lab.data import Dataset
-    from sgdf_lab.instruments.overhead import ProbeOverhead
-    from sgdf_lab.instruments.probe import ProbeRecord
+    from sgdf_lab.instruments.estimators import EstimatorErrors
+    from sgdf_lab.instruments.probe import ProbeOverhead, ProbeRecord
     from sgdf_lab.runs.config import Config
+
 
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of the paper's figure 2
 TARGET_SHARE = 0.05  # of a step, for a probe
 
 
-def add_to(subparsers: Commands) -> None:
+def add_gradients(subparsers: Commands) -> None:
     parser = subparsers.add_parser(
         "gradients", help="raw and estimated gradients over the first steps, gains, norms, errors"
     )
@@ -62,8 +64,8 @@ def run(options: argparse.Namespace) -> None:
     from sgdf_lab.instruments import figures
 
     console = open_console()
-    device = subjects.device_from(options)
-    configs = starts.make_configs(options)
+    device = find_device(options.device)
+    configs = subjects.make_configs(options)
     config = next(iter(configs.values()))
     subjects.check_task(config)
     dataset = subjects.load_dataset(config, options)
@@ -71,13 +73,13 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--epoch selects where errors are measured from: it needs --errors")
     moments = dict.fromkeys(options.epochs or [None]) if options.errors else {}
     for epoch in moments:
-        errors.check(options, epoch, dataset, device)
+        check_errors(options, epoch, dataset, device)
     say(console, f"{config.task}, {config.model}, {options.steps} steps on {device}; numbers and "
         f"figures go to {options.out}\n")  # fmt: skip
     if not options.epochs:
         watch(options, configs, dataset, device, console)
     measured = {
-        epoch: errors.measure(options, epoch, dataset, device, console) for epoch in moments
+        epoch: measure_errors(options, epoch, dataset, device, console) for epoch in moments
     }
     if len(measured) > 1:
         save_figure(console, figures.errors_by_epoch(measured), options.out / "gradients-errors")
@@ -94,19 +96,18 @@ def watch(
     import torch
 
     from sgdf_lab.instruments import figures
-    from sgdf_lab.instruments.overhead import probe_overhead
-    from sgdf_lab.instruments.probe import Probe
-    from sgdf_lab.instruments.progress import counting
+    from sgdf_lab.instruments.evaluation import progress_counter
+    from sgdf_lab.instruments.probe import Probe, probe_overhead
 
     records: dict[str, ProbeRecord] = {}
     losses: dict[str, float] = {}
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        counting("steps", console.is_terminal) as counter,
+        progress_counter("steps", console.is_terminal) as counter,
     ):
         for name, config in configs.items():
             counter.begin(name, options.steps)
-            training = starts.FirstSteps(config, dataset, device)
+            training = subjects.FirstSteps(config, dataset, device)
             sampling = {"every": options.every, "first": options.steps, "seed": config.seed}
             with Probe(training.optimizer, **sampling) as probe:
                 for _ in range(options.steps):
@@ -177,3 +178,86 @@ def table_of_records(
 def average(values: list[Any]) -> str:
     known = [value for value in values if value is not None]
     return f"{sum(known) / len(known):.3g}" if known else ""
+
+
+# --- --errors: gradient estimates beside the true gradient ----------------------------------------
+
+MEASUREMENTS = 20  # while a model trains
+
+
+def check_errors(
+    options: argparse.Namespace, epoch: int | None, dataset: "Dataset", device: "torch.device"
+) -> None:
+    """Refuse what cannot be measured before the first step is taken."""
+    from sgdf_lab.instruments import estimators
+
+    config, model = subjects.error_start(options, epoch, dataset, device)
+    with as_user_error(f"the errors of {config.model} cannot be measured"):
+        estimators.check_arguments(model, options.steps, 1, options.replicas, ())
+
+
+def measure_errors(
+    options: argparse.Namespace,
+    epoch: int | None,
+    dataset: "Dataset",
+    device: "torch.device",
+    console: "Console",
+) -> "EstimatorErrors":
+    """Measure errors while a model trains, print their table, write JSON and a figure."""
+    from torch.nn.functional import cross_entropy
+
+    from sgdf_lab.instruments import estimators, figures
+
+    config, model = subjects.error_start(options, epoch, dataset, device)
+    training = subjects.training_images(config, dataset)
+    data = subjects.choose_images(training, dataset, device, options.images, batch=None)
+    with as_user_error(f"the errors of {config.model} cannot be measured"):
+        errors = estimators.estimator_errors(
+            *(model, cross_entropy, data),
+            optimizer_factory=lambda params: subjects.optimizer_for(config, params, device),
+            steps=options.steps,
+            every=max(1, options.steps // MEASUREMENTS),
+            replicas=options.replicas,
+            batch=min(config.batch, len(data[0][0])),
+            seed=config.seed,
+            progress=console.is_terminal,
+        )
+    console.print(table_of_errors(config, epoch, errors, console.width))
+    stem = options.out / ("gradients-errors" + ("" if epoch is None else f"-epoch{epoch}"))
+    values = {"settings": config.as_json(), "errors": asdict(errors)}
+    save_numbers(console, Path(f"{stem}.json"), {**origin(options, device), **values})
+    save_figure(console, figures.errors_by_step(errors), stem)
+    return errors
+
+
+def table_of_errors(
+    config: "Config", epoch: int | None, errors: "EstimatorErrors", width: int
+) -> "Group":
+    """Sums over the measured steps but the first, where there is nothing to average yet."""
+    from sgdf_lab.instruments.figures import ESTIMATOR_LOOKS
+
+    since = errors.after_the_first
+    later = [m for m in errors.measurements if m.step >= since]
+    signal = sum(m.signal for m in later)
+    noise = sum(m.noise for m in later)
+    drift = [m.drift for m in later if m.drift is not None]
+    caption = f"all relative to the signal |g*|²; noise {noise / signal:.3g} of it"
+    if drift:
+        caption += f"; drift q {sum(drift) / len(drift):.2g} of the noise's std per step"
+    title = (
+        f"Estimates of the gradient along {config.optimizer}, lr {config.lr:g}, "
+        f"{errors.images} images, batch {errors.batch}"
+    ) + ("" if epoch is None else f", after epoch {epoch}")
+    columns = [Column("", "label")]
+    columns += map(Column, ("bias²", "variance", "error ± se", "error / EMA's ± se"))
+    rows = []
+    for name, (label, _, _) in ESTIMATOR_LOOKS.items():
+        error, ratio = errors.relative(name, since), errors.ratio(name, since=since)
+        rows.append([
+            label,
+            f"{errors.share(name, 'bias2', since):.3g}",
+            f"{errors.share(name, 'variance', since):.3g}",
+            f"{error.value:.3g} ± {error.error:.1g}",
+            f"{ratio.value:.3g} ± {ratio.error:.1g}",
+        ])  # fmt: skip
+    return as_rich(columns, rows, width, title=title, caption=caption)

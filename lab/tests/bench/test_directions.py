@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf_lab.instruments import directions
-from sgdf_lab.instruments.directions import Moments, TriedSteps
-from sgdf_lab.instruments.layers import QUANTILES, gains_by_part, parts_of
 from sgdf_lab.models.gpt import build_gpt
+from why_directions import QUANTILES, DirectionFilter, TriedSteps, gains_by_part, parts_of
 
 BETAS = (0.9, 0.99)
 
@@ -30,10 +29,10 @@ def tensor(values):
 
 def test_estimates_are_those_of_the_filter(random):
     gradients = random.normal(size=(12, 5))
-    moments = Moments.zeros(torch.zeros(5, dtype=torch.float64), BETAS)
+    moments = DirectionFilter(BETAS, torch.float64)
     for g in gradients:
-        moments.add(tensor(g))
-    found = moments.estimates(tensor(gradients[-1]))
+        moments(tensor(g))
+    found = moments.estimates()
     assert list(found) == list(directions.rules(0.9))
     for name, rule in directions.rules(0.9).items():
         m = s = np.zeros(5)
@@ -46,44 +45,48 @@ def test_estimates_are_those_of_the_filter(random):
 
 def test_moments_and_gain_are_those_written_out(random):
     gradients = random.normal(size=(9, 4))
-    moments = Moments.zeros(torch.zeros(4, dtype=torch.float64), BETAS)
+    moments = DirectionFilter(BETAS, torch.float64)
     m, s, v = np.zeros(4), np.zeros(4), np.zeros(4)
     for g in gradients:
-        moments.add(tensor(g))
+        moments(tensor(g))
         m = 0.9 * m + 0.1 * g
         s = 0.99 * s + 0.01 * (g - m) ** 2
         v = 0.99 * v + 0.01 * g**2
     m_hat, second = m / (1 - 0.9**9), v / (1 - 0.99**9)
     s_hat = s / (1 - 0.99**9) * 0.1 / 1.9 * (1 - 0.9**18)
     gain = s_hat / (s_hat + (g - m_hat) ** 2)
-    np.testing.assert_allclose(moments.average.numpy(), m_hat, rtol=1e-12)
+    np.testing.assert_allclose(moments.m_hat.numpy(), m_hat, rtol=1e-12)
     np.testing.assert_allclose(moments.second.numpy(), second, rtol=1e-12)
     np.testing.assert_allclose(moments.spread().numpy() ** 2, s / (1 - 0.99**9), rtol=1e-12)
-    np.testing.assert_allclose(moments.gain(tensor(g)).numpy(), gain, rtol=1e-12)
+    np.testing.assert_allclose(moments.gain.numpy(), gain, rtol=1e-12)
 
 
 def test_moments_follow_the_optimizer():
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.zeros(6))
     optimizer = FilterAdamW([weight], gain_scale=1.0, betas=BETAS)
-    moments = Moments.zeros(weight.detach(), BETAS)
+    moments = DirectionFilter(BETAS, weight.dtype)
     for _ in range(5):
         weight.grad = torch.randn(6)
-        moments.add(weight.grad)
+        moments(weight.grad)
         optimizer.step()
     state = optimizer.state[weight]
-    for key, moment in (("exp_avg", moments.m), ("exp_var", moments.s), ("exp_avg_sq", moments.v)):
+    for key, moment in (
+        ("exp_avg", moments.moments.m),
+        ("exp_var", moments.moments.s),
+        ("exp_avg_sq", moments.moments.v),
+    ):
         torch.testing.assert_close(state[key], moment)
 
 
 def test_repeated_moments_are_rows_of_their_own():
-    moments = Moments.zeros(torch.zeros(3, dtype=torch.float64), BETAS)
-    moments.add(tensor([1.0, 2.0, 3.0]))
+    moments = DirectionFilter(BETAS, torch.float64)
+    moments(tensor([1.0, 2.0, 3.0]))
     rows = moments.repeated(2)
-    rows.add(tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]))
-    assert (rows.step, moments.step) == (2, 1)
-    np.testing.assert_allclose(rows.m.numpy(), [[0.09, 0.18, 0.27], [0.19, 0.38, 0.57]])
-    np.testing.assert_allclose(moments.m.numpy(), [0.1, 0.2, 0.3])
+    rows(tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]))
+    assert (rows.t, moments.t) == (2, 1)
+    np.testing.assert_allclose(rows.moments.m.numpy(), [[0.09, 0.18, 0.27], [0.19, 0.38, 0.57]])
+    np.testing.assert_allclose(moments.moments.m.numpy(), [0.1, 0.2, 0.3])
 
 
 # --- errors and angles ----------------------------------------------------------------------------
@@ -174,13 +177,13 @@ def test_the_best_gain_in_still_noise_is_negative(random):
     With noise of variance 1: E r (g* - m^) = (1-b1)/(1+b1) - (1-b1), E r^2 = 1 - 2 (1-b1) + the
     first.
     """
-    moments = Moments.zeros(torch.zeros(3, 40_000, dtype=torch.float64), BETAS)
+    moments = DirectionFilter(BETAS, torch.float64)
     for _ in range(100):
         g = tensor(random.normal(size=(3, 40_000)))
-        moments.add(g)
-    average = moments.average
+        moments(g)
+    average = moments.m_hat
     size = torch.zeros_like(g)
-    (found,) = directions.best_gains(size, (0,), g - average, -average, moments.gain(g))
+    (found,) = directions.best_gains(size, (0,), g - average, -average, moments.gain)
     variance = 0.1 / 1.9
     assert found.best.value == pytest.approx((variance - 0.1) / (0.8 + variance), abs=0.005)
 

@@ -1,34 +1,151 @@
-"""Eigenvalues, trace and density of a model's Hessian, from the whole matrix or from products."""
+"""The spectrum of the Hessian: the second derivatives of the mean loss in all parameters.
 
+The matrix is never stored. `curvlinops` computes products with vectors, and three methods use them:
+
+    the k largest eigenvalues   restarted Lanczos: ARPACK's eigsh on a CPU, our own on a GPU, since
+                                ARPACK keeps its vectors in host memory
+    the trace                   the sum of these eigenvalues, plus Hutchinson's average v'Hv over
+                                random signs v in the remaining space (Hutch++)
+    the density                 these eigenvalues, plus stochastic Lanczos quadrature of the rest
+
+Up to 500 parameters, and for k above a third of their number, the whole matrix is computed instead:
+then the trace has no error.
+
+Memory for the eigenvalues: 24 k bytes per parameter on a CPU, up to 26 k on a GPU (k = 50 and
+ResNet18: 13 and 15 GB).
+"""
+
+import contextlib
 import math
 import time
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from sgdf_lab.instruments.evaluation import (
     MODE,
     Array,
+    Batches,
+    Counter,
     Loss,
     checked_loss,
     count_images,
+    eval_mode_restored,
+    progress_counter,
     read_batches,
     trainable,
-    undisturbed,
 )
-from sgdf_lab.instruments.hessian.eigenvalues import largest_eigenvalues
-from sgdf_lab.instruments.hessian.lanczos import lanczos_quadrature, orthogonal_part
-from sgdf_lab.instruments.hessian.products import (
+from sgdf_lab.instruments.lanczos import (
     Multiply,
-    check_symmetry,
-    hessian_product,
-    twice_differentiable,
+    lanczos_quadrature,
+    largest_eigenvalues,
+    orthogonal_part,
 )
-from sgdf_lab.instruments.progress import Counter, counting
+
+# Products of the Hessian with vectors, and the second derivatives they need.
+
+
+def hessian_product(
+    model: nn.Module,
+    loss: Loss,
+    parameters: list[nn.Parameter],
+    batches: Batches,
+    counter: Counter,
+) -> Multiply:
+    """A function that multiplies the Hessian of the mean loss with a vector or a matrix."""
+    from curvlinops import HessianLinearOperator
+
+    operator = HessianLinearOperator(
+        *(model, MeanLoss(loss), parameters, batches),
+        check_deterministic=False,  # it is: eval mode, and data that was read once
+        num_data=count_images(batches),
+    )
+
+    def multiply(vectors: Tensor) -> Tensor:
+        result: Tensor = operator @ vectors
+        if not result.isfinite().all():
+            raise ValueError("the second derivatives of the loss are not finite here")
+        counter.tick(1 if vectors.ndim == 1 else vectors.shape[1])
+        return result
+
+    return multiply
+
+
+class MeanLoss(nn.Module):
+    """The loss as the module that curvlinops expects; it weights batches by their images."""
+
+    reduction = "mean"
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Any, targets: Tensor) -> Tensor:
+        return self.loss(outputs, targets)
+
+
+def check_symmetry(multiply: Multiply, size: int, like: Tensor, seed: int) -> None:
+    """Refuse products that are not symmetric: a correct Hessian is."""
+    drawn = np.random.default_rng([seed, 1]).standard_normal((2, size))
+    u, v = torch.from_numpy(drawn).to(like)
+    hu, hv = multiply(u).double(), multiply(v).double()
+    difference = (u.double() @ hv - v.double() @ hu).abs()
+    if difference > 1e-3 * torch.maximum(hu.norm(), hv.norm()):
+        raise ValueError(
+            "torch's second derivatives of this model are wrong: they are not symmetric; the "
+            "forward-mode derivative of an operation may be at fault"
+        )
+
+
+# --- second derivatives that torch gets right -----------------------------------------------------
+
+
+@contextlib.contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Compute attention and layer norm from elementary operations.
+
+    Fused attention has no second derivatives. Those of torch's layer norm, backward and then
+    forward, are not even symmetric in torch 2.11 to 2.15.
+    """
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH), ElementaryLayerNorm():
+        # torch warns when it first prepares forward-mode derivatives
+        warnings.filterwarnings("ignore", message="`torch.jit.script`")
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # of vmap
+        yield
+
+
+class ElementaryLayerNorm(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.layer_norm, nn.functional.layer_norm):
+            func = layer_norm
+        return func(*args, **(kwargs or {}))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    over = tuple(range(-len(normalized_shape), 0))
+    centred = input - input.mean(over, keepdim=True)
+    result = centred * torch.rsqrt(centred.square().mean(over, keepdim=True) + eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
+
+
+# Eigenvalues, trace and density of a model's Hessian, from the whole matrix or from products.
 
 DENSE = 500  # parameters up to which the whole matrix costs no more than the estimates
 LANCZOS_VECTORS = 4
@@ -107,8 +224,8 @@ def spectrum(
     size = sum(p.numel() for p in parameters.values())
     check_arguments(parameters, size, k, trace_samples)
     like = next(iter(parameters.values())).detach()
-    counted = counting("products", progress)
-    with undisturbed(model, seed), twice_differentiable(), counted as counter:
+    counted = progress_counter("products", progress)
+    with eval_mode_restored(model, seed), twice_differentiable(), counted as counter:
         batches = read_batches(data, like.device)
         own_loss = checked_loss(model, loss, batches)
         multiply = hessian_product(model, loss, list(parameters.values()), batches, counter)

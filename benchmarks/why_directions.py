@@ -6,23 +6,20 @@ same weights. The truth is known with noise, as two means over different batches
 right with any number of batches.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sgdf.filter import bias_corrections, estimate, update_moments, wiener_gain
-from sgdf.kernels.arithmetic import positive_eps
-from sgdf_lab.instruments.error_statistics import (
-    ErrorParts,
-    WithError,
-    bias_variance_mse,
-    jackknife,
-)
+from sgdf.filter import FLOAT32, FLOAT64, Denominator, Filter, FilterSettings, Moments
+from sgdf_lab.instruments.estimators import ErrorParts, WithError, bias_variance_mse, jackknife
+from sgdf_lab.models.gpt import GPT
 
 PAPER_EPS = 1e-8  # beside squared gradients: what FilterAdam uses if it is given no gain_eps
 
@@ -43,72 +40,40 @@ def rules(beta1: float) -> dict[str, dict[str, float]]:
     }
 
 
-@dataclass
-class Moments:
-    """The filter's m and s and Adam's v, of one stream of gradients or of rows of them."""
+class DirectionFilter(Filter):
+    """The filter and Adam's v over one stream of gradients, or over rows of them."""
 
-    m: Tensor
-    s: Tensor
-    v: Tensor
-    betas: tuple[float, float]
-    step: int = 0
+    def __init__(self, betas: tuple[float, float], dtype: torch.dtype) -> None:
+        settings = FilterSettings(betas, eps=0.0, gain_scale=1.0)
+        numbers = FLOAT64 if dtype == torch.float64 else FLOAT32
+        super().__init__(settings, Denominator(), numbers=numbers, xp=torch)
 
-    @classmethod
-    def zeros(cls, like: Tensor, betas: tuple[float, float]) -> "Moments":
-        m, s, v = (torch.zeros_like(like) for _ in range(3))
-        return cls(m, s, v, betas)
-
-    def add(self, g: Tensor) -> None:
-        beta1, beta2 = self.betas
-        self.m, self.s = update_moments(g, self.m, self.s, beta1, beta2)
-        self.v = beta2 * self.v + (1 - beta2) * g * g
-        self.step += 1
-
-    def repeated(self, replicas: int) -> "Moments":
-        """Rows that start from these moments; later gradients are added to the rows alone."""
-        m, s, v = (x.expand(replicas, -1).clone() for x in (self.m, self.s, self.v))
-        return Moments(m, s, v, self.betas, self.step)
-
-    @property
-    def average(self) -> Tensor:
-        """m^, the bias-corrected average."""
-        trend: float = bias_corrections(self.step, *self.betas).trend
-        return self.m / trend
+    def repeated(self, replicas: int) -> "DirectionFilter":
+        """Rows that start from these moments; only the rows see later gradients."""
+        rows = copy.copy(self)
+        rows.moments = Moments(
+            *(x.expand(replicas, -1).clone() if torch.is_tensor(x) else x for x in self.moments)
+        )
+        return rows
 
     @property
     def second(self) -> Tensor:
         """v^, the bias-corrected average of g^2."""
-        return self.v * self._unscaled
+        return self.moments.v * self._unscaled
 
-    def estimates(self, g: Tensor, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """The estimates of g's mean, by the name of their rule. The moments have seen g."""
-        known = rules(self.betas[0])
-        corrections = bias_corrections(self.step, *self.betas)
-        return {
-            name: estimate(g, self.m, self.s, corrections, **with_least_eps(known[name], g))
-            for name in names or known
-        }
-
-    def gain(self, g: Tensor) -> Tensor:
-        """K of every coordinate."""
-        fluctuation = bias_corrections(self.step, *self.betas).fluctuation
-        least = positive_eps(0.0, g.dtype)
-        gain: Tensor = wiener_gain(self.s * fluctuation, g - self.average, least)
-        return gain
+    def estimates(self) -> dict[str, Tensor]:
+        """The estimates of the last gradient's mean, by the name of their rule."""
+        return {name: self.estimate(**rule) for name, rule in rules(self.settings.betas[0]).items()}
 
     def spread(self) -> Tensor:
         """The standard deviation of the gradient about its trend, as s knows it."""
-        return (self.s * self._unscaled).sqrt()
+        return (self.moments.s * self._unscaled).sqrt()
 
     @property
     def _unscaled(self) -> float:
         """1 / (1 - b2^t)."""
-        factor: float = bias_corrections(self.step, *self.betas, correction=False).fluctuation
-        return factor
-
-
-def with_least_eps(rule: Mapping[str, float], g: Tensor) -> dict[str, Any]:
-    return {**rule, "eps": positive_eps(rule["eps"], g.dtype)}
+        settings = self.settings._replace(correction=False)
+        return float(settings.corrections(self.t).fluctuation)
 
 
 # --- errors and angles ----------------------------------------------------------------------------
@@ -289,3 +254,64 @@ class TriedSteps:
 
 def divided(ours: float, theirs: float) -> float:
     return ours / theirs if theirs else math.nan
+
+
+# The layers of a GPT as places in the vector of all its parameters, and the gains found there.
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SAMPLED = 2000  # coordinates of each part
+
+#: By the end of a parameter's name. The rows of qkv are those of queries, keys and values.
+KINDS = {
+    "attention.qkv.weight": ("query", "key", "value"),
+    "attention.out.weight": ("attention out",),
+    "mlp.into.weight": ("MLP in",),
+    "mlp.out.weight": ("MLP out",),
+    "norm.weight": ("norms",),
+    "embedding.weight": ("embedding and head",),  # one matrix, in this model
+}
+
+
+class Part(NamedTuple):
+    """Coordinates `start` to `stop` of the vector; `depth` counts the blocks from 1."""
+
+    kind: str
+    depth: int | None  # None outside the blocks
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class GainsOfPart:
+    kind: str
+    depth: int | None
+    quantiles: list[float]  # of K, at QUANTILES
+    mean: float
+
+
+def parts_of(model: GPT) -> list[Part]:
+    """The parts of the vector, in its order."""
+    parts, start = [], 0
+    for name, parameter in model.named_parameters():
+        block = re.match(r"blocks\.(\d+)\.", name)
+        depth = int(block[1]) + 1 if block else None
+        kinds = next(kinds for ending, kinds in KINDS.items() if name.endswith(ending))
+        length = parameter.numel() // len(kinds)
+        for kind in kinds:
+            parts.append(Part(kind, depth, start, start + length))
+            start += length
+    return parts
+
+
+def gains_by_part(gain: Tensor, parts: Sequence[Part], seed: int) -> list[GainsOfPart]:
+    """Quantiles of K over rows of replicas, at a seeded choice of coordinates of each part."""
+    found = []
+    for i, part in enumerate(parts):
+        size = part.stop - part.start
+        random = np.random.default_rng([seed, i])
+        chosen = np.sort(random.choice(size, min(size, SAMPLED), replace=False)) + part.start
+        values = gain[:, torch.from_numpy(chosen).to(gain.device)].double().flatten()
+        at = torch.tensor(QUANTILES, dtype=torch.float64, device=gain.device)
+        quantiles = values.quantile(at).tolist()
+        found.append(GainsOfPart(part.kind, part.depth, quantiles, values.mean().item()))
+    return found

@@ -1,1 +1,0 @@
-"""Non-convex stochastic optimization: the statements of Appendix D, one file each."""
