@@ -1,5 +1,6 @@
 """Every optimizer by name: its published update, its checkpoints, and a user's own."""
 
+import inspect
 import io
 import json
 import math
@@ -12,11 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from sgdf import FilterAdam, Momentum
-from sgdf_lab import optimizers, paper
-from sgdf_lab.optimizers import registry
-from sgdf_lab.optimizers.eadam import EAdam
+from sgdf import FilterAdam, Momentum, WienerFilter
+from sgdf.optim.settings import STATE_DTYPES
+from sgdf_lab import optimizers, paper, plugins
+from sgdf_lab.optimizers.adam_variants import EAdam
 from sgdf_lab.optimizers.sophia import SophiaG
+from sgdf_lab.registry.optimizers import (
+    FILTER_KINDS,
+    kinds_from,
+    signature_kinds,
+)
+from sgdf_lab.registry.optimizers import STATE_DTYPES as DTYPE_NAMES
 from sgdf_lab.support import palette
 from sgdf_lab.support.errors import UserError
 
@@ -455,15 +462,48 @@ def test_a_new_row_is_found_checked_and_coloured(new_row):
         build("half-sgd", weight_decy=0.1)
 
 
-def test_the_help_reads_a_new_row_from_the_text_of_the_registry(tmp_path, monkeypatch):
-    from sgdf_lab.cli import names
+def test_a_new_row_is_in_the_help(new_row, capsys):
+    from sgdf_lab.cli.main import main
 
-    text = Path(registry.__file__).read_text()
-    new = tmp_path / "optimizers" / "registry.py"
-    new.parent.mkdir()
-    new.write_text(text + '\nOptimizerRow(name="half-sgd", builder=SGDF, about="half of it")\n')
-    monkeypatch.setattr(names, "LAB", tmp_path)
-    assert sorted(names._optimizers()) == sorted([*optimizers.OPTIMIZERS, "half-sgd"])
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert new_row.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_a_row_has_the_settings_of_its_builder(name):
+    """The table states them so that settings are checked without torch."""
+    row = optimizers.find(name)
+    parameters = inspect.signature(row.load()).parameters
+    assert {row.renamed.get(n, n) for n in (*kinds_from(row.takes), *row.fixed)} - {
+        "cautious"
+    } <= set(parameters)
+    if row.source != "pytorch_optimizer":  # whose annotations are names of its own
+        assert kinds_from(row.takes) == signature_kinds(row.load())
+    assert not set(row.settings) - set(row.kinds)
+    betas = {"beta1", "beta2"} if "betas" in row.kinds else set()
+    assert not set(row.space) - set(row.kinds) - betas
+
+
+def test_the_settings_of_the_filter_in_front_are_those_of_its_class():
+    own = {f"filter_{n}": kind for n, kind in signature_kinds(WienerFilter).items()}
+    own.pop("filter_fused")  # without it the filter could not be captured in a CUDA graph
+    assert own == FILTER_KINDS
+    assert [getattr(torch, name) for name in DTYPE_NAMES] == list(STATE_DTYPES[1:])
+
+
+def test_installed_packages_are_scanned_once_and_not_for_our_own_names(monkeypatch):
+    scans = []
+    monkeypatch.setattr(plugins, "entry_points", lambda group: scans.append(group) or ())
+    plugins._scan.cache_clear()
+    for name in ("sgdf", "adamw"):
+        optimizers.find(name)
+    assert scans == []
+    for _ in range(3):
+        optimizers.find("wiener-lion")
+        optimizers.find("torch.optim.SGD")
+    assert scans == ["sgdf.optimizers"]
+    plugins._scan.cache_clear()
 
 
 @pytest.mark.usefixtures("new_row")

@@ -15,7 +15,7 @@ from sgdf import WienerFilter
 from sgdf_lab import data, optimizers, paper
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models.gpt import build_gpt
-from sgdf_lab.optimizers.cautious import CautiousAdamW
+from sgdf_lab.optimizers.adam_variants import CautiousAdamW
 from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError

@@ -21,7 +21,7 @@ from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models import vision as models
-from sgdf_lab.tasks.photos import IMAGENET_MODELS, VIT_MODELS
+from sgdf_lab.registry.tasks import IMAGENET_MODELS, VIT_MODELS
 from sgdf_lab.tasks.photos import classifier as photos
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -1,43 +1,17 @@
 """Classifiers of small images: of the paper's CIFAR tables, transformers, small ones for a CPU."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from torch import nn
 
+from sgdf_lab import plugins
 from sgdf_lab.models.densenet import DenseNet
 from sgdf_lab.models.own import ImageShape, build_own, is_own
 from sgdf_lab.models.resnet import ResNet
-from sgdf_lab.models.small import small_cnn, small_mlp
+from sgdf_lab.models.small import small_cnn
 from sgdf_lab.models.vgg import VGG11
-from sgdf_lab.models.vit import SmallViT, vit_of_16_tokens
+from sgdf_lab.registry.models import CLASSIFIERS
 from sgdf_lab.support.errors import UserError, unknown
 
-
-class ClassifierRow(NamedTuple):
-    """How a network is built, and the images that it can take, in pixels."""
-
-    builder: Callable[[int, ImageShape], nn.Module]
-    smallest: int  # the shortest side
-    multiple: int = 1  # divides both sides
-
-    def takes(self, height: int, width: int) -> bool:
-        divides = height % self.multiple == width % self.multiple == 0
-        return divides and min(height, width) >= self.smallest
-
-
-MODELS = {
-    "vgg11": ClassifierRow(lambda classes, shape: VGG11(classes, shape[0]), 32),
-    "resnet18": ClassifierRow(lambda classes, shape: ResNet((2, 2, 2, 2), classes, shape[0]), 8),
-    "resnet34": ClassifierRow(lambda classes, shape: ResNet((3, 4, 6, 3), classes, shape[0]), 8),
-    "densenet121": ClassifierRow(
-        lambda classes, shape: DenseNet((6, 12, 24, 16), classes, shape[0]), 8
-    ),
-    "vit-small-cifar": ClassifierRow(SmallViT, 4, 4),
-    "vit-mini": ClassifierRow(vit_of_16_tokens, 4, 4),
-    "cnn": ClassifierRow(lambda classes, shape: small_cnn(classes, shape[0]), 8),
-    "mlp": ClassifierRow(small_mlp, 1),
-}
+MODELS = CLASSIFIERS
 NAMES = tuple(MODELS)
 
 
@@ -64,4 +38,28 @@ def build_classifier(name: str, *, classes: int, shape: ImageShape) -> nn.Module
             f"{name} takes images from {row.smallest}x{row.smallest} pixels{sides}, and these have "
             f"{height}x{width}: enlarge them, or choose {fitting}"
         )
-    return row.builder(classes, shape)
+    model: nn.Module = plugins.load_own(row.builder)(classes, shape)
+    return model
+
+
+# Builders that rows name.
+
+
+def vgg11(classes: int, shape: ImageShape) -> nn.Module:
+    return VGG11(classes, shape[0])
+
+
+def resnet18(classes: int, shape: ImageShape) -> nn.Module:
+    return ResNet((2, 2, 2, 2), classes, shape[0])
+
+
+def resnet34(classes: int, shape: ImageShape) -> nn.Module:
+    return ResNet((3, 4, 6, 3), classes, shape[0])
+
+
+def densenet121(classes: int, shape: ImageShape) -> nn.Module:
+    return DenseNet((6, 12, 24, 16), classes, shape[0])
+
+
+def cnn(classes: int, shape: ImageShape) -> nn.Module:
+    return small_cnn(classes, shape[0])

@@ -1,33 +1,17 @@
 """Decoder-only transformers: pre-norm, rotary positions, RMSNorm, GELU, and a tied head."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sgdf_lab.registry.models import GPTS as SIZES
+from sgdf_lab.registry.models import GptSize
 from sgdf_lab.support.errors import unknown
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
-
-
-class GptSize(NamedTuple):
-    """Numbers of layers, of heads and of features, and the usual length of a window."""
-
-    layers: int
-    heads: int
-    width: int
-    context: int
-
-
-SIZES = {
-    "gpt-tiny": GptSize(2, 4, 64, 64),
-    "gpt-mini": GptSize(4, 4, 128, 128),
-    "gpt-11m": GptSize(6, 6, 384, 256),
-    "gpt-124m": GptSize(12, 12, 768, 1024),
-}
 
 
 def build_gpt(name: str, *, vocabulary: int, context: int = 0) -> "GPT":

@@ -1,9 +1,11 @@
-"""Optimizers by name."""
+"""Optimizers by name. The table is `sgdf_lab.registry.optimizers`; building one imports torch."""
 
-from sgdf_lab.optimizers.lookup import build_optimizer, find
-from sgdf_lab.optimizers.modes import set_mode
-from sgdf_lab.optimizers.registry import OPTIMIZERS, style
-from sgdf_lab.optimizers.row import HessianOptimizer, OptimizerRow
+from typing import TYPE_CHECKING, Any
+
+from sgdf_lab.registry.optimizers import OPTIMIZERS, OptimizerRow, find, style, title_of
+
+if TYPE_CHECKING:
+    from sgdf_lab.optimizers.build import HessianOptimizer, build_optimizer, set_mode
 
 __all__ = [
     "OPTIMIZERS",
@@ -13,4 +15,13 @@ __all__ = [
     "find",
     "set_mode",
     "style",
+    "title_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sgdf_lab.optimizers import build
+
+    return getattr(build, name)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from sgdf_lab.optimizers.groups import Group, as_groups, tensor_of
+from sgdf_lab.optimizers.build import Group, as_groups, tensor_of
 
 
 class MuonAdamW(Optimizer):

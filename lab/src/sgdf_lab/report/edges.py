@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sgdf_lab.report.statistics import Comparison, ComparisonRow
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 
 #: Without a choice by validation, two values are a comparison and three are a grid.
 LEAST = 3

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sgdf_lab.runs.config import Config, frozen, three_quarters
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 

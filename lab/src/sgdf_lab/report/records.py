@@ -14,7 +14,7 @@ from sgdf_lab.runs import disk, packed
 from sgdf_lab.runs.config import Config, check_plain
 from sgdf_lab.support.errors import UserError, describe, message_of, reason_of
 from sgdf_lab.support.files import read_text
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks import Metric
 
 PACKED = ".jsonl"  # how the name of a file of packed runs ends

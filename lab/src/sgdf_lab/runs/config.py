@@ -5,17 +5,20 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab import models, optimizers, paper, tasks
+from sgdf_lab import paper
+from sgdf_lab.registry import optimizers, tasks
+from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.registry.optimizers import OptimizerRow
+from sgdf_lab.registry.tasks import Task
 from sgdf_lab.runs import lengths
 from sgdf_lab.support.errors import UserError, unknown
-from sgdf_lab.support.numerics import is_number
-from sgdf_lab.tasks import Task
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.train import schedules
 
 VERSION = 1
@@ -59,8 +62,8 @@ class Config:
 
     def _check_names(self) -> None:
         task = self.task_definition
-        if not isinstance(self.model, str) or not task.takes_model(self.model, models.NAMES):
-            raise unknown("model", self.model, task.models or models.NAMES)
+        if not isinstance(self.model, str) or not task.takes_model(self.model):
+            raise unknown("model", self.model, task.models or CLASSIFIERS)
         if not isinstance(self.options, Mapping):
             raise UserError(f"options is a table, not {self.options!r}")
         for name in self.options:
@@ -286,7 +289,7 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     definition = tasks.find(task)
     if not definition.of_paper:
         of_task = definition.settings_of.get(row.published_as, {})
-        defaults = {**default_rate(row.builder), **row.settings, **of_task}
+        defaults = {**default_rate(row), **row.settings, **of_task}
     else:
         in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
         defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)
@@ -297,11 +300,12 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     return row.checked(settings)
 
 
-def default_rate(builder: Callable[..., Any]) -> dict[str, Any]:
-    """The learning rate of a class or function by default, if there is one."""
-    parameter = inspect.signature(builder).parameters.get("lr")
-    has_rate = parameter is not None and is_number(parameter.default)
-    return {"lr": parameter.default} if parameter and has_rate else {}
+def default_rate(row: OptimizerRow) -> dict[str, Any]:
+    """The learning rate that a user's own class or function has by default, if any."""
+    if row.settings:
+        return {}
+    parameter = inspect.signature(row.load()).parameters.get("lr")
+    return {"lr": parameter.default} if parameter and is_number(parameter.default) else {}
 
 
 def three_quarters(epochs: int) -> int:

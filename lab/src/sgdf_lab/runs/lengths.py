@@ -7,8 +7,8 @@ evaluation, and a user gives steps or tokens in its place.
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
+from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import Task
 
 GIVEN = ("steps", "tokens")  # settings that say how long a run is
 

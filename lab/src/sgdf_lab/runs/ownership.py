@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_layout
 
 LISTS = ("metrics", "times")  # in a checkpoint: a line for every epoch

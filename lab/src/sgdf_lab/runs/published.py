@@ -4,9 +4,9 @@ import dataclasses
 
 from sgdf_lab import paper
 from sgdf_lab.paper import PublishedValue
+from sgdf_lab.registry.tasks import Metric
 from sgdf_lab.runs.config import Config, frozen
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import Metric
 
 
 def published_value(config: Config, metric: Metric | None = None) -> PublishedValue | None:

@@ -5,7 +5,7 @@ from typing import Any
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.published import published_value
 from sgdf_lab.support.errors import Held, describe
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 
 
 def summary_of(

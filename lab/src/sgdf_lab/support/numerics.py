@@ -1,24 +1,11 @@
-"""What is a number, norms that are right to the last digits, and arithmetic in full precision."""
+"""Norms that are right to the last digits, and arithmetic in full precision."""
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-
-
-def is_number(value: Any) -> bool:
-    """Whether the value is a finite number; an integer too large for a float is not.
-
-    >>> is_number(1), is_number(float("nan")), is_number(10**400), is_number(True)
-    (True, False, False, False)
-    """
-    try:
-        return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def joint_norm(tensors: Iterable[Tensor]) -> Tensor:

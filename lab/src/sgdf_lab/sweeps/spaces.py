@@ -1,84 +1,16 @@
-"""What a search varies: for every optimizer, the ranges of its settings.
+"""What a search varies: the space of an optimizer's row, as a sweep file changes it."""
 
-One place for all, so that a reader sees whether a comparison is fair. A file of a sweep may give
-other ends of a range.
-"""
-
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sgdf_lab import optimizers
-from sgdf_lab.optimizers.filtered import NAME
+from sgdf_lab.registry.optimizers import OptimizerRow
+from sgdf_lab.registry.spaces import DIGITS, Range, Space
 from sgdf_lab.support.errors import UserError, unknown
-from sgdf_lab.support.numerics import is_number
-
-DIGITS = 4  # of a trial's settings: so that they do not depend on the last place of a logarithm
-
-
-@dataclass(frozen=True)
-class Range:
-    """A setting between two ends, with equal chances in the logarithm.
-
-    With `memory` it is a decay rate, and the logarithm that of one minus it: 0.9, 0.99 and 0.999
-    are as far from each other.
-    """
-
-    low: float
-    high: float
-    memory: bool = False
-
-    def __post_init__(self) -> None:
-        both = is_number(self.low) and is_number(self.high)
-        top = 1 if self.memory else math.inf
-        if not both or not 0 < self.low < self.high < top:
-            limit = ", both below 1" if self.memory else ""
-            raise UserError(f"a range is two positive numbers, the smaller one first{limit}")
-
-    def at(self, part: float) -> float:
-        """The value that so large a part of the range is below.
-
-        >>> Range(0.01, 1.0).at(0.5), Range(0.9, 0.999, memory=True).at(0.5)
-        (0.1, 0.99)
-        """
-        low, high = (1 - self.low, 1 - self.high) if self.memory else (self.low, self.high)
-        value = low * (high / low) ** part
-        rounded = float(f"{value:.{DIGITS}g}")
-        return float(f"{1 - rounded:.8g}") if self.memory else rounded
-
-
-Space = dict[str, Range]
+from sgdf_lab.support.numbers import is_number
 
 BETAS = ("beta1", "beta2")  # together the setting betas
 GAIN_SHARE = "gain_share"  # of a cell: a constant gain, as a share of 1 - beta1
-
-MOMENTUM = Range(0.8, 0.98, memory=True)
-SECOND = Range(0.9, 0.999, memory=True)
-GAIN = Range(0.25, 4.0)
-L2 = Range(5e-5, 5e-3)
-DECOUPLED = Range(1e-2, 1.0)
-
-ADAMS: Space = {
-    "lr": Range(3e-4, 1e-2), "beta1": MOMENTUM, "beta2": SECOND, "weight_decay": DECOUPLED
-}  # fmt: skip
-SPACES: dict[str, Space] = {
-    "sgd": {"lr": Range(3e-3, 1.0), "momentum": MOMENTUM, "weight_decay": L2},
-    "sgd-nesterov": {"lr": Range(3e-3, 1.0), "momentum": MOMENTUM, "weight_decay": L2},
-    "sgd-ema": {"lr": Range(3e-2, 10.0), "beta": MOMENTUM, "weight_decay": L2},
-    "sgdf": {
-        "lr": Range(3e-2, 10.0), "beta1": MOMENTUM, "beta2": SECOND, "weight_decay": L2,
-        "gain_scale": GAIN,
-    },
-    "adamw": ADAMS,
-    "nadamw": ADAMS,
-    "adabelief": ADAMS,
-    "filter-adamw": {**ADAMS, "gain_scale": GAIN},
-    "schedule-free-adamw": ADAMS,
-    "soap": ADAMS,
-    "lion": {**ADAMS, "lr": Range(3e-5, 1e-3), "weight_decay": Range(0.1, 10.0)},
-    "muon": {"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
-}  # fmt: skip
 
 
 def space_of(optimizer: str, fixed: Mapping[str, Any], ends: Mapping[str, Any]) -> Space:
@@ -86,7 +18,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], ends: Mapping[str, Any]) 
 
     An optimizer without a declared space has a learning rate from a tenth to ten times its own.
     """
-    declared = SPACES.get(optimizer.removeprefix(NAME)) or {"lr": around_default(optimizer)}
+    row = optimizers.find(optimizer)
+    declared = row.space or {"lr": around_default(row)}
     for name in ends:
         if name not in declared:
             raise unknown(f"setting in the space of {optimizer}:", name, declared)
@@ -109,8 +42,8 @@ def pair(name: str, value: Any) -> tuple[float, float]:
     return value[0], value[1]
 
 
-def around_default(optimizer: str) -> Range:
-    rate = optimizers.find(optimizer).settings.get("lr", 1e-3)
+def around_default(row: OptimizerRow) -> Range:
+    rate = row.settings.get("lr", 1e-3)
     return Range(rate / 10, rate * 10)
 
 

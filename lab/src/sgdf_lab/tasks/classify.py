@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from sgdf_lab import data, models, tasks
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.registry import Task, paper_task
 from sgdf_lab.train.batches import Batches, seed_for
 from sgdf_lab.train.distributed import ALONE, Team, unsharded
 from sgdf_lab.train.hessian import HessianTrainer
@@ -21,13 +20,6 @@ from sgdf_lab.train.pipelines.resident import ResidentBatches, ResidentImages, h
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
-
-TASKS = (
-    Task("digits", "mlp", epochs=20, batch=32),
-    Task("fashion-mnist", "cnn", epochs=20, batch=128),
-    paper_task("cifar10", "vgg11", augmented=True),
-    paper_task("cifar100", "vgg11", augmented=True),
-)
 
 
 def check(config: "Config", data_dir: Path | None) -> None:

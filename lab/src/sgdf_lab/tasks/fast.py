@@ -7,7 +7,6 @@ weight_decay = 0.0153 / 11.5. Norms' biases learn `bias_scale` times as fast, an
 """
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,12 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from sgdf_lab import optimizers
-from sgdf_lab.models.airbench import WIDTHS, FastNet, build_fast_net, whiten_
+from sgdf_lab.models.airbench import FastNet, build_fast_net, whiten_
+from sgdf_lab.optimizers.build import default_of
+from sgdf_lab.registry.tasks import FAST_SETTINGS
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
-from sgdf_lab.tasks.registry import Metric, Task
 from sgdf_lab.train import lookahead
 from sgdf_lab.train.batches import seed_for
 from sgdf_lab.train.distributed import ALONE, Team
@@ -37,42 +37,6 @@ STD = (0.2470, 0.2435, 0.2616)  # of CIFAR-10's pixels; the usual protocol divid
 WHITENING_IMAGES = 5000
 BIAS_SCALE = 64
 VIEWS = ("one", "mirror", "mirror+shift")
-
-DECAY = 0.0153 / 11.5
-# Ours: the same step on a constant gradient, for averages with weights that sum to one.
-AVERAGED = {"lr": 10.0, "weight_decay": DECAY}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "sgd-nesterov": {"lr": 1.5, "momentum": 0.85, "weight_decay": DECAY},
-    "sgd": {"lr": 1.5, "momentum": 0.85, "weight_decay": DECAY},
-    "sgd-cm": {"lr": 1.5, "beta": 0.85, "weight_decay": DECAY},
-    "sgd-ema": {**AVERAGED, "beta": 0.85},
-    "sgdf": {**AVERAGED, "betas": [0.85, 0.999]},
-}
-
-TASKS = (
-    Task(
-        "cifar10-fast",
-        "airbench",
-        epochs=17,  # evaluations: 476 steps, 9.9 passes of 48 full batches
-        batch=1024,
-        data="cifar10",
-        trainer=__name__,
-        models=tuple(WIDTHS),
-        schedule="triangle",
-        metrics=(Metric("test_accuracy", "test accuracy", target=94.0),),
-        of_paper=False,
-        settings_of=SETTINGS,
-        options={
-            "eval_every": 28,  # steps between evaluations
-            "smoothing": 0.2,  # of labels
-            "shift": 2,  # pixels by which images move; they are mirrored in every other pass
-            "bias_scale": 0,  # rate of norms' biases over that of the rest; 0: 64 for SGD's kin
-            "bias_passes": 3,  # over the images, in which the first layer's bias is trained
-            "lookahead": 5,  # steps between moves of the slow weights; 0: there are none
-            "views": "mirror+shift",  # of an image at evaluation, whose logits are averaged
-        },
-    ),
-)
 
 
 def check(config: "Config", data_dir: Path | None) -> None:
@@ -140,7 +104,7 @@ def bias_scale(config: "Config") -> float:
     optimizers, as Adam, take steps of a size that does not depend on the gradient's.
     """
     given = config.option("bias_scale")
-    in_proportion = optimizers.find(config.optimizer).published_as in SETTINGS
+    in_proportion = optimizers.find(config.optimizer).published_as in FAST_SETTINGS
     return float(given or (BIAS_SCALE if in_proportion else 1))
 
 
@@ -180,8 +144,7 @@ class FastClassifier(Classifier):
         biases = self.model.norm_biases()
         others = [p for p in params if not any(p is bias for bias in biases)]
         group: dict[str, Any] = {"params": biases, "lr": self.config.lr * scale}
-        default = inspect.signature(row.builder).parameters.get("weight_decay")
-        decay = self.config.settings.get("weight_decay", default.default if default else None)
+        decay = self.config.settings.get("weight_decay", default_of(row, "weight_decay"))
         if decay is not None:
             group["weight_decay"] = decay / scale
         settings = {**self.config.settings, "lr": self.lr}

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from sgdf_lab import optimizers
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.train.moments import restored_moments
 from sgdf_lab.train.portable import from_portable
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgdf_lab.support.errors import UserError, unknown
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sgdf_lab.report.evidence.names import contestant_names
 from sgdf_lab.report.records import RunRecord
 from sgdf_lab.runs.config import Config, frozen
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.support.numerics import is_number
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.plan import Sweep
 from sgdf_lab.sweeps.tuned import best_first, mean_if_all, turns_of, validation_key
 

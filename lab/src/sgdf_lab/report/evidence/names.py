@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sgdf_lab.optimizers.filtered import NAME, PREFIX
+from sgdf_lab.registry.optimizers import NAME, PREFIX
 from sgdf_lab.report.labels import setting_words, visible
 from sgdf_lab.runs.config import Config, frozen
 

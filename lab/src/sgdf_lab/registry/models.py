@@ -1,0 +1,50 @@
+"""The networks by name, without torch."""
+
+from typing import NamedTuple
+
+
+class ClassifierRow(NamedTuple):
+    """Where a network's builder is, and the images that it can take, in pixels.
+
+    The builder is called with the number of classes and the shape of an image.
+    """
+
+    builder: str
+    smallest: int  # the shortest side
+    multiple: int = 1  # divides both sides
+
+    def takes(self, height: int, width: int) -> bool:
+        divides = height % self.multiple == width % self.multiple == 0
+        return divides and min(height, width) >= self.smallest
+
+
+#: The lab's own classifiers of small images.
+CLASSIFIERS = {
+    "vgg11": ClassifierRow("sgdf_lab.models:vgg11", 32),
+    "resnet18": ClassifierRow("sgdf_lab.models:resnet18", 8),
+    "resnet34": ClassifierRow("sgdf_lab.models:resnet34", 8),
+    "densenet121": ClassifierRow("sgdf_lab.models:densenet121", 8),
+    "vit-small-cifar": ClassifierRow("sgdf_lab.models.vit:SmallViT", 4, 4),
+    "vit-mini": ClassifierRow("sgdf_lab.models.vit:vit_of_16_tokens", 4, 4),
+    "cnn": ClassifierRow("sgdf_lab.models:cnn", 8),
+    "mlp": ClassifierRow("sgdf_lab.models.small:small_mlp", 1),
+}
+
+AIRBENCH = ("airbench", "airbench-tiny")
+
+
+class GptSize(NamedTuple):
+    """Numbers of layers, of heads and of features, and the usual length of a window."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+
+
+GPTS = {
+    "gpt-tiny": GptSize(2, 4, 64, 64),
+    "gpt-mini": GptSize(4, 4, 128, 128),
+    "gpt-11m": GptSize(6, 6, 384, 256),
+    "gpt-124m": GptSize(12, 12, 768, 1024),
+}

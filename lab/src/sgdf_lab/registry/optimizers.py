@@ -1,0 +1,860 @@
+"""The optimizers of the lab: one row each. Nothing here imports torch.
+
+To add an optimizer, add a row: the command line, runs, sweeps, reports and figures read it here.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Union, Unpack, get_args, get_origin
+
+from sgdf_lab import plugins
+from sgdf_lab.registry.spaces import (
+    ADAM_SPACE,
+    DECOUPLED,
+    GAIN,
+    L2,
+    MOMENTUM,
+    SECOND,
+    Range,
+    Space,
+    sgd_space,
+)
+from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.numbers import is_number
+from sgdf_lab.support.palette import (
+    BLACK,
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    INDIGO,
+    OLIVE,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    WINE,
+    Look,
+    spare_look,
+)
+
+GROUP = "sgdf.optimizers"  # of entry points
+NAME = "wiener-"  # before a name: the optimizer's gradients are filtered
+PREFIX = "filter_"  # of the filter's settings then, and of its entries in a state dict
+
+CAPTURABLE = {"capturable": True}
+FUSED = {"fused": True}
+
+# --- settings and their kinds ---------------------------------------------------------------------
+
+#: The kind of a setting by its name; any other is a number. "?" allows None, a digit says how many
+#: numbers there are. A row may give another kind as "name:kind".
+KINDS = {
+    **dict.fromkeys(
+        (
+            *("correction", "bias_correction", "decoupled_weight_decay", "maximize", "capturable"),
+            *("differentiable", "stochastic_rounding", "nesterov", "amsgrad", "centered"),
+            "decay_norms",
+        ),
+        "flag",
+    ),
+    **dict.fromkeys(("foreach", "fused"), "flag?"),
+    **dict.fromkeys(("gain_eps", "adamw_lr"), "number?"),
+    **dict.fromkeys(("second_moment", "adjust_lr_fn"), "any"),
+    **dict.fromkeys(("betas", "adamw_betas"), "2"),
+    **dict.fromkeys(
+        (
+            *("rounding_seed", "hessian_every", "ns_steps", "precondition_frequency"),
+            *("max_precondition_dim", "preconditioning_compute_steps", "warmup_steps"),
+        ),
+        "integer",
+    ),
+    "state_dtype": "dtype",
+}
+STATE_DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
+SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+
+_FILTER = "betas eps gain_scale gain_power gain_eps correction bias_correction"
+_OF_SGDF = (
+    "decoupled_weight_decay maximize foreach fused capturable differentiable state_dtype "
+    "stochastic_rounding rounding_seed"
+)
+_OF_TORCH = "maximize foreach capturable differentiable"
+_USUAL = "lr betas eps weight_decay"
+
+
+def kinds_from(names: str) -> dict[str, str]:
+    """
+    >>> kinds_from("lr betas:3 maximize")
+    {'lr': 'number', 'betas': '3', 'maximize': 'flag'}
+    """
+    pairs = (each.partition(":") for each in names.split())
+    return {name: kind or KINDS.get(name, "number") for name, _, kind in pairs}
+
+
+def kind_of(annotation: Any) -> str:
+    """The kind of a setting by the annotation of a parameter."""
+    is_union = get_origin(annotation) in (types.UnionType, Union)
+    parts = get_args(annotation) if is_union else (annotation,)
+    names = {getattr(part, "__name__", str(part)) for part in parts}
+    none = "?" if "NoneType" in names else ""
+    if "dtype" in names:
+        return "dtype"
+    if get_origin(annotation) is tuple:
+        return str(len(get_args(annotation)))
+    if annotation is int:
+        return "integer"
+    return f"flag{none}" if "bool" in names else f"number{none}" if "float" in names else "any"
+
+
+def signature_kinds(builder: Callable[..., Any]) -> dict[str, str]:
+    """The parameters but the first; ``**settings: Unpack[Names]`` counts as its names."""
+    found: dict[str, Any] = {}
+    for parameter in list(inspect.signature(builder).parameters.values())[1:]:
+        if get_origin(parameter.annotation) is Unpack:
+            found |= get_args(parameter.annotation)[0].__annotations__
+        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            found[parameter.name] = parameter.annotation
+    return {name: kind_of(annotation) for name, annotation in found.items()}
+
+
+def checked(name: str, value: Any, kind: str) -> Any:
+    """The value as a run records it, a dtype by its name; a `UserError` if its type is wrong.
+
+    A value of a wrong type may fail in the first step only, or change nothing at all.
+    """
+    if kind == "dtype":
+        return None if value is None else dtype_name(name, value)
+    if name == "differentiable" and value is True:
+        raise UserError("differentiable=True is not supported by the lab's training loop")
+    if kind == "any" or (value is None and kind.endswith("?")):
+        return value
+    if kind.startswith("flag") and not isinstance(value, bool):
+        raise UserError(f"{name} is true or false, not {value!r}")
+    if kind == "integer" and type(value) is not int:
+        raise UserError(f"{name} is an integer, not {value!r}")
+    if kind.startswith("number") and not is_number(value):
+        raise UserError(f"{name} is a number, not {value!r}")
+    if kind.isdigit():
+        is_list = isinstance(value, list | tuple) and all(map(is_number, value))
+        if not is_list or len(value) != int(kind):
+            raise UserError(f"{name} is {kind} numbers, not {value!r}")
+    return value
+
+
+def dtype_name(name: str, value: Any) -> str:
+    """The name of a dtype that the state of an optimizer may have, such as "int8"."""
+    word = str(value).removeprefix("torch.")
+    word = SHORT_NAMES.get(word, word)
+    if word not in STATE_DTYPES:
+        raise UserError(f"{name} is one of {', '.join(STATE_DTYPES)}, not {value!r}")
+    return word
+
+
+# --- a row ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRow:
+    """An optimizer of the lab.
+
+    Args:
+        name: for --optimizer and in the names of runs.
+        builder: a class or function, or its place as "module:name".
+        about: what it does, in a phrase.
+        source: the package that its class comes from.
+        colour, dash: of its curves, the dash from `palette.DASHES`. No two rows share both; those
+            that are often compared differ in colour. Filtered rows have the dash "longdashdot".
+        title: its name in reports; default: the parts of `name` with capitals.
+        settings: what a run has unless the paper or a user says otherwise; needs `lr` at least.
+        takes: the names of its settings, as `kinds_from` reads them; default: the parameters of
+            the builder after the first.
+        fixed: further keyword arguments of the builder; those in `takes` may be overridden.
+        renamed: names of settings that the builder calls otherwise.
+        at_least, above: lower bounds of settings that the class itself does not check.
+        space: the ranges that a search varies; default: a learning rate around its own.
+        capturable: a CUDA graph can hold step(), with lr a tensor on the device.
+        on_cuda: settings for a CUDA device.
+        needs_hessian: is a `sgdf_lab.optimizers.HessianOptimizer`.
+        any_setting: accepts settings under any name.
+        groups: a function, or its place, that splits the parameters into groups, given the model
+            they belong to (or None).
+        shardable: step() works on weights that FSDP2 shares among processes (`--shard`); an
+            optimizer that needs the Hessian does not.
+        typed: the kinds of settings hold; the annotations of a user's class may be wrong.
+
+    Rows with a weight decay have one more setting: `decay_norms`.
+    """
+
+    name: str
+    builder: str | Callable[..., Any]
+    about: str
+    source: str
+    colour: str
+    dash: str
+    title: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    takes: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    above: Mapping[str, float] = field(default_factory=dict)
+    space: Space = field(default_factory=dict)
+    capturable: bool = True
+    on_cuda: Mapping[str, Any] = field(default_factory=dict)
+    needs_hessian: bool = False
+    any_setting: bool = False
+    groups: str | Callable[..., Any] | None = None
+    shardable: bool = True
+    typed: bool = True
+
+    @property
+    def published_as(self) -> str:
+        """The name under which the paper may have settings."""
+        return self.name
+
+    def load(self) -> Callable[..., Any]:
+        """The class or function that builds it."""
+        builder = self.builder
+        found: Callable[..., Any] = (
+            plugins.load_own(builder) if isinstance(builder, str) else builder
+        )
+        return found
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every setting."""
+        kinds = kinds_from(self.takes) if self.takes else signature_kinds(self.load())
+        return kinds | ({"decay_norms": "flag"} if self.typed and "weight_decay" in kinds else {})
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        return tuple(self.kinds)
+
+    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as a run records them; refuses wrong names, and values of a wrong type."""
+        for setting in settings:
+            if setting not in self.kinds and not self.any_setting:
+                raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
+        if not self.typed:
+            return dict(settings)
+        return {
+            name: checked(name, value, self.kinds.get(name, "any"))
+            for name, value in settings.items()
+        }
+
+
+FILTER_KINDS = {
+    PREFIX + name: kind for name, kind in kinds_from(f"{_FILTER} state_dtype rounding_seed").items()
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilteredRow(OptimizerRow):
+    """A row whose optimizer sees gradients behind the Wiener filter."""
+
+    inner: OptimizerRow
+
+    @property
+    def published_as(self) -> str:
+        return self.inner.published_as
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, str]:
+        return self.inner.kinds | FILTER_KINDS
+
+    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        for setting in settings:
+            if setting not in self.kinds and not self.any_setting:
+                raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
+        others = self.inner.checked({n: v for n, v in settings.items() if n not in FILTER_KINDS})
+        return {
+            name: checked(name, value, FILTER_KINDS[name]) if name in FILTER_KINDS else others[name]
+            for name, value in settings.items()
+        }
+
+
+def filtered(row: OptimizerRow) -> FilteredRow:
+    """The row with the filter in front; its curves have the row's colour."""
+    values = {f.name: getattr(row, f.name) for f in fields(OptimizerRow)}
+    values["name"] = NAME + row.name
+    values["about"] = f"the Wiener filter in front of {row.name}: {row.about}"
+    values["dash"] = "longdashdot"
+    values["title"] = f"Wiener-{title_of(row.name)}"
+    return FilteredRow(**values, inner=row)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_OURS = "sgdf_lab.optimizers.adapters"
+_COUPLED = {"weight_decouple": False}  # an L2 penalty; pytorch_optimizer decouples by default
+_DECOUPLED = {"weight_decouple": True}
+
+_ROWS = (
+    OptimizerRow(
+        name="sgdf",
+        title="SGDF",
+        builder="sgdf:SGDF",
+        takes=f"lr {_FILTER} weight_decay {_OF_SGDF}",
+        about="SGD along the Wiener-filtered gradient",
+        source="sgdf",
+        colour=VERMILION,
+        dash="solid",
+        on_cuda=CAPTURABLE,
+        settings={"lr": 0.5},
+        space={
+            "lr": Range(3e-2, 10.0),
+            "beta1": MOMENTUM,
+            "beta2": SECOND,
+            "weight_decay": L2,
+            "gain_scale": GAIN,
+        },
+    ),
+    OptimizerRow(
+        name="filter-adam",
+        title="FilterAdam",
+        builder="sgdf:FilterAdam",
+        takes=f"lr {_FILTER} weight_decay second_moment {_OF_SGDF}",
+        about="Adam with the filtered gradient",
+        source="sgdf",
+        colour=WINE,
+        dash="dash",
+        on_cuda=CAPTURABLE,
+        settings={"lr": 0.001},
+    ),
+    OptimizerRow(
+        name="filter-adamw",
+        title="FilterAdamW",
+        builder="sgdf:FilterAdamW",
+        takes=f"lr {_FILTER} weight_decay second_moment {_OF_SGDF}",
+        about="AdamW with the filtered gradient",
+        source="sgdf",
+        colour=INDIGO,
+        dash="longdash",
+        on_cuda=CAPTURABLE,
+        settings={"lr": 0.001},
+        space={**ADAM_SPACE, "gain_scale": GAIN},
+    ),
+    # The paper's tables call it SGD.
+    OptimizerRow(
+        name="sgd",
+        title="SGD",
+        builder="torch.optim:SGD",
+        takes="lr momentum dampening weight_decay nesterov maximize foreach differentiable fused",
+        fixed={"momentum": 0.9},
+        about="SGD with momentum 0.9",
+        source="torch",
+        colour=BLUE,
+        dash="dash",
+        on_cuda=FUSED,
+        settings={"lr": 0.1},
+        space=sgd_space(3e-3, 1.0, "momentum"),
+    ),
+    OptimizerRow(
+        name="sgd-nesterov",
+        title="SGD, Nesterov",
+        builder="torch.optim:SGD",
+        takes="lr momentum dampening weight_decay nesterov maximize foreach differentiable fused",
+        fixed={"momentum": 0.9, "nesterov": True},
+        about="SGD with Nesterov's momentum 0.9",
+        source="torch",
+        colour=BLUE,
+        dash="dashdot",
+        settings={"lr": 0.1},
+        space=sgd_space(3e-3, 1.0, "momentum"),
+        on_cuda=FUSED,
+    ),
+    OptimizerRow(
+        name="sgd-ema",
+        title="SGD-EMA",
+        builder=f"{_OURS}:sgd_ema",
+        takes="lr beta weight_decay",
+        about="SGD along a moving average of the gradient",
+        source="sgdf",
+        colour=PURPLE,
+        dash="dot",
+        settings={"lr": 0.1},
+        space=sgd_space(3e-2, 10.0, "beta"),
+    ),
+    OptimizerRow(
+        name="sgd-cm",
+        title="SGD-CM",
+        builder=f"{_OURS}:sgd_cm",
+        takes="lr beta weight_decay",
+        about="SGD with classical momentum, as the paper defines it",
+        source="sgdf",
+        colour=SKY,
+        dash="dashdot",
+        settings={"lr": 0.1},
+    ),
+    OptimizerRow(
+        name="adam",
+        builder="torch.optim:Adam",
+        takes=f"{_USUAL} amsgrad {_OF_TORCH} fused decoupled_weight_decay",
+        about="Adam, L2 weight decay",
+        source="torch",
+        colour=GREEN,
+        dash="dot",
+        on_cuda=FUSED | CAPTURABLE,
+        settings={"lr": 0.001},
+    ),
+    OptimizerRow(
+        name="adamw",
+        title="AdamW",
+        builder="torch.optim:AdamW",
+        takes=f"{_USUAL} amsgrad {_OF_TORCH} fused",
+        about="Adam, decoupled weight decay",
+        source="torch",
+        colour=OLIVE,
+        dash="longdash",
+        on_cuda=FUSED | CAPTURABLE,
+        settings={"lr": 0.001},
+        space=ADAM_SPACE,
+    ),
+    OptimizerRow(
+        name="radam",
+        title="RAdam",
+        builder="torch.optim:RAdam",
+        takes=f"{_USUAL} decoupled_weight_decay {_OF_TORCH}",
+        about="rectified Adam, L2 weight decay",
+        source="torch",
+        colour=GREY,
+        dash="dashdot",
+        on_cuda=CAPTURABLE | {"foreach": True},
+        settings={"lr": 0.001},
+    ),
+    OptimizerRow(
+        name="rmsprop",
+        title="RMSprop",
+        builder="torch.optim:RMSprop",
+        takes=f"lr alpha eps weight_decay momentum centered {_OF_TORCH}",
+        about="gradient over its root mean square",
+        source="torch",
+        colour=GREY,
+        dash="solid",
+        on_cuda=CAPTURABLE | {"foreach": True},
+        settings={"lr": 0.01},
+    ),
+    OptimizerRow(
+        name="msvag",
+        title="MSVAG",
+        builder=f"{_OURS}:msvag",
+        takes=_USUAL,
+        about="momentum damped by the gradient's variance",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="dashdot",
+        capturable=False,
+        settings={"lr": 0.1},
+    ),
+    OptimizerRow(
+        name="adabound",
+        title="AdaBound",
+        builder="pytorch_optimizer:AdaBound",
+        takes=f"{_USUAL} final_lr gamma",
+        fixed=_COUPLED,
+        above={"final_lr": 0.0},
+        about="Adam with bounds that close on SGD",
+        source="pytorch_optimizer",
+        colour=SKY,
+        dash="solid",
+        capturable=False,
+        settings={"lr": 0.001},
+    ),
+    # For CIFAR: L2 weight decay, no rectification, and eps 1e-8 where the class has 1e-16.
+    OptimizerRow(
+        name="adabelief",
+        title="AdaBelief",
+        builder="pytorch_optimizer:AdaBelief",
+        takes=f"{_USUAL} decoupled_weight_decay",
+        fixed={"eps": 1e-8, "decoupled_weight_decay": False},
+        renamed={"decoupled_weight_decay": "weight_decouple"},
+        about="Adam by the variance about the trend",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="longdash",
+        capturable=False,
+        settings={"lr": 0.001},
+        space=ADAM_SPACE,
+    ),
+    OptimizerRow(
+        name="yogi",
+        builder="pytorch_optimizer:Yogi",
+        takes=f"{_USUAL} initial_accumulator",
+        fixed=_COUPLED,
+        at_least={"initial_accumulator": 0.0},
+        about="Adam with an additive second moment (with Adam's bias correction, which the paper "
+        "lacks)",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="dashdot",
+        capturable=False,
+        settings={"lr": 0.01},
+    ),
+    # The power 1/8 of the publication, where the class has 1/4.
+    OptimizerRow(
+        name="padam",
+        builder="pytorch_optimizer:PAdam",
+        takes=f"{_USUAL} partial",
+        fixed={"partial": 0.125, **_COUPLED},
+        about="partially adaptive Adam (without the paper's running maximum, AMSGrad)",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="dash",
+        capturable=False,
+        settings={"lr": 0.1},
+    ),
+    # No weight decay: the publication has none.
+    OptimizerRow(
+        name="fromage",
+        builder="pytorch_optimizer:Fromage",
+        takes="lr",
+        about="steps in proportion to the weights",
+        source="pytorch_optimizer",
+        colour=GREY,
+        dash="dash",
+        settings={"lr": 0.01},
+    ),
+    OptimizerRow(
+        name="lion",
+        builder="pytorch_optimizer:Lion",
+        takes="lr betas weight_decay",
+        fixed=_DECOUPLED,
+        about="the sign of an interpolated momentum",
+        source="pytorch_optimizer",
+        colour=BROWN,
+        dash="dash",
+        settings={"lr": 0.0001},
+        space={**ADAM_SPACE, "lr": Range(3e-5, 1e-3), "weight_decay": Range(0.1, 10.0)},
+    ),
+    OptimizerRow(
+        name="eadam",
+        title="EAdam",
+        builder="sgdf_lab.optimizers.adam_variants:EAdam",
+        takes=f"{_USUAL} capturable",
+        about="Adam with eps summed in the second moment",
+        source="sgdf",
+        colour=SKY,
+        dash="dash",
+        on_cuda=CAPTURABLE,
+        settings={"lr": 0.001},
+    ),
+    OptimizerRow(
+        name="sophia-g",
+        title="Sophia-G",
+        builder="sgdf_lab.optimizers.sophia:SophiaG",
+        takes=f"{_USUAL} rho hessian_every",
+        about="momentum over a diagonal of the curvature, clipped",
+        source="sgdf",
+        colour=BLACK,
+        dash="dot",
+        needs_hessian=True,
+        settings={"lr": 0.0001},
+    ),
+    OptimizerRow(
+        name="nadam",
+        title="NAdam",
+        builder="torch.optim:NAdam",
+        takes=f"{_USUAL} momentum_decay decoupled_weight_decay {_OF_TORCH}",
+        about="Adam with Nesterov's momentum, L2 weight decay",
+        source="torch",
+        colour=GREEN,
+        dash="solid",
+        settings={"lr": 2e-3},
+        on_cuda=CAPTURABLE | {"foreach": True},
+    ),
+    OptimizerRow(
+        name="nadamw",
+        title="NAdamW",
+        builder="torch.optim:NAdam",
+        takes=f"{_USUAL} momentum_decay decoupled_weight_decay {_OF_TORCH}",
+        fixed={"weight_decay": 1e-2, "decoupled_weight_decay": True},
+        about="Adam with Nesterov's momentum, decoupled weight decay",
+        source="torch",
+        colour=GREEN,
+        dash="dash",
+        settings={"lr": 2e-3},
+        space=ADAM_SPACE,
+        on_cuda=CAPTURABLE | {"foreach": True},
+    ),
+    OptimizerRow(
+        name="adafactor",
+        builder="torch.optim:Adafactor",
+        takes="lr beta2_decay eps:2 d weight_decay foreach maximize",
+        about="a second moment by rows and columns, steps in proportion to the weights",
+        source="torch",
+        colour=GREY,
+        dash="longdash",
+        settings={"lr": 1e-2},
+        capturable=False,
+        shardable=False,
+    ),
+    OptimizerRow(
+        name="muon",
+        builder="sgdf_lab.optimizers.muon:MuonAdamW",
+        takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn "
+        "adamw_lr adamw_betas adamw_eps",
+        about="torch's Muon for hidden matrices, AdamW for everything else",
+        source="sgdf",
+        colour=BLACK,
+        dash="solid",
+        settings={"lr": 1e-3},
+        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
+        capturable=False,
+        groups="sgdf_lab.optimizers.muon:hidden_matrices",
+    ),
+    OptimizerRow(
+        name="soap",
+        title="SOAP",
+        builder="pytorch_optimizer:SOAP",
+        takes=f"{_USUAL} precondition_frequency max_precondition_dim",
+        about="Adam in the eigenbasis of Shampoo's preconditioner",
+        source="pytorch_optimizer",
+        colour=BLACK,
+        dash="dash",
+        settings={"lr": 3e-3},
+        space=ADAM_SPACE,
+        capturable=False,
+        shardable=False,
+    ),
+    # The first publication's. The package's scalable form keeps objects in its state, which
+    # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.
+    OptimizerRow(
+        name="shampoo",
+        builder="pytorch_optimizer:Shampoo",
+        takes="lr matrix_eps weight_decay preconditioning_compute_steps",
+        above={"matrix_eps": 0.0},
+        about="gradient preconditioned by a matrix for every dimension; for small layers",
+        source="pytorch_optimizer",
+        colour=BLACK,
+        dash="longdash",
+        settings={"lr": 0.1},
+        capturable=False,
+        shardable=False,
+    ),
+    # L2 weight decay at the training weights, as published.
+    OptimizerRow(
+        name="schedule-free-sgd",
+        title="Schedule-free SGD",
+        builder="pytorch_optimizer:ScheduleFreeSGD",
+        takes="lr momentum weight_decay warmup_steps",
+        at_least={"warmup_steps": 0},
+        about="SGD, evaluated at an average of its weights instead of a schedule",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="solid",
+        settings={"lr": 1.0},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="schedule-free-adamw",
+        title="Schedule-free AdamW",
+        builder="pytorch_optimizer:ScheduleFreeAdamW",
+        takes=f"{_USUAL} warmup_steps",
+        at_least={"warmup_steps": 0},
+        about="AdamW, evaluated at an average of its weights instead of a schedule",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="longdash",
+        settings={"lr": 2.5e-3},
+        space=ADAM_SPACE,
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="ademamix",
+        title="AdEMAMix",
+        builder=f"{_OURS}:ademamix",
+        takes="lr betas:3 alpha eps weight_decay warmup_steps",
+        about="AdamW with a fast and a slow moving average",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="solid",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
+    OptimizerRow(
+        name="mars",
+        title="MARS",
+        builder=f"{_OURS}:mars",
+        takes=f"{_USUAL} gamma",
+        about="AdamW with variance reduction from the gradient before",
+        source="pytorch_optimizer",
+        colour=ORANGE,
+        dash="longdash",
+        settings={"lr": 3e-3},
+        capturable=False,
+        shardable=False,
+    ),
+    OptimizerRow(
+        name="cautious-adamw",
+        title="Cautious-AdamW",
+        builder="sgdf_lab.optimizers.adam_variants:CautiousAdamW",
+        takes=f"{_USUAL} capturable",
+        about="AdamW without the coordinates that would move against the gradient",
+        source="sgdf",
+        colour=BROWN,
+        dash="longdash",
+        settings={"lr": 1e-3},
+        on_cuda=CAPTURABLE,
+    ),
+    OptimizerRow(
+        name="cautious-lion",
+        builder="pytorch_optimizer:Lion",
+        takes="lr betas weight_decay",
+        fixed={"cautious": True, **_DECOUPLED},
+        about="Lion without the coordinates that would move against the gradient",
+        source="pytorch_optimizer",
+        colour=BROWN,
+        dash="dot",
+        settings={"lr": 1e-4},
+    ),
+    OptimizerRow(
+        name="adopt",
+        title="ADOPT",
+        builder=f"{_OURS}:adopt",
+        takes=_USUAL,
+        about="Adam divided by the second moment before the gradient came in",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="solid",
+        settings={"lr": 1e-3},
+        capturable=False,
+        shardable=False,
+    ),
+    OptimizerRow(
+        name="laprop",
+        title="LaProp",
+        builder="pytorch_optimizer:LaProp",
+        takes=_USUAL,
+        fixed=_DECOUPLED,
+        about="momentum of normalised gradients",
+        source="pytorch_optimizer",
+        colour=PURPLE,
+        dash="dash",
+        settings={"lr": 4e-4},
+        capturable=False,
+    ),
+    # The published (proximal) weight decay, which the class calls not decoupled.
+    OptimizerRow(
+        name="adan",
+        builder="pytorch_optimizer:Adan",
+        takes="lr betas:3 eps weight_decay",
+        fixed=_COUPLED,
+        about="Adam with Nesterov's momentum from differences of gradients",
+        source="pytorch_optimizer",
+        colour=SKY,
+        dash="longdash",
+        settings={"lr": 1e-3},
+        capturable=False,
+        shardable=False,
+    ),
+    # It finds the scale of its steps: lr stays 1, times the schedule.
+    OptimizerRow(
+        name="prodigy",
+        builder="pytorch_optimizer:Prodigy",
+        takes=f"{_USUAL} d0 d_coef",
+        above={"d0": 0.0},
+        about="Adam that estimates its own learning rate",
+        source="pytorch_optimizer",
+        colour=BLUE,
+        dash="dot",
+        settings={"lr": 1.0},
+        capturable=False,
+        shardable=False,
+    ),
+    # lr is used as given, not divided by 1 + grokfast_lamb.
+    OptimizerRow(
+        name="grokfast-adamw",
+        title="Grokfast-AdamW",
+        builder="pytorch_optimizer:GrokFastAdamW",
+        takes=f"{_USUAL} grokfast_alpha grokfast_lamb",
+        fixed={"normalize_lr": False},
+        about="AdamW with the slow part of the gradient amplified",
+        source="pytorch_optimizer",
+        colour=SKY,
+        dash="dot",
+        settings={"lr": 1e-3},
+        capturable=False,
+    ),
+)
+OPTIMIZERS = {row.name: row for row in _ROWS}
+
+
+# --- by name --------------------------------------------------------------------------------------
+
+
+def find(name: str) -> OptimizerRow:
+    """The row of a name; `UserError` if there is none or it cannot be loaded.
+
+    A name is one of `OPTIMIZERS`, an entry point of the group ``sgdf.optimizers`` in an installed
+    package, or the path of a class or function, such as ``mypkg.MyOptimizer``. With ``wiener-``
+    before it, the optimizer's gradients are filtered.
+    """
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    announced = plugins.announced(GROUP)
+    if name in announced:
+        return row_for(name, plugins.load("optimizer", announced[name]))
+    if name.startswith(NAME):
+        row = find(name.removeprefix(NAME))
+        if isinstance(row, FilteredRow):
+            raise UserError(f"{name}: the filter can be in front only once")
+        return filtered(row)
+    if "." in name or ":" in name:
+        hint = "install its package, or put the folder that holds it on PYTHONPATH"
+        return row_for(name, plugins.load_object("optimizer", name, hint))
+    raise unknown("optimizer", name, [*OPTIMIZERS, *announced])
+
+
+def row_for(name: str, target: Any) -> OptimizerRow:
+    """A row for a user's class or function."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # cannot be called, or is built in
+        raise UserError(
+            f"{name} is neither an optimizer class nor a function that builds an optimizer: it is "
+            f"of type {type(target).__name__}"
+        ) from None
+    capturable = "capturable" in signature_kinds(target)
+    colour, dash = style(name)
+    return OptimizerRow(
+        name=name,
+        builder=target,
+        about=(inspect.getdoc(target) or "").partition("\n")[0],
+        source=getattr(target, "__module__", "").partition(".")[0],
+        colour=colour,
+        dash=dash,
+        capturable=capturable,
+        on_cuda=CAPTURABLE if capturable else {},
+        needs_hessian=hasattr(target, "update_hessian"),
+        typed=False,
+        any_setting=any(
+            p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
+            for p in parameters.values()
+        ),
+    )
+
+
+def style(name: str) -> Look:
+    """The colour and dash of an optimizer's curves; for an unknown name always the same ones."""
+    row = OPTIMIZERS.get(name.removeprefix(NAME))
+    if row is None:
+        return spare_look(name)
+    return Look(row.colour, "longdashdot" if name.startswith(NAME) else row.dash)
+
+
+def title_of(name: str) -> str:
+    """The name of an optimizer in reports.
+
+    >>> [title_of(n) for n in ("filter-adamw", "sgd-ema", "wiener-lion", "mypkg.Mine")]
+    ['FilterAdamW', 'SGD-EMA', 'Wiener-Lion', 'mypkg.Mine']
+    """
+    if name.startswith(NAME):
+        return f"Wiener-{title_of(name.removeprefix(NAME))}"
+    if "." in name or ":" in name:
+        return name
+    row = OPTIMIZERS.get(name)
+    return row.title if row and row.title else "-".join(map(str.capitalize, name.split("-")))
