@@ -15,7 +15,7 @@ import torch
 import sgdf
 from golden import cases
 from sgdf_lab.cli.main import main
-from sgdf_lab.report.records import read_runs
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.runs import disk
 
 HERE = Path(__file__).parent

@@ -15,13 +15,13 @@ from rich.console import Console
 from report import made
 from sgdf_lab.cli.main import main
 from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.contestants import contestants_of
 from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.packed import pack
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import tuned
+from sgdf_lab.sweeps.contestants import contestants_of
 from sgdf_lab.sweeps.plan import Sweep, sweep_from_table
 
 CELLS = [

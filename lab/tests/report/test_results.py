@@ -14,8 +14,8 @@ import pytest
 from report.markdown import bullet, decimals, section, sentence, table
 from sgdf_lab import paper
 from sgdf_lab.report import wording
-from sgdf_lab.report.records import read_runs, run_folders
 from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]
 EVIDENCE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
