@@ -227,9 +227,9 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if any(row.paired for row in rows):
         sentences.append(
-            f"Intervals: 95 %, Student's t, over the differences in final {comparison.result.words} "
-            f"between runs of the same seed. Ahead and behind: {RULE} over all comparisons with "
-            "the reference."
+            "Intervals: 95 %, Student's t, over the differences in final "
+            f"{comparison.result.words} between runs of the same seed. Ahead and behind: {RULE} "
+            "over all comparisons with the reference."
         )
     if any(row.validation for row in rows):
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"
