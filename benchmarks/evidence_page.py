@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from sgdf_lab.report.evidence import Summary, across, figures, tables
 from sgdf_lab.report.evidence.names import optimizer_name
 from sgdf_lab.report.evidence.summary import REFERENCES, summarize
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.wording import NOTHING
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.pages import filled, markdown_table

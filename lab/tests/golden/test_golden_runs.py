@@ -11,8 +11,8 @@ import pytest
 
 import sgdf_lab
 from sgdf_lab.cli.main import main
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.runs import disk
+from sgdf_lab.runs.records import read_runs
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path for path in HERE.iterdir() if (path / "finished").exists())

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from report import made
 from sgdf_lab.report.cells import RunCell, cells_by_task
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.wording import common_protocol
 from sgdf_lab.runs import config as configs
+from sgdf_lab.runs.records import read_runs
 
 
 def cells_in(out: Path) -> list[RunCell]:

@@ -8,7 +8,7 @@ import pytest
 from report import made
 from sgdf_lab.report.difference_chart import bounds, difference_charts
 from sgdf_lab.report.drawing import Chart
-from sgdf_lab.report.statistics import PairedDifference
+from sgdf_lab.report.numbers import PairedDifference
 
 
 def chart(out: Path) -> Chart:
@@ -28,7 +28,7 @@ def test_every_difference_has_its_interval(tmp_path: Path) -> None:
     assert (adam["x"], adam["error_x"]["array"]) == ([-9.95], [0.6353])
     assert (lion["x"], lion["marker"]["symbol"], "error_x" in lion) == ([-2], "circle-open", False)
     rows = [text["text"] for text in drawn.layout["annotations"]]
-    assert "<b>adam</b>  −9.95 [−10.59,\xa0−9.31]" in rows
+    assert "<b>adam</b>  −9.95 [−10.59,\xa0−9.31] behind" in rows
     assert "<b>lion</b>  −2.00, n = 1: no interval" in rows
     assert rows[-2:] == ["← worse", "better →"]
     low, high = drawn.layout["xaxis"]["range"]
@@ -54,7 +54,7 @@ def test_settings_that_were_not_chosen_are_left_out(tmp_path: Path) -> None:
             values = [50, 55, final]
             config = made.config(name, lr=lr, validation=9)
             made.run(tmp_path, config, values, extra={"validation_accuracy": values})
-    assert [trace["name"] for trace in chart(tmp_path).data] == ["sgd, lr 0.3"]
+    assert [trace["name"] for trace in chart(tmp_path).data] == ["sgdf, lr 0.3"]
 
 
 def test_nothing_to_compare_is_no_chart(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_nothing_to_compare_is_no_chart(tmp_path: Path) -> None:
 
 
 def test_one_wide_interval_does_not_stretch_the_axis() -> None:
-    narrow = [PairedDifference(3, mean, 0.5) for mean in (-0.5, 0.1, 0.4)]
-    low, high = bounds([*narrow, PairedDifference(2, 0.0, 80.0)])
+    narrow = [PairedDifference(3, mean, mean - 0.5, mean + 0.5) for mean in (-0.5, 0.1, 0.4)]
+    low, high = bounds([*narrow, PairedDifference(2, 0.0, -80.0, 80.0)])
     assert (-3 < low < -1, 0.9 < high < 3) == (True, True)
 
 

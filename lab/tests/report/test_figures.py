@@ -8,8 +8,8 @@ import pytest
 from report import made
 from sgdf_lab.cli.main import main
 from sgdf_lab.report.curves import learning_rate_sweeps
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.runs.records import read_runs
 
 pytest.importorskip("matplotlib")
 

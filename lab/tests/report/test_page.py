@@ -15,8 +15,8 @@ from report import made
 from report.browser import Browser
 from sgdf_lab.cli.main import parse
 from sgdf_lab.report import page
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 
 SCRIPT = "<script>alert(1)</script>"

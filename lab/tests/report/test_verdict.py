@@ -1,14 +1,21 @@
-"""The verdict in plain words: never more than the intervals allow."""
+"""One rule of the verdict, the same for a page, the terminal and the evidence."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from report import made
 from sgdf_lab import tasks
-from sgdf_lab.report.statistics import Comparison, paired_interval
-from sgdf_lab.report.verdict import headline, standing
+from sgdf_lab.report import numbers, wording
+from sgdf_lab.report.evidence.summary import summarize
+from sgdf_lab.report.statistics import Comparison, compare_runs
+from sgdf_lab.report.verdict import headline
+from sgdf_lab.runs.records import read_runs
+from sgdf_lab.sweeps.contestants import contestants_of
+from sgdf_lab.sweeps.plan import sweep_from_file
 
+ROOT = Path(__file__).parents[3]
 REFERENCE = (60.0, 61.0)
 
 
@@ -20,65 +27,68 @@ def comparison(out: Path, **finals: tuple[float, ...]) -> Comparison:
     return made.compare(out)
 
 
-def verdict(out: Path, **finals: tuple[float, ...]) -> str:
-    return headline(comparison(out, **finals))
+def verdicts(found: Comparison) -> dict[str, str]:
+    return {row.label: row.verdict for row in found.rows if not row.is_reference}
 
 
-def test_ahead_and_behind_come_with_their_interval(tmp_path: Path) -> None:
-    # differences -10 and -9.9: mean -9.95, half-width 12.70620 * 0.05
-    expected = "by 9.95 points (95 % interval 9.31 to 10.59, 2 seeds)."
-    assert verdict(tmp_path / "a", adam=(50.0, 51.1)) == f"sgdf is ahead of adam {expected}"
-    assert verdict(tmp_path / "b", adam=(70.0, 70.9)) == f"sgdf is behind adam {expected}"
-
-
-def test_no_difference_found(tmp_path: Path) -> None:
-    one = verdict(tmp_path / "one", adam=(60.5, 60.9))
-    assert one == (
-        "No difference found between sgdf and adam: adam differs by +0.20 points, and the 95 % "
-        "interval, −3.61 to +4.01, includes zero (2 seeds)."
+def test_ahead_and_behind_come_with_interval_and_p_value(tmp_path: Path) -> None:
+    # Differences -10 and -9.9: mean -9.95, half-width 12.70620 * 0.05, t = 199, p = 0.0032.
+    behind = comparison(tmp_path / "a", adam=(50.0, 51.1))
+    assert verdicts(behind) == {"adam": "behind"}
+    assert headline(behind) == (
+        "Against sgdf, adam is behind by 9.95 points, 95 % interval 9.31 to 10.59 "
+        "(p 0.0032, 2 seeds)."
     )
-    several = verdict(tmp_path / "several", adam=(60.5, 60.9), sgd=(60.2, 60.3))
-    assert several == (
-        "No difference found between sgdf and adam or sgd: every 95 % interval includes zero "
-        "(2 seeds)."
-    )
+    ahead = comparison(tmp_path / "b", adam=(70.0, 70.9))
+    assert verdicts(ahead) == {"adam": "ahead"}
+    assert "adam is ahead by 9.95 points" in headline(ahead)
 
 
-def test_several_rivals_are_grouped(tmp_path: Path) -> None:
-    found = verdict(tmp_path, adam=(50.0, 51.1), lion=(40.0, 41.1), sgd=(60.2, 60.3),
-                    adamw=(70.0, 70.9), radam=(60.0,))  # fmt: skip
-    assert found == (
-        "sgdf is ahead of adam and lion by 9.95 to 19.95 points (every 95 % interval excludes "
-        "zero, 2 seeds) and behind adamw by 9.95 points (95 % interval 9.31 to 10.59, 2 seeds); no "
-        "difference found from sgd. No verdict on radam: one seed is not enough."
-    )
+def test_an_interval_without_zero_is_not_enough(tmp_path: Path) -> None:
+    """Differences -2 and -1.7: the 95 % interval excludes zero, and p is 0.05."""
+    found = comparison(tmp_path, adam=(58.0, 59.3))
+    (row,) = [row for row in found.rows if row.label == "adam"]
+    assert row.paired is not None
+    assert row.paired.p == pytest.approx(0.05, rel=0.2)
+    assert row.verdict == ""
+    assert headline(found).startswith("No difference found between sgdf and adam")
 
 
-def test_many_rivals_are_counted(tmp_path: Path) -> None:
-    names = ("adam", "adamw", "lion", "radam", "nadam")
-    found = verdict(tmp_path, **dict.fromkeys(names, (60.5, 60.9)))
-    assert found.startswith("No difference found between sgdf and any of 5 others: every 95 %")
+def test_p_values_are_corrected_for_all_comparisons_with_the_reference(tmp_path: Path) -> None:
+    """0.0032 is below 0.01; four times as much is not."""
+    alone = comparison(tmp_path / "alone", adam=(50.0, 51.1))
+    assert verdicts(alone) == {"adam": "behind"}
+    others = dict.fromkeys(("lion", "nadam", "radam"), (60.5, 60.9))
+    found = comparison(tmp_path / "four", adam=(50.0, 51.1), **others)
+    assert set(verdicts(found).values()) == {""}
+    (row,) = [row for row in found.rows if row.label == "adam"]
+    assert row.p_holm == pytest.approx(4 * (row.paired.p if row.paired else 0))
+
+
+def test_several_are_grouped_and_many_are_counted(tmp_path: Path) -> None:
+    exact = {"adam": (50.0, 51.001), "lion": (40.0, 41.001), "radam": (70.0, 70.999)}
+    found = comparison(tmp_path / "a", **exact, nadam=(60.2, 60.3), adabelief=(60.0,))
+    words = headline(found)
+    assert "radam is ahead by 9.9" in words or "radam is ahead by 10.0" in words
+    assert "adam and lion are behind by" in words
+    assert "no difference found for nadam" in words
+    assert words.endswith("No verdict on adabelief: one seed is not enough.")
+    names = ("adam", "lion", "radam", "nadam", "adabelief")
+    many = comparison(tmp_path / "b", **dict.fromkeys(names, (60.5, 60.9)))
+    assert "any of 5 others" in headline(many)
 
 
 def test_without_an_interval_there_is_no_verdict(tmp_path: Path) -> None:
-    assert verdict(tmp_path / "one", adam=(90.0,)) == (
-        "No verdict on sgdf against adam: one seed is not enough."
-    )
-    alike = verdict(tmp_path / "alike", adam=(61.0, 62.0))
-    assert alike == (
-        "No verdict on sgdf against adam: the difference is the same in all seeds, which gives no "
-        "interval."
-    )
+    assert "one seed is not enough" in headline(comparison(tmp_path / "one", adam=(90.0,)))
+    alike = headline(comparison(tmp_path / "alike", adam=(61.0, 62.0)))
+    assert "the difference is the same in all seeds" in alike
     made.run(tmp_path / "none", made.config("sgdf", 0), [50, 55, 60])
     made.run(tmp_path / "none", made.config("adam", 1), [50, 55, 60])
-    assert headline(made.compare(tmp_path / "none")) == (
-        "No verdict on sgdf against adam: no seed was run with both."
-    )
+    assert "no seed was run with both" in headline(made.compare(tmp_path / "none"))
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
-    alone = "Only sgdf was run: there is nothing to compare it with."
-    assert verdict(tmp_path / "a") == alone
+    assert headline(comparison(tmp_path / "a")).startswith("Only sgdf was run")
     made.run(tmp_path / "b", made.config("sgdf"), [50, 55, 60])
     made.run(tmp_path / "b", made.config("adam"), [50], status="diverged")
     assert headline(made.compare(tmp_path / "b")).startswith("Only sgdf has finished")
@@ -86,19 +96,24 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     assert headline(made.compare(tmp_path / "c")) == "No run has finished yet."
 
 
+def test_a_baseline_is_the_reference(tmp_path: Path) -> None:
+    """As in `sgdf evidence`, so that both correct the p values of the same comparisons."""
+    assert comparison(tmp_path, sgd=(60.0, 61.5), adamw=(60.0, 61.0)).reference == "sgd"
+
+
 def test_only_chosen_settings_are_named(tmp_path: Path) -> None:
-    """By the optimizer's name alone; where nothing was chosen, with their settings."""
+    """By the optimizer's name only; where nothing was chosen, with their settings."""
     for lr, final in ((0.1, 60.0), (0.3, 70.0)):
         for seed in (0, 1):
-            for name, lead in (("sgdf", 0.0), ("sgd", 1.0 + 0.1 * seed)):
+            for name, lead in (("sgdf", 1.0 + 0.01 * seed), ("sgd", 0.0)):
                 values = [50, 55, final + lead]
                 extra = {"validation_accuracy": values}
                 config = made.config(name, seed, lr=lr, validation=9)
                 made.run(tmp_path / "chosen", config, values, extra=extra)
                 made.run(tmp_path / "open", made.config(name, seed, lr=lr), values)
     chosen = headline(made.compare(tmp_path / "chosen"))
-    assert chosen.startswith("sgdf is behind sgd by 1.05 points (")
-    assert "sgd (lr 0.1)" in headline(made.compare(tmp_path / "open"))
+    assert chosen.startswith("Against sgd, sgdf is ahead by 1.0")
+    assert "sgdf (lr 0.1)" in headline(made.compare(tmp_path / "open"))
 
 
 def test_a_longer_run_takes_nobodys_place(tmp_path: Path) -> None:
@@ -131,20 +146,64 @@ def test_settings_that_look_alike_are_told_apart(tmp_path: Path, settings: list[
             made.run(tmp_path, config, values, extra={"validation_accuracy": values})
     found = made.compare(tmp_path)
     assert len({row.label for row in found.rows}) == 2
-    assert headline(found) == "Only sgdf was run: there is nothing to compare it with."
+    assert headline(found).startswith("Only sgdf was run")
 
 
 @pytest.mark.parametrize(
-    ("differences", "accuracy", "distance"),
+    ("mean", "p", "accuracy", "distance"),
     [
-        ([1.0, 1.1], "better", "worse"),
-        ([-1.0, -1.1], "worse", "better"),
-        ([-1.0, 1.1], "unclear", "unclear"),
+        (1.0, 0.009, "ahead", "behind"),
+        (-1.0, 0.009, "behind", "ahead"),
+        (-1.0, 0.01, "", ""),
+        (1.0, None, "", ""),
+        (None, None, "", ""),
     ],
 )
-def test_a_verdict_is_by_the_interval_and_the_metric(
-    differences: list[float], accuracy: str, distance: str
-) -> None:
-    interval = paired_interval(differences)
-    assert standing(tasks.find("cifar10").metric, interval) == accuracy
-    assert standing(tasks.find("wgan-gp").metric, interval) == distance
+def test_the_rule(mean: float | None, p: float | None, accuracy: str, distance: str) -> None:
+    assert numbers.verdict(mean, p, tasks.find("cifar10").metric) == accuracy
+    assert numbers.verdict(mean, p, tasks.find("wgan-gp").metric) == distance
+
+
+# --- the same runs, by every way to look at them --------------------------------------------------
+
+RECORDED = sorted(
+    plan
+    for plan in (ROOT / "benchmarks" / "evidence").rglob("*.toml")
+    if (ROOT / "results" / "evidence" / plan.stem / "summary.json").exists()
+)
+
+
+@pytest.mark.parametrize("plan", RECORDED, ids=lambda plan: plan.stem)
+def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
+    """The last stage of a tuned sweep as `sgdf sweep` shows it, beside `sgdf evidence`."""
+    sweep = sweep_from_file(plan)
+    folder = ROOT / "results" / "evidence" / plan.stem
+    records, _ = read_runs([folder / "runs.jsonl"])
+    summary = summarize(sweep, records)
+    contestants = contestants_of(sweep, records)
+    runs = [run.record for c in contestants for run in c.seeds if run.record]
+    (page,) = compare_runs(runs, is_chosen=True)
+    first = summary["comparisons"][0]
+    by_label = {row["contestant"]: row for row in first["rows"]}
+    rows = {row.cell.config.cell_key: row for row in page.rows}
+    compared = 0
+    for contestant, values in zip(contestants, summary["contestants"], strict=True):
+        done = [run.record for run in contestant.seeds if run.record]
+        if not done:
+            continue
+        row = rows[done[0].config.cell_key]
+        assert row.is_reference == (values["label"] == first["reference"])
+        if values["final"]:
+            assert row.final is not None
+            assert dataclasses.asdict(row.final) == pytest.approx(values["final"])
+        if row.is_reference or row.paired is None:
+            continue
+        known = by_label[values["label"]]
+        for name in ("n", "mean", "low", "high", "p"):
+            assert getattr(row.paired, name) == pytest.approx(known[name]), name
+        assert row.p_holm == pytest.approx(known["p_holm"])
+        assert row.verdict == known["verdict"]
+        shown = wording.against_reference(row, page.result.digits)
+        assert shown.endswith(known["verdict"] or "]") or row.paired.low is None
+        compared += 1
+    assert compared

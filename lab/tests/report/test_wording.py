@@ -5,12 +5,14 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf_lab.report import page, wording
-from sgdf_lab.report.statistics import paired_interval
+from sgdf_lab.report.numbers import paired_difference
 from sgdf_lab.runs.published import published_value
 
 
 def test_equal_differences_have_no_interval() -> None:
-    assert wording.paired(paired_interval([0.3, 0.1 + 0.2])) == ("n = 2, all alike: no interval")
+    assert wording.paired(paired_difference([0.3, 0.1 + 0.2], [0.0, 0.0])) == (
+        "n = 2, all alike: no interval"
+    )
 
 
 @pytest.mark.parametrize(

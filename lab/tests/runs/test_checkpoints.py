@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from sgdf_lab.report.pictures import last_picture
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import MessagesOnly
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify

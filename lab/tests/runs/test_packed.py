@@ -8,9 +8,9 @@ import pytest
 
 from report import made
 from sgdf_lab.cli.main import main
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.runs import disk, packed
 from sgdf_lab.runs.packed import pack, unpack
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 
 

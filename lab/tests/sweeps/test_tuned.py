@@ -1,11 +1,13 @@
 """Trials in declared spaces, and seeds of the best setting."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 
 import pytest
 
+from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
@@ -121,52 +123,66 @@ def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_pat
     assert "the best setting of each" in printed
 
 
-def test_the_choice_leaves_out_what_did_not_finish(monkeypatch, tmp_path):
+def ended(out, config, value):
+    """A run on disk that ended with this validation metric, or diverged if it is None."""
+    key = "val_loss" if config.task == "text" else "validation_accuracy"
+    status = "diverged" if value is None else "finished"
+    measured = {"val_loss": 9.0, "bits_per_byte": 1.0, key: 9.0 if value is None else value}
+    made.run(out, config, [50.0], status=status, extra=measured)
+
+
+@pytest.fixture
+def every_run_has_ended(monkeypatch):
+    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+
+
+@pytest.mark.usefixtures("every_run_has_ended")
+def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
     trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in (1.0, 2, 3)]
     sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
-    values: dict[float, float | None] = {1.0: 2.5, 2.0: None, 3.0: 2.4}
-    monkeypatch.setattr(tuned, "final_validation", lambda config, out: values[config.lr])
-    assert tuned.best_config(trials, sweep, tmp_path).lr == 3, "a loss: lower is better"
-    values.update({1.0: None, 3.0: None})
+    for config, value in zip(trials, (2.5, None, 2.4), strict=True):
+        ended(tmp_path / "some", config, value)
+        ended(tmp_path / "none", config, None)
+    (best,) = tuned.best_of(sweep, tmp_path / "some").configs
+    assert best.lr == 3, "a loss: lower is better"
     with pytest.raises(UserError, match="no trial of sgdf on text has finished"):
-        tuned.best_config(trials, sweep, tmp_path)
+        tuned.best_of(sweep, tmp_path / "none")
 
 
-def choice_among(monkeypatch, tmp_path, measured):
+def choice_among(out, measured):
     """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
     trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in measured]
     sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
                   finalists=2, choice_seeds=(8, 9))  # fmt: skip
-    order = {0: 0, 8: 1, 9: 2}
-    monkeypatch.setattr(
-        tuned, "final_validation", lambda config, out: measured[config.lr][order[config.seed]]
-    )
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
-    finals = [(config.lr, config.seed) for config in tuned.finals_of(sweep, tmp_path).configs]
-    (chosen,) = tuned.best_of(sweep, tmp_path).configs
+    for config in trials:
+        for seed, value in zip((0, 8, 9), measured[config.lr], strict=True):
+            ended(out, dataclasses.replace(config, seed=seed), value)
+    finals = [(config.lr, config.seed) for config in tuned.finals_of(sweep, out).configs]
+    (chosen,) = tuned.best_of(sweep, out).configs
     return finals, chosen.lr
 
 
-def test_of_the_finalists_the_best_mean_is_chosen(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("every_run_has_ended")
+def test_of_the_finalists_the_best_mean_is_chosen(tmp_path):
     lucky, steady, worse = (1.0, 3.0, 3.2), (2.0, 2.0, 2.1), (2.5, 0.0, 0.0)
-    finals, lr = choice_among(monkeypatch, tmp_path, {0.1: lucky, 0.2: steady, 0.3: worse})
+    finals, lr = choice_among(tmp_path, {0.1: lucky, 0.2: steady, 0.3: worse})
     assert finals == [(0.1, 8), (0.2, 8), (0.1, 9), (0.2, 9)], "best trial first; two of three"
     assert lr == 0.2, "the trial's own value does not count again, nor a trial that is no finalist"
 
 
-def test_a_finalist_that_diverged_is_chosen_only_if_all_did(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("every_run_has_ended")
+def test_a_finalist_that_diverged_is_chosen_only_if_all_did(tmp_path):
     values = {0.1: (1.0, None, 0.5), 0.2: (2.0, 4.0, 4.0), 0.3: (None, 0.0, 0.0)}
-    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.2
-    values[0.2] = (2.0, None, 4.0)
-    assert choice_among(monkeypatch, tmp_path, values)[1] == 0.1, "then the best trial"
+    assert choice_among(tmp_path / "one", values)[1] == 0.2
+    values[0.2] = (2.0, None, None)
+    assert choice_among(tmp_path / "both", values)[1] == 0.1, "then the one that did so less often"
 
 
-def test_who_has_no_finished_trial_stops_nobody_else(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("every_run_has_ended")
+def test_who_has_no_finished_trial_stops_nobody_else(tmp_path):
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
-    monkeypatch.setattr(
-        tuned, "final_validation", lambda config, out: None if config.optimizer == "sgdf" else 50.0
-    )
+    for config in sweep.configs:
+        ended(tmp_path, config, None if config.optimizer == "sgdf" else 50.0)
     best = tuned.best_of(sweep, tmp_path)
     assert best.configs
     assert "sgdf" not in {config.optimizer for config in best.configs}
@@ -178,7 +194,6 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
     last = sweep.configs[-1].name
     ends = {True: None, False: {"status": "finished"}}
     monkeypatch.setattr(tuned, "read_end", lambda folder, config: ends[folder.name == last])
-    monkeypatch.setattr(tuned, "final_validation", lambda config, out: 50.0)
     with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
         tuned.best_of(sweep, tmp_path)
 

@@ -24,10 +24,10 @@ from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import trainers
 from sgdf_lab.tasks.language.trainer import LanguageModel

@@ -12,10 +12,10 @@ from sgdf_lab.cli.options import engine_arguments, say, sweep_context_from
 from sgdf_lab.cli.screen import open_console
 from sgdf_lab.report import page, terminal
 from sgdf_lab.report.labels import visible
-from sgdf_lab.report.records import read_runs
 from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_all
@@ -92,7 +92,7 @@ def show(sweep: Sweep, out: Path, console: Console) -> None:
     if not records:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
-    comparisons = compare_runs(records, sweep.configs)
+    comparisons = compare_runs(records, sweep.configs, is_chosen=sweep.is_chosen)
     terminal.show(console, comparisons)
     if sweep.note:
         say(console, sweep.note)

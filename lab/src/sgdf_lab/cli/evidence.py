@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     from sgdf_lab.report.evidence import figures, tables
     from sgdf_lab.report.evidence.summary import summarize
     from sgdf_lab.report.labels import visible
-    from sgdf_lab.report.records import read_runs
+    from sgdf_lab.runs.records import read_runs
     from sgdf_lab.support.files import explained, write_json
 
     console = open_console()

@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> None:
     """Show the runs in the terminal, and write the page."""
     from sgdf_lab.report import page, terminal
     from sgdf_lab.report.labels import visible
-    from sgdf_lab.report.records import read_plans, read_runs
     from sgdf_lab.report.statistics import compare_runs
+    from sgdf_lab.runs.records import read_plans, read_runs
 
     if options.figure and not options.figure.name:
         raise UserError("--figure takes the beginning of a file name, such as curves")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sgdf_lab.report.records import RunRecord
+    from sgdf_lab.runs.records import RunRecord
 
 __all__ = ["read_records", "write_page"]
 
@@ -23,7 +23,7 @@ def read_records(*folders: str | Path) -> "list[RunRecord]":
         >>> records[0].config.title, records[0].best  # doctest: +SKIP
         ('digits mlp sgdf lr 0.5 seed 0', 97.3)
     """
-    from sgdf_lab.report.records import read_runs
+    from sgdf_lab.runs.records import read_runs
 
     records, complaints = read_runs(map(Path, folders))
     for complaint in complaints:

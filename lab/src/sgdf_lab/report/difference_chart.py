@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from sgdf_lab.report import wording
 from sgdf_lab.report.curves import optimizer_colours, short
 from sgdf_lab.report.drawing import Chart, Json, base_layout, plain
-from sgdf_lab.report.statistics import Comparison, ComparisonRow, PairedDifference
+from sgdf_lab.report.numbers import PairedDifference
+from sgdf_lab.report.statistics import Comparison, ComparisonRow
+from sgdf_lab.report.verdict import RULE
 from sgdf_lab.support.palette import AXIS, INK, PAPER
 
 ROW, TEXT, FRAME = 33, 17, 112  # pixels of a row, of a line of words in it, of everything else
@@ -28,7 +30,7 @@ def difference_charts(comparison: Comparison) -> list[Chart]:
     ]
     if not rows:
         return []
-    metric = comparison.metric
+    metric = comparison.result
     low, high = bounds([row.paired for row in rows if row.paired])
     data: list[Json] = []
     words: list[Json] = []
@@ -63,14 +65,23 @@ def bounds(differences: Sequence[PairedDifference]) -> tuple[float, float]:
     """The range of the axis: zero, the means and the intervals, without what is far out."""
     widths = [d.half_width for d in differences if d.half_width is not None]
     far = REACH * statistics.median(widths) if widths else 0.0
-    typical = statistics.median(max(abs(d.mean), min(d.half_width or 0, far)) for d in differences)
+    known = [(d.mean or 0.0, min(d.half_width or 0.0, far)) for d in differences]
+    typical = statistics.median(max(abs(mean), reach) for mean, reach in known)
     ends = [0.0]
-    for d in differences:
-        if abs(d.mean) <= 2 * REACH * typical:
-            reach = min(d.half_width or 0.0, far)
-            ends += [d.mean - reach, d.mean + reach]
+    for mean, reach in known:
+        if abs(mean) <= 2 * REACH * typical:
+            ends += [mean - reach, mean + reach]
     margin = 0.06 * (max(ends) - min(ends)) or 1.0
     return short(min(ends) - margin), short(max(ends) + margin)
+
+
+def interval(difference: PairedDifference) -> tuple[float, float]:
+    """Its ends; both are the mean where there is none."""
+    mean = difference.mean or 0.0
+    return (
+        mean if difference.low is None else difference.low,
+        mean if difference.high is None else difference.high,
+    )
 
 
 def traces(
@@ -79,6 +90,7 @@ def traces(
     """The mean with its interval, and an arrow where that leaves the axis."""
     difference = row.paired
     assert difference is not None
+    assert difference.mean is not None
     has_interval = difference.half_width is not None
     words = f"{plain(row.label)}: {wording.paired(difference, digits)}"
     point: Json = {
@@ -98,8 +110,9 @@ def traces(
             "width": 6, "color": colour,
         }  # fmt: skip
     low, high = ends
-    arrows = [(low, "triangle-left")] * (difference.low < low)
-    arrows += [(high, "triangle-right")] * (difference.high > high)
+    least, most = interval(difference)
+    arrows = [(low, "triangle-left")] * (least < low)
+    arrows += [(high, "triangle-right")] * (most > high)
     return [point] + [
         {
             "type": "scatter", "mode": "markers", "x": [x], "y": [y], "cliponaxis": False,
@@ -111,8 +124,8 @@ def traces(
 
 def row_words(row: ComparisonRow, y: int, digits: int) -> Json:
     assert row.paired is not None
-    numbers = wording.paired(row.paired, digits)
-    if row.paired.half_width is None:
+    numbers = wording.against_reference(row, digits)
+    if row.paired.half_width is None and row.paired.mean is not None:
         numbers = f"{wording.signed(row.paired.mean, digits)}, {numbers}"
     label = [f"<b>{plain(line)}</b>" for line in textwrap.wrap(row.label, LINE)]
     fits = len(f"{row.label}  {numbers}") <= LINE
@@ -142,11 +155,11 @@ def difference_caption(
 ) -> str:
     known = [row.paired for row in rows if row.paired]
     sentences = [
-        f"Mean difference from {comparison.reference} in the same seeds, with its 95 % interval: "
-        "where that includes zero, no difference was found."
+        f"Mean difference from {comparison.reference} in the same seeds, with its 95 % interval. "
+        f"Ahead and behind: {RULE}."
     ]
     if any(difference.half_width is None for difference in known):
         sentences.append("Open circles have no interval, and say little.")
-    if any(d.low < ends[0] or d.high > ends[1] for d in known):
+    if any(interval(d)[0] < ends[0] or interval(d)[1] > ends[1] for d in known):
         sentences.append("A triangle at the edge: it reaches beyond the axis.")
     return " ".join(sentences)

@@ -45,7 +45,7 @@ def best_row(comparison: Comparison, rows: Sequence[ComparisonRow]) -> Compariso
         if row.is_chosen:
             return row
     finals = {row.final.mean: row for row in rows if row.final}
-    return finals[comparison.metric.best(finals)] if finals else None
+    return finals[comparison.result.best(finals)] if finals else None
 
 
 def tried_values(best: ComparisonRow, rows: Sequence[ComparisonRow], name: str) -> list[float]:

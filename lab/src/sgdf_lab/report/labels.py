@@ -4,17 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sgdf_lab.runs.config import Config, frozen, three_quarters
+from sgdf_lab.support.errors import NO_BREAK as NO_BREAK
+from sgdf_lab.support.errors import visible as visible
 from sgdf_lab.support.numbers import is_number
-
-NO_BREAK = "\N{NO-BREAK SPACE}"
-
-
-def visible(text: object) -> str:
-    """Replace characters that move the cursor, hide text or cannot be encoded."""
-    shown = (
-        c if c.isprintable() or c == NO_BREAK else "\N{REPLACEMENT CHARACTER}" for c in str(text)
-    )
-    return "".join(shown)
 
 
 def setting_words(value: Any) -> str:

@@ -23,11 +23,11 @@ from sgdf_lab.report.drawing import Chart, dark_colours
 from sgdf_lab.report.edges import edge_warnings
 from sgdf_lab.report.labels import setting_words, visible
 from sgdf_lab.report.pictures import last_pictures
-from sgdf_lab.report.records import RunRecord
 from sgdf_lab.report.statistics import Comparison, ComparisonRow
 from sgdf_lab.report.time_charts import time_charts
 from sgdf_lab.report.verdict import headline
 from sgdf_lab.report.wording import TableColumn
+from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.files import explained, write_atomically
 
 #: plotly.js with the simplest kinds of traces alone, a fifth of the complete one: MIT license.

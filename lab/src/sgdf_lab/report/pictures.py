@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from sgdf_lab.report.cells import RunCell
-from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.files import open_regular
 
 SIDE = 640  # pixels at most, as a page has one picture per cell

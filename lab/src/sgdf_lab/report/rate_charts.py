@@ -8,7 +8,7 @@ from sgdf_lab.report.cells import RunCell
 from sgdf_lab.report.curves import learning_rate_sweeps, optimizer_colours, short
 from sgdf_lab.report.drawing import Chart, Json, base_layout, buttons, plain
 from sgdf_lab.report.rate_views import RateView, rate_view
-from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.records import RunRecord
 
 VIEWS: dict[str, Callable[[RunRecord], float]] = {
     "final": lambda record: record.final,

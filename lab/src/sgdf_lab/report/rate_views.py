@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sgdf_lab.report.cells import RunCell
 from sgdf_lab.report.curves import drawn_runs, hopeless, short, with_margin
-from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.records import RunRecord
 
 Sweeps = Mapping[str, Mapping[float, RunCell]]  # by optimizer and learning rate
 Rates = dict[float, list[float]]

@@ -3,44 +3,27 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import scipy.stats  # type: ignore[import-untyped]
+from dataclasses import dataclass, replace
 
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell, cells_by_task
-from sgdf_lab.report.records import RunRecord
+from sgdf_lab.report.numbers import (
+    PairedDifference,
+    Spread,
+    holm,
+    paired_difference,
+    result_metric,
+    spread,
+    verdict,
+)
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.sweeps.contestants import ranking
 from sgdf_lab.tasks import Metric
 
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean with the sample standard deviation, which a single value does not have."""
-
-    mean: float
-    std: float | None
-    n: int
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """Mean of the differences between runs of the same seed, with its 95 % t interval."""
-
-    n: int
-    mean: float = math.nan
-    half_width: float | None = None  # None for a single pair, or if all differences are equal
-
-    @property
-    def low(self) -> float:
-        return self.mean - (self.half_width or 0)
-
-    @property
-    def high(self) -> float:
-        return self.mean + (self.half_width or 0)
+#: Whichever of these was run is the reference, the first one first; else SGDF, else any.
+REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
 
 
 @dataclass(frozen=True)
@@ -66,6 +49,8 @@ class ComparisonRow:
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
     paired: PairedDifference | None  # final, against the reference
+    p_holm: float | None  # of that difference, corrected for all others that were chosen
+    verdict: str  # "ahead" of the reference, "behind", or "" if no difference was found
     seconds_per_epoch: float | None
     time_to_target: TimeToTarget | None
     is_reference: bool = False
@@ -87,6 +72,7 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     reference: str | None  # a label
     target: float | None
+    result: Metric  # what is compared: the metric that no choice of settings has seen
 
     @property
     def cells(self) -> list[RunCell]:
@@ -98,6 +84,7 @@ class Comparison:
 
     @property
     def metric(self) -> Metric:
+        """What is measured while training: of curves, best values and targets."""
         return self.metrics[0]
 
     @property
@@ -114,24 +101,60 @@ class Comparison:
 
 
 def compare_runs(
-    records: Iterable[RunRecord], planned: Iterable[Config] = (), target: float | None = None
+    records: Iterable[RunRecord],
+    planned: Iterable[Config] = (),
+    target: float | None = None,
+    *,
+    is_chosen: bool = False,
 ) -> list[Comparison]:
-    """A comparison for each task and model; `planned` runs without a folder are missing."""
-    return [compare_cells(cells, target) for cells in cells_by_task(records, planned)]
+    """A comparison for each task and model.
+
+    Args:
+        records: the runs.
+        planned: runs without a folder are missing.
+        target: what the time to is measured; default: a value that all reach.
+        is_chosen: the settings have been chosen by other runs, so none is set aside.
+    """
+    by_task = cells_by_task(records, planned)
+    return [compare_cells(cells, target, is_chosen=is_chosen) for cells in by_task]
 
 
-def compare_cells(cells: Sequence[RunCell], target: float | None = None) -> Comparison:
-    chosen = chosen_cells(cells)
+def compare_cells(
+    cells: Sequence[RunCell], target: float | None = None, *, is_chosen: bool = False
+) -> Comparison:
+    chosen = [] if is_chosen else chosen_cells(cells)
     reference = reference_cell(cells, chosen)
     if target is None:
         decided = {cell.contest for cell in chosen}
         target = common_target([c for c in cells if c in chosen or c.contest not in decided])
-    rows = tuple(compare_cell(cell, reference, target, cell in chosen) for cell in cells)
-    return Comparison(rows, reference.label if reference else None, target)
+    finished = [record for cell in cells for record in cell.finished.values()]
+    result = result_metric(cells[0].task, finished)
+    rows = [compare_cell(cell, reference, result, target, cell in chosen) for cell in cells]
+    comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
+    return replace(comparison, rows=tuple(with_verdicts(rows, comparison.set_aside, result)))
+
+
+def with_verdicts(
+    rows: Sequence[ComparisonRow], set_aside: set[str], result: Metric
+) -> list[ComparisonRow]:
+    """The verdict on every row that was not set aside."""
+    compared = [row.paired is not None and row.label not in set_aside for row in rows]
+    values = [
+        row.paired.p if row.paired and is_compared else None
+        for row, is_compared in zip(rows, compared, strict=True)
+    ]
+    return [
+        replace(row, p_holm=p, verdict=verdict(row.paired.mean if row.paired else None, p, result))
+        for row, p in zip(rows, holm(values), strict=True)
+    ]
 
 
 def compare_cell(
-    cell: RunCell, reference: RunCell | None, target: float | None, is_chosen: bool
+    cell: RunCell,
+    reference: RunCell | None,
+    result: Metric,
+    target: float | None,
+    is_chosen: bool,
 ) -> ComparisonRow:
     finished = list(cell.finished.values())
     best = spread([record.best for record in finished])
@@ -141,7 +164,7 @@ def compare_cell(
     return ComparisonRow(
         cell=cell,
         best=best,
-        final=spread([record.final for record in finished]),
+        final=spread([x for record in finished if (x := record.final_of(result)) is not None]),
         validation=validation_spread(cell),
         other_metrics=tuple(
             spread([x for record in finished if (x := record.final_of(metric)) is not None])
@@ -152,7 +175,9 @@ def compare_cell(
             published_value(cell.config, metric) for metric in cell.task.metrics[1:]
         ),
         difference=best.mean - value.mean if best and value else None,
-        paired=paired_difference(cell, rival) if rival else None,
+        paired=difference_from(rival, cell, result) if rival else None,
+        p_holm=None,
+        verdict="",
         # The lower median: of two epochs the first includes the compilation.
         seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
@@ -164,31 +189,14 @@ def compare_cell(
 # --- estimates -----------------------------------------------------------------------------------
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    if not values:
-        return None
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.mean(values), std, len(values))
-
-
-def paired_difference(cell: RunCell, reference: RunCell) -> PairedDifference:
+def difference_from(reference: RunCell, cell: RunCell, result: Metric) -> PairedDifference:
     """Final values minus the reference's, over the seeds that both have finished."""
-    seeds = cell.finished.keys() & reference.finished.keys()
-    return paired_interval(
-        [cell.finished[seed].final - reference.finished[seed].final for seed in seeds]
-    )
-
-
-def paired_interval(differences: Sequence[float]) -> PairedDifference:
-    n = len(differences)
-    if n == 0:
-        return PairedDifference(0)
-    mean = statistics.mean(differences)
-    # With a few hundred test images differences are often equal: that does not mean no variance.
-    if all(math.isclose(difference, mean, abs_tol=1e-9) for difference in differences):
-        return PairedDifference(n, mean)
-    quantile = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    return PairedDifference(n, mean, quantile * statistics.stdev(differences) / math.sqrt(n))
+    pairs = []
+    for seed in sorted(cell.finished.keys() & reference.finished.keys()):
+        own, other = (c.finished[seed].final_of(result) for c in (cell, reference))
+        if own is not None and other is not None:
+            pairs.append((own, other))
+    return paired_difference([own for own, _ in pairs], [other for _, other in pairs])
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
@@ -205,7 +213,7 @@ def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
 
 
 def common_target(cells: Sequence[RunCell]) -> float | None:
-    """The worst mean of the final values, eased to the next half, or the metric's grain: all cells
+    """The worst mean final value, relaxed to the next multiple of the metric's grain: all cells
     reach it on average."""
     finals = [spread([record.final for record in cell.finished.values()]) for cell in cells]
     means = [final.mean for final in finals if final]
@@ -222,26 +230,24 @@ def common_target(cells: Sequence[RunCell]) -> float | None:
 
 
 def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
-    """For each optimizer with several cells, the one with the best validation accuracy.
+    """For each optimizer with several cells, the one with the best validation metric.
 
-    Only cells of the same length and data are rivals: a longer run has the better validation.
-    Cells that lost fewer runs come first: a mean over the survivors alone is too good. Nothing is
-    chosen for an optimizer whose finished cells were not all validated.
+    Only cells of the same length and data are candidates: a longer run has the better validation.
+    Nothing is chosen for an optimizer whose finished cells were not all validated.
     """
     chosen = []
     for contest in dict.fromkeys(cell.contest for cell in cells):
-        rivals = [cell for cell in cells if cell.contest == contest and cell.finished]
-        if len(rivals) > 1 and all(map(validation_spread, rivals)):
-            chosen.append(max(rivals, key=merit))
+        candidates = [cell for cell in cells if cell.contest == contest and cell.finished]
+        if len(candidates) > 1 and all(map(validation_spread, candidates)):
+            values = [validation_values(cell) for cell in candidates]
+            chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
     return chosen
 
 
-def merit(cell: RunCell) -> tuple[int, float]:
-    lost = sum(record.status in ("diverged", "failed") for record in cell.records)
-    score = validation_spread(cell)
-    if score is None:
-        return -lost, -math.inf
-    return -lost, -score.mean if cell.task.metric.lower_is_better else score.mean
+def validation_values(cell: RunCell) -> list[float | None]:
+    """One for each run that has ended; None of those that diverged or failed."""
+    ended = [record for record in cell.records if record.status != "unfinished"]
+    return [record.validation if record.finished else None for record in ended]
 
 
 def validation_spread(cell: RunCell) -> Spread | None:
@@ -250,9 +256,15 @@ def validation_spread(cell: RunCell) -> Spread | None:
 
 
 def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCell | None:
-    """SGDF if it has finished, else any: the chosen, else the published, else the most seeds."""
+    """A baseline that has finished, else SGDF, else any.
+
+    Among several cells of one optimizer: the chosen, else the published, else the most seeds.
+    """
     able = sorted((cell for cell in cells if cell.finished), key=lambda cell: -len(cell.finished))
-    able = [cell for cell in able if cell.optimizer == "sgdf"] or able
+    for optimizer in (*REFERENCES, "sgdf"):
+        if own := [cell for cell in able if cell.optimizer == optimizer]:
+            able = own
+            break
     for preferred in (lambda cell: cell in chosen, lambda cell: published_value(cell.config), bool):
         if cell := next(filter(preferred, able), None):
             return cell

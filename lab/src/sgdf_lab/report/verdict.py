@@ -1,28 +1,18 @@
-"""What a comparison shows, in plain words: who is ahead, by how much, and how sure that is.
+"""What a comparison shows, in plain words: who is ahead of the reference, who behind, by how much.
 
-Everything is said about the reference. It is ahead of another, or behind, only where the 95 %
-interval of the paired differences excludes zero.
+The rule is `numbers.verdict`; here it is only put into sentences.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from sgdf_lab.report.statistics import Comparison, ComparisonRow, PairedDifference
+from sgdf_lab.report.numbers import SIGNIFICANCE
+from sgdf_lab.report.statistics import Comparison, ComparisonRow
 from sgdf_lab.tasks import Metric
 
 NAMES = 4  # more than this many are counted instead of listed
+RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
 
-
-@dataclass(frozen=True)
-class Rival:
-    """Another setting with a finished run, and its difference from the reference."""
-
-    name: str
-    difference: PairedDifference
-
-    @property
-    def has_interval(self) -> bool:
-        return self.difference.half_width is not None
+Named = tuple[str, ComparisonRow]
 
 
 def headline(comparison: Comparison) -> str:
@@ -35,13 +25,13 @@ def headline(comparison: Comparison) -> str:
     others = [row for row in comparison.rows if row.label in names and row is not reference]
     if not others:
         return f"Only {ours} was run: there is nothing to compare it with."
-    rivals = [Rival(names[row.label], row.paired) for row in others if row.paired]
-    if not rivals:
+    rows = [(names[row.label], row) for row in others if row.paired]
+    if not rows:
         return f"Only {ours} has finished: there is nothing to compare it with yet."
-    decided = [rival for rival in rivals if rival.has_interval]
-    undecided = [rival for rival in rivals if not rival.has_interval]
-    sentences = [decision(comparison.metric, ours, decided)] if decided else []
-    return " ".join(sentences + without_verdict(ours, undecided, alone=not decided))
+    tested = [(name, row) for name, row in rows if row.p_holm is not None]
+    untested = [(name, row) for name, row in rows if row.p_holm is None]
+    sentences = [decision(comparison.result, ours, tested)] if tested else []
+    return " ".join(sentences + without_verdict(ours, untested, alone=not tested))
 
 
 def short_names(comparison: Comparison) -> dict[str, str]:
@@ -69,56 +59,72 @@ def short_name(row: ComparisonRow, rows_of_optimizer: int) -> str:
     return f"{row.optimizer} ({settings})" if rows_of_optimizer > 1 and settings else row.optimizer
 
 
-# --- with an interval ----------------------------------------------------------------------------
+# --- with a p value -------------------------------------------------------------------------------
 
 
-def decision(metric: Metric, ours: str, rivals: Sequence[Rival]) -> str:
-    """Who is ahead of whom, among those with an interval."""
-    worse = [rival for rival in rivals if standing(metric, rival.difference) == "worse"]
-    better = [rival for rival in rivals if standing(metric, rival.difference) == "better"]
-    unclear = [rival for rival in rivals if standing(metric, rival.difference) == "unclear"]
+def decision(metric: Metric, ours: str, rows: Sequence[Named]) -> str:
+    """Who is ahead of the reference and who behind, among those with a p value."""
+    by_verdict = {
+        word: [(name, row) for name, row in rows if row.verdict == word]
+        for word in ("ahead", "behind", "")
+    }
     parts = []
-    if worse:
-        parts.append(f"ahead of {listed(worse)} by {amount(metric, worse)}")
-    if better:
-        parts.append(f"behind {listed(better)} by {amount(metric, better)}")
+    for word in ("ahead", "behind"):
+        if those := by_verdict[word]:
+            verb = "is" if len(those) == 1 else "are"
+            parts.append(f"{listed(those)} {verb} {word} by {amount(metric, those)}")
+    unclear = by_verdict[""]
     if parts:
-        end = f"; no difference found from {listed(unclear)}" if unclear else ""
-        return f"{ours} is {' and '.join(parts)}{end}."
+        end = f"; no difference found for {listed(unclear)}" if unclear else ""
+        return f"Against {ours}, {'; '.join(parts)}{end}."
     if len(unclear) > 1:
         return (
-            f"No difference found between {ours} and {listed(unclear, 'or')}: every 95 % interval "
-            f"includes zero ({seeds(unclear)})."
+            f"No difference found between {ours} and {listed(unclear, 'or')}: none has {RULE} "
+            f"({seeds(unclear)})."
         )
-    (only,) = unclear
-    low, high = (f"{signed(metric, x)}" for x in (only.difference.low, only.difference.high))
+    ((name, only),) = unclear
     return (
-        f"No difference found between {ours} and {only.name}: {only.name} differs by "
-        f"{signed(metric, only.difference.mean)}{unit(metric)}, and the 95 % interval, {low} to "
-        f"{high}, includes zero ({seeds(unclear)})."
+        f"No difference found between {ours} and {name}: {name} differs by "
+        f"{difference(metric, only, signed)}, {p_words(only.p_holm)} ({seeds(unclear)})."
     )
 
 
-def standing(metric: Metric, difference: PairedDifference) -> str:
-    """Whether a difference from the reference is "better", "worse" or "unclear"."""
-    if difference.low <= 0 <= difference.high:
-        return "unclear"
-    return "better" if (difference.mean < 0) == metric.lower_is_better else "worse"
-
-
-def amount(metric: Metric, rivals: Sequence[Rival]) -> str:
+def amount(metric: Metric, rows: Sequence[Named]) -> str:
     """The size of the differences without sign: "1.10 points (95 % interval 0.50 to 1.80, ...)"."""
     direction = "lower is better, " * metric.lower_is_better
-    means = sorted(abs(rival.difference.mean) for rival in rivals)
-    if len(rivals) > 1:
+    if len(rows) > 1:
+        means = sorted(abs(mean_of(row)) for _, row in rows)
         least, most = metric.shown(means[0]), metric.shown(means[-1])
-        about = "every 95 % interval excludes zero"
-        return f"{least} to {most}{unit(metric)} ({direction}{about}, {seeds(rivals)})"
-    (only,) = rivals
-    ends = sorted(abs(end) for end in (only.difference.low, only.difference.high))
-    low, high = map(metric.shown, ends)
-    interval = f"95 % interval {low} to {high}"
-    return f"{metric.shown(means[0])}{unit(metric)} ({direction}{interval}, {seeds(rivals)})"
+        return f"{least} to {most}{unit(metric)} ({direction}{RULE}, {seeds(rows)})"
+    ((_, only),) = rows
+    words = difference(metric, only, lambda metric, value: metric.shown(abs(value)))
+    return f"{words} ({direction}{p_words(only.p_holm)}, {seeds(rows)})"
+
+
+def difference(metric: Metric, row: ComparisonRow, shown: Callable[[Metric, float], str]) -> str:
+    """The mean with its 95 % interval, the end nearer to zero first where signs are left out."""
+    assert row.paired is not None
+    assert row.paired.low is not None
+    assert row.paired.high is not None
+    ends = (row.paired.low, row.paired.high)
+    low, high = ends if shown is signed else sorted(ends, key=abs)
+    mean, least, most = (shown(metric, value) for value in (mean_of(row), low, high))
+    return f"{mean}{unit(metric)}, 95 % interval {least} to {most}"
+
+
+def mean_of(row: ComparisonRow) -> float:
+    assert row.paired is not None
+    assert row.paired.mean is not None
+    return row.paired.mean
+
+
+def p_words(p: float | None) -> str:
+    """
+    >>> p_words(0.0312), p_words(0.00002)
+    ('p 0.031', 'p < 0.001')
+    """
+    assert p is not None
+    return "p < 0.001" if p < 0.001 else f"p {p:.2g}"
 
 
 def unit(metric: Metric) -> str:
@@ -129,37 +135,41 @@ def signed(metric: Metric, value: float) -> str:
     return f"{value:+.{metric.digits}f}".replace("-", "−")
 
 
-def seeds(rivals: Sequence[Rival]) -> str:
-    counts = sorted({rival.difference.n for rival in rivals})
+def seeds(rows: Sequence[Named]) -> str:
+    counts = sorted({row.paired.n for _, row in rows if row.paired})
     return f"{' to '.join(map(str, counts[:: max(1, len(counts) - 1)]))} seeds"
 
 
-def listed(rivals: Sequence[Rival], last: str = "and") -> str:
+def listed(rows: Sequence[Named], last: str = "and") -> str:
     """
-    >>> three = [Rival(name, PairedDifference(1)) for name in ("adam", "lion", "sgd")]
+    >>> three = [(name, None) for name in ("adam", "lion", "sgd")]
     >>> listed(three), listed(three[:1]), listed(three * 2)
     ('adam, lion and sgd', 'adam', '6 others')
     """
-    if len(rivals) > NAMES:
-        return f"{'any of ' * (last == 'or')}{len(rivals)} others"
-    *before, final = (rival.name for rival in rivals)
+    if len(rows) > NAMES:
+        return f"{'any of ' * (last == 'or')}{len(rows)} others"
+    *before, final = (name for name, _ in rows)
     return f"{', '.join(before)} {last} {final}" if before else final
 
 
-# --- without an interval -------------------------------------------------------------------------
+# --- without a p value ----------------------------------------------------------------------------
 
 
-def without_verdict(ours: str, rivals: Sequence[Rival], *, alone: bool) -> list[str]:
+def without_verdict(ours: str, rows: Sequence[Named], *, alone: bool) -> list[str]:
     """Why there is no verdict on these; `alone`: there is none on any."""
+
+    def seeds_in(row: ComparisonRow) -> int:
+        return row.paired.n if row.paired else 0
+
     reasons = {
-        "no seed was run with both": [r for r in rivals if r.difference.n == 0],
-        "one seed is not enough": [r for r in rivals if r.difference.n == 1],
+        "no seed was run with both": [named for named in rows if seeds_in(named[1]) == 0],
+        "one seed is not enough": [named for named in rows if seeds_in(named[1]) == 1],
         "the difference is the same in all seeds, which gives no interval": [
-            r for r in rivals if r.difference.n > 1
+            named for named in rows if seeds_in(named[1]) > 1
         ],
     }
     present = {reason: which for reason, which in reasons.items() if which}
     if alone and len(present) == 1:
         (reason,) = present
-        return [f"No verdict on {ours} against {listed(rivals)}: {reason}."]
+        return [f"No verdict on {ours} against {listed(rows)}: {reason}."]
     return [f"No verdict on {listed(which)}: {reason}." for reason, which in present.items()]

@@ -8,9 +8,10 @@ from sgdf_lab import paper
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell
 from sgdf_lab.report.labels import NO_BREAK, visible
-from sgdf_lab.report.records import RunRecord
-from sgdf_lab.report.statistics import Comparison, ComparisonRow, PairedDifference, Spread
-from sgdf_lab.report.verdict import headline
+from sgdf_lab.report.numbers import PairedDifference, Spread
+from sgdf_lab.report.statistics import Comparison, ComparisonRow
+from sgdf_lab.report.verdict import RULE, headline
+from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric
 
 NOTHING = "–"
@@ -76,10 +77,14 @@ class TableColumn:
 
 def columns(comparison: Comparison) -> list[TableColumn]:
     """The columns beside the labels, without those that would be empty."""
-    digits = comparison.metric.digits
+    digits, result = comparison.metric.digits, comparison.result
+    is_other = result.key != comparison.metric.key
     possible = [
         TableColumn("best", lambda row: counted(row.best, digits)),
-        TableColumn("final", lambda row: counted(row.final, digits)),
+        TableColumn(
+            f"final {result.words}" if is_other else "final",
+            lambda row: counted(row.final, result.digits),
+        ),
         *(
             TableColumn(f"final {metric.words}", partial(other_metric, i))
             for i, metric in enumerate(comparison.metrics[1:])
@@ -91,7 +96,10 @@ def columns(comparison: Comparison) -> list[TableColumn]:
             TableColumn(f"published {metric.words}", partial(other_published, i))
             for i, metric in enumerate(comparison.metrics[1:])
         ),
-        TableColumn(f"final, against {comparison.reference}: 95 % interval", against_reference),
+        TableColumn(
+            f"final, against {comparison.reference}: 95 % interval",
+            lambda row: against_reference(row, result.digits),
+        ),
         TableColumn(f"per {comparison.unit}", seconds_per_epoch),
         TableColumn(target(comparison), time_to_target),
     ]
@@ -126,16 +134,20 @@ def difference_to_published(row: ComparisonRow) -> str:
     return NOTHING if row.difference is None else signed(row.difference)
 
 
-def against_reference(row: ComparisonRow) -> str:
+def against_reference(row: ComparisonRow, digits: int = 2) -> str:
+    """The difference with its interval, and "ahead" or "behind"."""
     if row.is_reference:
         return "reference"
-    return NOTHING if row.paired is None else paired(row.paired, row.cell.task.metric.digits)
+    if row.paired is None:
+        return NOTHING
+    words = paired(row.paired, digits)
+    return f"{words} {row.verdict}".rstrip()
 
 
 def paired(difference: PairedDifference, digits: int = 2) -> str:
-    if difference.n == 0:
+    if difference.mean is None:
         return "no common seed"
-    if difference.half_width is None:
+    if difference.low is None or difference.high is None:
         return f"n = {difference.n}{', all alike' if difference.n > 1 else ''}: no interval"
     ends = (difference.mean, difference.low, difference.high)
     mean, low, high = (signed(value, digits) for value in ends)
@@ -187,7 +199,7 @@ def opening(comparison: Comparison) -> str:
     if reference is None or reference.final is None:
         return ""
     runs = f" (mean of {reference.final.n} runs)" if reference.final.n > 1 else ""
-    return f"{reference.label} ends at {measured(comparison.metric, reference.final)}{runs}."
+    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}."
 
 
 def measured(metric: Metric, value: Spread) -> str:
@@ -215,8 +227,9 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if any(row.paired for row in rows):
         sentences.append(
-            f"Intervals: 95 %, Student's t, over the differences in final {metric.words} "
-            "between runs of the same seed; not corrected for multiple comparisons."
+            "Intervals: 95 %, Student's t, over the differences in final "
+            f"{comparison.result.words} between runs of the same seed. Ahead and behind: {RULE} "
+            "over all comparisons with the reference."
         )
     if any(row.validation for row in rows):
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"

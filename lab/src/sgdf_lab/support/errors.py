@@ -58,3 +58,14 @@ def one_line(text: str, limit: int = 2000) -> str:
     """
     line = re.sub(BREAKS, " ", text.strip())
     return line if len(line) <= limit else f"{line[: limit // 2]} ... {line[-limit // 2 :]}"
+
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def visible(text: object) -> str:
+    """Replace characters that move the cursor, hide text or cannot be encoded."""
+    shown = (
+        c if c.isprintable() or c == NO_BREAK else "\N{REPLACEMENT CHARACTER}" for c in str(text)
+    )
+    return "".join(shown)

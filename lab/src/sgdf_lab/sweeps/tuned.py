@@ -7,7 +7,6 @@ again with other seeds, and the best mean of these is chosen, since the best of 
 seed may be a lucky run of a setting that is bad on average. The same command resumes every stage.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,18 @@ from typing import Any
 from sgdf_lab import data, tasks
 from sgdf_lab.data import class_folders, synthetic
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.disk import read_end, read_lines
+from sgdf_lab.runs.disk import read_end
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import spaces
+from sgdf_lab.sweeps.contestants import (
+    CLASSIFIERS,
+    OWN_IMAGES,
+    Contestant,
+    contestants_of,
+    turns_of,
+    validation_key,
+)
 from sgdf_lab.sweeps.plan import (
     ARGUMENTS,
     Cell,
@@ -34,7 +42,6 @@ from sgdf_lab.sweeps.plan import (
     seeds_in,
     subtable,
 )
-from sgdf_lab.tasks import Metric
 
 TRIALS = 16
 TRIAL_SEED = 0
@@ -42,9 +49,6 @@ CHOICE_SEEDS = [101, 102, 103]  # of the finalists
 SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
 SCRAMBLING = 20260101  # of the Sobol sequence
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
-
-OWN_IMAGES = "images"  # the folder may have validation images
-CLASSIFIERS = ("classify", "photos", "fast")  # kinds of tasks that can hold out images
 
 # Of the preset, by kind of task.
 LANGUAGE = ("adamw", "nadamw", "filter-adamw", "lion", "schedule-free-adamw", "soap", "muon")
@@ -83,6 +87,7 @@ def sweep_from_table(name: str, values: Table) -> Sweep:
         name,
         f"{values.get('title', name)}: {trials} trials of each",
         tuple(first),
+        subject=values.get("title", name),
         contestants=len(contestants),
         seeds=tuple(seeds),
         finalists=finalists,
@@ -151,20 +156,16 @@ def sweep_from_preset(values: Table) -> Sweep:
     return sweep_from_table(name, {"title": name, **values, "cells": cells, "set": settings})
 
 
-# --- the choice -----------------------------------------------------------------------------------
+# --- the stages after the trials ------------------------------------------------------------------
 
 
 def finals_of(sweep: Sweep, out: Path) -> Sweep:
     """The best trials of every contestant, with the seeds of the choice."""
     wait_for(sweep.configs, out, "trials")
-    planned = tuple(
-        replace(config, seed=seed)
-        for seed in sweep.choice_seeds
-        for trials in turns_of(sweep)
-        for config in finalists_of(trials, sweep.finalists, out)
-    )
-    title = sweep.title.rpartition(":")[0]
-    return Sweep(f"{sweep.name}-finals", f"{title}: the best {sweep.finalists} of each", planned)
+    chosen = [final.trial.config for c in contestants_in(sweep, out) for final in c.finals]
+    planned = tuple(replace(config, seed=seed) for seed in sweep.choice_seeds for config in chosen)
+    title = f"{sweep.subject}: the best {sweep.finalists} of each"
+    return Sweep(f"{sweep.name}-finals", title, planned, subject=sweep.subject)
 
 
 def best_of(sweep: Sweep, out: Path) -> Sweep:
@@ -172,12 +173,13 @@ def best_of(sweep: Sweep, out: Path) -> Sweep:
     wait_for(sweep.configs, out, "trials")
     if sweep.finalists:
         wait_for(finals_of(sweep, out).configs, out, "runs of finalists")
-    turns = turns_of(sweep)
-    able = [trials for trials in turns if finalists_of(trials, 1, out)]
-    chosen = [best_config(trials, sweep, out) for trials in able or turns]
+    chosen = [c.chosen.config for c in contestants_in(sweep, out) if c.chosen]
+    if not chosen:
+        first = sweep.configs[0]
+        raise UserError(f"no trial of {first.optimizer} on {first.task} has finished")
     planned = tuple(replace(config, seed=seed) for seed in sweep.seeds for config in chosen)
-    title = sweep.title.rpartition(":")[0]
-    return Sweep(f"{sweep.name}-best", f"{title}: the best setting of each", planned)
+    title = f"{sweep.subject}: the best setting of each"
+    return Sweep(f"{sweep.name}-best", title, planned, subject=sweep.subject, is_chosen=True)
 
 
 def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
@@ -190,56 +192,13 @@ def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
         )
 
 
-def turns_of(sweep: Sweep) -> list[Sequence[Config]]:
-    """The trials of each contestant."""
-    return [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
-
-
-def finalists_of(trials: Sequence[Config], count: int, out: Path) -> list[Config]:
-    """The best trials by the validation metric after the last step; none that diverged."""
-    metric = trials[0].task_definition.metric
-    order = best_first([final_validation(config, out) for config in trials], metric)
-    return [trials[i] for i in order[:count]]
-
-
-def best_config(trials: Sequence[Config], sweep: Sweep, out: Path) -> Config:
-    """The chosen setting of a contestant: its best trial, or the finalist with the best mean."""
-    finalists = finalists_of(trials, max(sweep.finalists, 1), out)
-    if not finalists:
-        raise UserError(f"no trial of {trials[0].optimizer} on {trials[0].task} has finished")
-    means = [
-        mean_if_all([final_validation(replace(config, seed=s), out) for s in sweep.choice_seeds])
-        for config in finalists
-    ]
-    order = best_first(means, trials[0].task_definition.metric)
-    return finalists[order[0] if order else 0]
-
-
-def best_first(values: Sequence[float | None], metric: Metric) -> list[int]:
-    """The indices of the values that are there, best first; of equal ones the first comes first."""
-    sign = 1 if metric.lower_is_better else -1
-    known = [(sign * value, i) for i, value in enumerate(values) if value is not None]
-    return [i for _, i in sorted(known)]
-
-
-def mean_if_all(values: Sequence[float | None]) -> float | None:
-    """None if there is no value, or one is None: a finalist that diverged once is not chosen.
-
-    >>> mean_if_all([1.0, 2.0]), mean_if_all([1.0, None]), mean_if_all([])
-    (1.5, None, None)
-    """
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
-
-
-def final_validation(config: Config, out: Path) -> float | None:
-    """None of a run that failed or diverged."""
-    folder = out / config.name
-    result = read_end(folder, config)
-    if result is None or result["status"] != "finished":
-        return None
-    value: float | None = read_lines(folder / "metrics.jsonl")[-1].get(validation_key(config))
-    return value
+def contestants_in(sweep: Sweep, out: Path) -> list[Contestant]:
+    """The contestants with the runs that are in a folder."""
+    ended = [config for trials in turns_of(sweep) for config in trials]
+    again = [replace(config, seed=seed) for seed in sweep.choice_seeds for config in ended]
+    folders = (out / config.name for config in (*ended, *again))
+    records, _ = read_runs(folder for folder in folders if folder.is_dir())
+    return contestants_of(sweep, records)
 
 
 def check_validation_images(sweep: Sweep, data_dir: Path | None) -> None:
@@ -252,15 +211,3 @@ def check_validation_images(sweep: Sweep, data_dir: Path | None) -> None:
             f"trials are compared by validation: set validation=N, since {dataset.folder} has no "
             "train, val and test"
         )
-
-
-def validation_key(config: Config) -> str:
-    """The metric that a setting is chosen by."""
-    task = config.task_definition
-    if task.kind == "language":  # always holds out a part of its text
-        return task.metric.key
-    if task.kind not in CLASSIFIERS:
-        raise UserError(f"{config.task} has no validation data to choose a setting by")
-    if not config.validation and config.task != OWN_IMAGES:
-        raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
-    return task.metric.key.replace("test_", "validation_", 1)

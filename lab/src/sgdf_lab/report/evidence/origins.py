@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sgdf_lab.report import labels
-from sgdf_lab.report.records import RunRecord
+from sgdf_lab.runs.records import RunRecord
 
 Json = dict[str, Any]
 

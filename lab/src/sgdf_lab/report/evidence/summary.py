@@ -8,32 +8,38 @@ from typing import Any
 
 from sgdf_lab.report import labels
 from sgdf_lab.report.evidence import Summary, notes
-from sgdf_lab.report.evidence.contestants import Contestant, PlannedRun, contestants_of, edges_of
-from sgdf_lab.report.evidence.numbers import (
+from sgdf_lab.report.evidence.names import contestant_names
+from sgdf_lab.report.evidence.origins import provenance
+from sgdf_lab.report.numbers import (
+    SIGNIFICANCE,
     expected_best,
     holm,
     median_or_never,
-    paired_test,
+    paired_difference,
+    result_metric,
     share_within,
     sign_test,
+    spread,
+    verdict,
 )
-from sgdf_lab.report.evidence.origins import provenance
-from sgdf_lab.report.records import RunRecord
-from sgdf_lab.report.statistics import spread
+from sgdf_lab.report.statistics import REFERENCES as REFERENCES
 from sgdf_lab.runs.config import frozen
+from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.errors import unknown
+from sgdf_lab.sweeps.contestants import (
+    Contestant,
+    PlannedRun,
+    contestants_of,
+    edges_of,
+    turns_of,
+    validation_key,
+)
 from sgdf_lab.sweeps.plan import Sweep
-from sgdf_lab.sweeps.tuned import validation_key
 from sgdf_lab.tasks import Metric
 
 VERSION = 1
-#: Whoever of these is a contestant is a reference, if none is given.
-REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
-AHEAD = 0.01  # a difference counts below this p value, after the correction
 MARGINS = {"language": 0.02}  # nats per token
 MARGIN = 1.0  # of others: a point of accuracy
-DIGITS = {"language": 4}
-TEST_LOSS = "test_loss"
 
 Json = dict[str, Any]
 
@@ -55,7 +61,12 @@ def summarize(
         step_times: rows of benchmarks/step_times.py, for the times to a target: those of the runs
             themselves are of runs side by side.
     """
-    contestants = contestants_of(sweep, records)
+    contestants = [
+        dataclasses.replace(contestant, label=label)
+        for contestant, label in zip(
+            contestants_of(sweep, records), contestant_names(turns_of(sweep)), strict=True
+        )
+    ]
     config = sweep.configs[0]
     task = config.task_definition
     metric = final_metric(contestants)
@@ -67,7 +78,7 @@ def summarize(
     summary: Summary = {
         "version": VERSION,
         "name": labels.visible(sweep.name),
-        "title": sweep.title.rpartition(":")[0],
+        "title": sweep.subject,
         "task": config.task,
         "model": config.model,
         "length": config.epochs * config.interval,
@@ -79,10 +90,10 @@ def summarize(
             "choice_seeds": [*sweep.choice_seeds],
             "seeds": [*sweep.seeds],
         },
-        "metric": metric_values(metric, task.kind),
+        "metric": metric_values(metric),
         "validation": {"key": validation_key(config), "words": validation_words(config)},
         "margin": margin,
-        "ahead": AHEAD,
+        "ahead": SIGNIFICANCE,
         "worst_finished": worst,
         "contestants": [
             {
@@ -106,21 +117,16 @@ def summarize(
 
 
 def final_metric(contestants: Sequence[Contestant]) -> Metric:
-    """What is compared: the loss on test text if all finished seeds have it, else the task's."""
+    """What is compared, given the runs of the chosen settings that have finished."""
+    runs = [run.record for c in contestants for run in c.seeds if run.record]
     task = contestants[0].trials[0].config.task_definition
-    finished = [
-        run.record for c in contestants for run in c.seeds if run.record and run.record.finished
-    ]
-    tested = finished and all(TEST_LOSS in record.metrics[-1] for record in finished)
-    if task.kind == "language" and tested:
-        return dataclasses.replace(task.metric, key=TEST_LOSS, words="test loss")
-    return task.metric
+    return result_metric(task, [record for record in runs if record.finished])
 
 
-def metric_values(metric: Metric, kind: str) -> Json:
+def metric_values(metric: Metric) -> Json:
     names = ("key", "words", "unit", "lower_is_better")
     values = {name: getattr(metric, name) for name in names}
-    return {**values, "digits": DIGITS.get(kind, metric.digits)}
+    return {**values, "digits": metric.digits}
 
 
 def validation_words(config: Any) -> str:
@@ -258,7 +264,7 @@ def comparison(
     ]
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
-        row["verdict"] = verdict(row, metric)
+        row["verdict"] = verdict(row["mean"], p, metric)
     ends = [v for run in reference.seeds if (v := run.validation) is not None]
     target = statistics.mean(ends) if ends else None
     return {
@@ -282,18 +288,18 @@ def with_time_alone(row: Json, own: float | None, reference: float | None) -> Js
 
 def paired_row(rival: Contestant, reference: Contestant, metric: Metric) -> Json:
     """The differences over the seeds that both finished; what happened to the others is told."""
-    differences, lost, missing = [], [], []
+    pairs, lost, missing = [], [], []
     theirs = {run.config.seed: run for run in reference.seeds}
     for run in rival.seeds:
         other = theirs.get(run.config.seed)
         value, rest = run.final(metric.key), other.final(metric.key) if other else None
         if value is not None and rest is not None:
-            differences.append(value - rest)
+            pairs.append((value, rest))
         elif run.is_lost or (other and other.is_lost):
             lost.append(run.config.seed)
         else:
             missing.append(run.config.seed)
-    test = dataclasses.asdict(paired_test(differences))
+    test = dataclasses.asdict(paired_difference([v for v, _ in pairs], [r for _, r in pairs]))
     return {"contestant": rival.label, **test, "lost": lost, "missing": missing}
 
 
@@ -325,13 +331,6 @@ def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
         "median": statistics.median(differences) if differences else None,
         "p": sign_test(better, worse),
     }
-
-
-def verdict(row: Mapping[str, Any], metric: Metric) -> str:
-    """Whether the contestant is "ahead" of the reference or "behind"; "" if neither is clear."""
-    if row["p_holm"] is None or row["p_holm"] >= AHEAD:
-        return ""
-    return "ahead" if (row["mean"] < 0) == metric.lower_is_better else "behind"
 
 
 def reach(contestant: Contestant, reference: Contestant, target: float) -> Json:

@@ -1,22 +1,27 @@
-"""The contestants of a tuned sweep: the plan, matched with the runs that there are."""
+"""The contestants of a tuned sweep: the plan, matched with the runs that there are.
+
+The choice of a setting is made here, for the sweep that trains it and for every report on it.
+"""
 
 import dataclasses
+import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab.report.evidence.names import contestant_names
-from sgdf_lab.report.records import RunRecord
 from sgdf_lab.runs.config import Config, frozen
+from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.plan import Sweep
-from sgdf_lab.sweeps.tuned import best_first, mean_if_all, turns_of, validation_key
+from sgdf_lab.tasks import Metric
 
 #: Options by which a run knows a user's own text; a plan may be made where that text is not.
 OF_DATA = ("corpus", "fingerprint")
 LEAST_TRIED = 3  # values, for a statement about an edge
+OWN_IMAGES = "images"  # the folder may have validation images
+CLASSIFIERS = ("classify", "photos", "fast")  # kinds of tasks that can hold out images
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class PlannedRun:
 
     @property
     def validation(self) -> float | None:
+        """The metric that settings are chosen by."""
         return self.final(validation_key(self.config))
 
 
@@ -55,11 +61,11 @@ class PlannedRun:
 class Contestant:
     """An optimizer with what its cell fixes: its trials, and the seeds of its best setting."""
 
-    label: str
     trials: tuple[PlannedRun, ...]
-    finals: tuple["Finalist", ...]  # best trial first; without such a stage, that one alone
+    finals: tuple["Finalist", ...]  # best trial first; without such a stage, only that one
     chosen: PlannedRun | None  # one of the trials; None if none has finished
     seeds: tuple[PlannedRun, ...]  # of the chosen setting; none without a choice
+    label: str = ""
 
     @property
     def optimizer(self) -> str:
@@ -83,13 +89,37 @@ class Finalist:
 
     @property
     def mean(self) -> float | None:
-        return mean_if_all([run.validation for run in self.runs])
+        """None if a run diverged, failed or is missing: a mean over the others is too good."""
+        values = [run.validation for run in self.runs]
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+# --- the choice ----------------------------------------------------------------------------------
+
+
+def ranking(validation: Sequence[Sequence[float | None]], metric: Metric) -> list[int]:
+    """The candidates for a choice, best first, by the validation values of their runs.
+
+    A value is None if the run diverged or failed. Candidates with fewer such runs come first, then
+    those with the better mean; of equal ones the first. Those without any value are left out.
+
+    >>> ranking([[1.0, None], [3.0, 3.0], [None, None], [2.0, 2.0]], Metric("test_loss", "loss"))
+    [1, 3, 0]
+    """
+    sign = 1 if metric.lower_is_better else -1
+    keys = []
+    for i, values in enumerate(validation):
+        known = [value for value in values if value is not None]
+        if known:
+            keys.append((len(values) - len(known), sign * statistics.fmean(known), i))
+    return [i for _, _, i in sorted(keys)]
 
 
 def finalists_of(trials: Sequence[PlannedRun], sweep: Sweep, find: "Finder") -> list[Finalist]:
-    """Those that `tuned.finalists_of` chooses."""
+    """The best trials, with their runs of the seeds of the choice."""
     metric = trials[0].config.task_definition.metric
-    order = best_first([trial.validation for trial in trials], metric)
+    order = ranking([[trial.validation] for trial in trials], metric)
     found = []
     for trial in (trials[i] for i in order[: max(sweep.finalists, 1)]):
         again = [dataclasses.replace(trial.config, seed=seed) for seed in sweep.choice_seeds]
@@ -98,12 +128,32 @@ def finalists_of(trials: Sequence[PlannedRun], sweep: Sweep, find: "Finder") -> 
 
 
 def choice_of(finals: Sequence[Finalist]) -> PlannedRun | None:
-    """The trial that `tuned.best_config` chooses."""
+    """The best finalist; without runs of finalists, the best trial."""
     if not finals:
         return None
     metric = finals[0].trial.config.task_definition.metric
-    order = best_first([final.mean for final in finals], metric)
+    order = ranking([[run.validation for run in final.runs] for final in finals], metric)
     return finals[order[0] if order else 0].trial
+
+
+def turns_of(sweep: Sweep) -> list[Sequence[Config]]:
+    """The trials of each contestant."""
+    return [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
+
+
+def validation_key(config: Config) -> str:
+    """The metric that a setting is chosen by."""
+    task = config.task_definition
+    if task.kind == "language":  # always holds out a part of its text
+        return task.metric.key
+    if task.kind not in CLASSIFIERS:
+        raise UserError(f"{config.task} has no validation data to choose a setting by")
+    if not config.validation and config.task != OWN_IMAGES:
+        raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
+    return task.metric.key.replace("test_", "validation_", 1)
+
+
+# --- the plan and its runs -----------------------------------------------------------------------
 
 
 def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestant]:
@@ -113,16 +163,14 @@ def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestan
     if len({(config.task, config.data) for config in sweep.configs}) > 1:
         raise UserError(f"{sweep.name} is of several tasks: a comparison needs a file for each")
     find = Finder(records)
-    turns = turns_of(sweep)
-    labels = contestant_names(turns)
     found = []
-    for label, configs in zip(labels, turns, strict=True):
+    for configs in turns_of(sweep):
         trials = tuple(PlannedRun(config, find(config)) for config in configs)
         finals = tuple(finalists_of(trials, sweep, find))
         best = choice_of(finals)
         again = [dataclasses.replace(best.config, seed=s) for s in sweep.seeds] if best else []
         seeds = tuple(PlannedRun(config, find(config)) for config in again)
-        found.append(Contestant(label, trials, finals, best, seeds))
+        found.append(Contestant(trials, finals, best, seeds))
     refuse_mixed_data(run for c in found for run in c.runs)
     return found
 

@@ -9,10 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab.report.labels import visible
 from sgdf_lab.runs import disk, packed
 from sgdf_lab.runs.config import Config, check_plain
-from sgdf_lab.support.errors import UserError, describe, message_of, reason_of
+from sgdf_lab.support.errors import UserError, describe, message_of, reason_of, visible
 from sgdf_lab.support.files import read_text
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks import Metric

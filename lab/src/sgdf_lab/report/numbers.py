@@ -1,0 +1,175 @@
+"""The arithmetic of every comparison: what is compared, paired tests, the rule of the verdict.
+
+`sgdf report`, the page of `sgdf sweep`, `sgdf evidence` and the documentation all use these.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import scipy.stats  # type: ignore[import-untyped]
+
+from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.tasks import Metric, Task
+
+CONFIDENCE = 0.95
+#: A difference counts if its p value, after Holm's correction, is below this.
+SIGNIFICANCE = 0.01
+TOLERANCE = 1e-9  # of a comparison of two rounded numbers
+TEST_LOSS = "test_loss"
+LOSS_DIGITS = 4  # of a loss on text
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean with the sample standard deviation, which a single value does not have."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.mean(values), std, len(values))
+
+
+def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
+    """What runs are compared by: a metric that no choice of settings has seen.
+
+    For text, whose own metric chooses the settings, it is the loss on test text if all finished
+    runs have it.
+    """
+    if task.kind != "language":
+        return task.metric
+    lines = [record.metrics[-1] for record in finished]
+    if lines and all(TEST_LOSS in line for line in lines):
+        return dataclasses.replace(
+            task.metric, key=TEST_LOSS, words="test loss", digits=LOSS_DIGITS
+        )
+    return dataclasses.replace(task.metric, digits=LOSS_DIGITS)
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Differences between runs of the same seed: mean, 95 % t interval, two-sided p value.
+
+    A single pair has neither interval nor p value; nor have differences that are all equal, which
+    with few test images happens by chance and does not mean that there is no variance.
+    """
+
+    n: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def paired_difference(values: Sequence[float], reference: Sequence[float]) -> PairedDifference:
+    """The values minus the reference's, seed by seed.
+
+    >>> found = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    >>> found.mean, round(found.p, 4)
+    (2.0, 0.0742)
+    >>> paired_difference([1.5, 2.5], [1.0, 2.0])
+    PairedDifference(n=2, mean=0.5, low=None, high=None, p=None)
+    """
+    differences = [own - other for own, other in zip(values, reference, strict=True)]
+    if not differences:
+        return PairedDifference(0)
+    mean = statistics.mean(differences)
+    # With a few hundred test images differences are often equal: that does not mean no variance.
+    if all(math.isclose(difference, mean, abs_tol=TOLERANCE) for difference in differences):
+        return PairedDifference(len(differences), mean)
+    test = scipy.stats.ttest_1samp(differences, 0.0)
+    low, high = test.confidence_interval(CONFIDENCE)
+    return PairedDifference(len(differences), mean, float(low), float(high), float(test.pvalue))
+
+
+def verdict(mean: float | None, p_holm: float | None, metric: Metric) -> str:
+    """Whether a contestant is "ahead" of the reference or "behind"; "" if no difference is found.
+
+    Args:
+        mean: of the differences from the reference.
+        p_holm: their p value, after Holm's correction over all comparisons with the reference.
+        metric: what is compared.
+    """
+    if mean is None or p_holm is None or p_holm >= SIGNIFICANCE:
+        return ""
+    return "ahead" if (mean < 0) == metric.lower_is_better else "behind"
+
+
+def sign_test(better: int, worse: int) -> float | None:
+    """The two-sided p value of these wins and losses, if both were equally likely.
+
+    >>> sign_test(3, 0), sign_test(2, 2), sign_test(0, 0)
+    (0.25, 1.0, None)
+    """
+    if better + worse == 0:
+        return None
+    return float(scipy.stats.binomtest(better, better + worse).pvalue)
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of p values; those that are None are no comparisons and stay None.
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    known = sorted((p, i) for i, p in enumerate(values) if p is not None)
+    corrected: list[float | None] = [None] * len(values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        corrected[i] = largest
+    return corrected
+
+
+def expected_best(values: Sequence[float], *, lower_is_better: bool) -> list[float]:
+    """The expected best of k of these values, drawn without replacement, for k = 1 to all.
+
+    With the values in order from the worst, the i-th is the best of the k if it is drawn, and the
+    other k - 1 are among the i - 1 before it: in C(i-1, k-1) of C(n, k) subsets.
+
+    >>> expected_best([3.0, 1.0, 2.0], lower_is_better=True)
+    [2.0, 1.3333333333333333, 1.0]
+    """
+    n = len(values)
+    ordered = sorted(values, reverse=lower_is_better)
+    return [
+        math.fsum(math.comb(i, k - 1) / math.comb(n, k) * v for i, v in enumerate(ordered))
+        for k in range(1, n + 1)
+    ]
+
+
+def share_within(
+    values: Sequence[float | None], best: float, margin: float, *, lower_is_better: bool
+) -> float:
+    """The share of the values that are no further from the best than the margin; None never is.
+
+    >>> share_within([1.0, 1.02, 1.5, None], 1.0, 0.02, lower_is_better=True)
+    0.5
+    """
+    sign = 1 if lower_is_better else -1
+    near = [v for v in values if v is not None and sign * (v - best) <= margin + TOLERANCE]
+    return len(near) / len(values)
+
+
+def median_or_never(values: Sequence[float | None]) -> float | None:
+    """Median where None means "not reached"; None if at least half were not reached.
+
+    >>> median_or_never([10, None, 30]), median_or_never([10, None]), median_or_never([])
+    (30, None, None)
+    """
+    if not values:
+        return None
+    middle = statistics.median(math.inf if v is None else v for v in values)
+    return None if math.isinf(middle) else middle
