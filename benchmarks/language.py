@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab.data.tokens import Tokens
-from sgdf_lab.models.gpt import SIZES, build_gpt
+from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.registry.models import GPTS
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
@@ -90,7 +91,7 @@ def peak_of(device: torch.device) -> float | None:
 
 
 def build(case: Case, optimizer: str, device: torch.device) -> LanguageModel:
-    context = SIZES[case.model].context
+    context = GPTS[case.model].context
     config = configs.make(
         "text",
         model=case.model,
@@ -127,13 +128,13 @@ def measured(case: Case, optimizer: str, device: torch.device, rounds: int) -> d
         trainer_ms.append(1000 * timed(lambda: epoch(lab), device) / case.steps)
         evaluation_ms.append(1000 * timed(lab.metrics, device))
     parameters = sum(p.numel() for p in lab.model.parameters())
-    tokens = case.batch * SIZES[case.model].context
+    tokens = case.batch * GPTS[case.model].context
     all_in = median(trainer_ms) + median(evaluation_ms) / case.steps
     peak = peak_of(device)
     rate = 6 * parameters * tokens / (median(trainer_ms) / 1000)
     return {
         **case._asdict(),
-        "context": SIZES[case.model].context,
+        "context": GPTS[case.model].context,
         "parameters": parameters,
         "clip": lab.config.clip,
         "bare_ms": bare_ms,

@@ -46,7 +46,8 @@ import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokens import split_of
-from sgdf_lab.models.gpt import SIZES, build_gpt
+from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.numerics import full_precision
@@ -211,7 +212,7 @@ class Training:
         self, case: Case, options: argparse.Namespace, text: Text, device: torch.device
     ) -> None:
         self.case, self.device, self.seed = case, device, options.seed
-        self.context = SIZES[case.model].context
+        self.context = GPTS[case.model].context
         torch.manual_seed(seed_for("weights", self.seed))
         self.model = build_gpt(case.model, vocabulary=256).to(device)
         self.twin = copy.deepcopy(self.model)  # takes the steps that are only tried

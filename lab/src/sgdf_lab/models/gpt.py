@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf_lab.registry.models import GPTS as SIZES
-from sgdf_lab.registry.models import GptSize
+from sgdf_lab.registry.models import GPTS, GptSize
 from sgdf_lab.support.errors import unknown
 
 ROTARY_BASE = 10_000.0
@@ -21,9 +20,9 @@ def build_gpt(name: str, *, vocabulary: int, context: int = 0) -> "GPT":
     >>> model(torch.zeros(2, 64, dtype=torch.int64)).shape
     torch.Size([2, 64, 256])
     """
-    if name not in SIZES:
-        raise unknown("model", name, SIZES)
-    size = SIZES[name]
+    if name not in GPTS:
+        raise unknown("model", name, GPTS)
+    size = GPTS[name]
     return GPT(size._replace(context=context or size.context), vocabulary)
 
 

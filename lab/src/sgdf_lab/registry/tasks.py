@@ -1,7 +1,7 @@
 """The tasks: what is trained, by which protocol, and the metrics that runs are compared by.
 
-To add a task, add a row to `TASKS`, and unless it is classification a module with its trainer, which
-the row names: functions `check` and `build_trainer`, as `sgdf_lab.tasks.classify` has them. An
+To add a task, add a row to `TASKS`. Unless it is classification, add a module with its trainer,
+which the row names: functions `check` and `build_trainer`, as `sgdf_lab.tasks.classify` has. An
 installed package can add one by an entry point of the group ``sgdf.tasks`` that names a `Task`.
 """
 

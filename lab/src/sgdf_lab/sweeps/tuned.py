@@ -14,6 +14,7 @@ from typing import Any
 
 from sgdf_lab import data, tasks
 from sgdf_lab.data import class_folders, synthetic
+from sgdf_lab.registry.spaces import Space
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.disk import read_end
 from sgdf_lab.runs.records import read_runs
@@ -125,7 +126,7 @@ def trials_of(cell: Cell, trials: int, ends: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def points(space: spaces.Space, trials: int) -> list[dict[str, float]]:
+def points(space: Space, trials: int) -> list[dict[str, float]]:
     """Parts of the ranges. More trials begin with the same ones."""
     from scipy.stats import qmc
 

@@ -15,7 +15,8 @@ from sgdf_lab.data.corpora import TextDataset, own_files
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokenizer import BYTES, Tokenizer, check_file, load_tokenizer
 from sgdf_lab.data.tokens import VALIDATION, Tokens, tokens_of_files, tokens_of_text
-from sgdf_lab.models.gpt import GPT, SIZES, build_gpt
+from sgdf_lab.models.gpt import GPT, build_gpt
+from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.language import path_in
 from sgdf_lab.train.batches import seed_for
@@ -105,7 +106,7 @@ def build_trainer(
     tokens = load_tokens(config, data_dir, load_tokenizer(config.option("tokenizer")))
     if config.option("test_tokens"):
         tokens = tokens.with_test()
-    context = config.option("context") or SIZES[config.model].context
+    context = config.option("context") or GPTS[config.model].context
     check_length(tokens, context)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
