@@ -110,7 +110,7 @@ def test_it_is_compiled_once(monkeypatch):
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(plan, "_compile", never)
-    assert plan._load().sgdf_facts
+    assert plan._load().sgdf_collect_addresses
 
 
 def test_a_compiler_that_refuses(monkeypatch, tmp_path):

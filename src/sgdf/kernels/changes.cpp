@@ -70,8 +70,8 @@ bool collect(PyObject* params, PyObject* states, Writer& facts, int64_t* grads) 
 
 }  // namespace
 
-extern "C" int64_t sgdf_facts(PyObject* params, PyObject* states, int64_t* facts,
-                              int64_t capacity, int64_t* grads) {
+extern "C" int64_t sgdf_collect_addresses(PyObject* params, PyObject* states, int64_t* facts,
+                                          int64_t capacity, int64_t* grads) {
   try {
     Writer writer{facts, capacity};
     return collect(params, states, writer, grads) ? writer.count : -1;

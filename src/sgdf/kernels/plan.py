@@ -487,8 +487,8 @@ def _compile(compiler: list[str], output: Path) -> None:
 def _open(path: Path) -> ctypes.PyDLL:
     library = ctypes.PyDLL(str(path))  # unlike CDLL, it keeps the GIL
     pointer, integer, anything = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
-    library.sgdf_facts.argtypes = [anything, anything, pointer, integer, pointer]
-    library.sgdf_facts.restype = integer
+    library.sgdf_collect_addresses.argtypes = [anything, anything, pointer, integer, pointer]
+    library.sgdf_collect_addresses.restype = integer
     return library
 
 
@@ -497,7 +497,7 @@ class ChangeDetector:
 
     def __init__(self, library: ctypes.PyDLL, params: list[Tensor], states: list[Any]) -> None:
         self.params, self.states = params, states
-        self._sgdf_facts = library.sgdf_facts
+        self._sgdf_collect_addresses = library.sgdf_collect_addresses
         self._facts = array("q")
         self._gradients = array("q", bytes(8 * len(params)))
         self.take_snapshot()
@@ -524,7 +524,7 @@ class ChangeDetector:
     def _collect(self) -> int:
         facts, room = self._facts.buffer_info()
         gradients, _ = self._gradients.buffer_info()
-        return int(self._sgdf_facts(self.params, self.states, facts, room, gradients))
+        return int(self._sgdf_collect_addresses(self.params, self.states, facts, room, gradients))
 
 
 def new_detector(params: list[Tensor], states: list[Any]) -> ChangeDetector | None:
