@@ -8,7 +8,7 @@ import pytest
 
 from report import made
 from sgdf_lab.cli.main import main
-from sgdf_lab.runs import disk, packed
+from sgdf_lab.runs import disk, packed, reading
 from sgdf_lab.runs.packed import pack, unpack
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
@@ -20,7 +20,7 @@ def ended(out: Path, seed: int = 0, status: str | None = "finished", final: floa
     if status:
         values = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"), final)
         result = {"status": status, "epochs": 3, "seconds": 6.0, **values}
-        (folder / "result.json").write_text(disk.as_line(result, indent=2))
+        (folder / "result.json").write_text(reading.as_line(result, indent=2))
     return folder
 
 
@@ -33,7 +33,7 @@ def failed(out: Path, seed: int = 0) -> Path:
 def contents(folder: Path) -> dict[str, object]:
     """What is in the files, whatever their spaces."""
     return {
-        path.name: disk.read_lines(path)
+        path.name: reading.read_lines(path)
         if path.suffix == ".jsonl"
         else json.loads(path.read_text())
         for path in folder.iterdir()
@@ -51,8 +51,8 @@ def test_what_comes_out_is_what_went_in(tmp_path):
     for folder in folders:
         copy = tmp_path / "b" / folder.name
         assert contents(copy) == contents(folder)
-        config = disk.read_config(folder)
-        assert disk.read_end(copy, config) == disk.read_end(folder, config)
+        config = reading.read_config(folder)
+        assert reading.read_end(copy, config) == reading.read_end(folder, config)
     assert sorted(os.listdir(tmp_path / "b")) == sorted(folder.name for folder in folders)
 
 

@@ -22,7 +22,7 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.data import DATASETS
 from sgdf_lab.models import dcgan
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import disk, reading
 from sgdf_lab.runs.published import published_value
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import trainers
@@ -529,7 +529,7 @@ def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, 
         {"epoch": e, "lr": 0.01, "train_loss": -1.0, "fid": 90.5 if e == 100 else None}
         for e in range(1, 101)
     ]
-    (folder / "metrics.jsonl").write_text("".join(disk.as_line(line) for line in found))
+    (folder / "metrics.jsonl").write_text("".join(reading.as_line(line) for line in found))
     result = {"status": "finished", "epochs": 100, "best_fid": 90.5, "best_epoch": 100,
               "final_fid": 90.5, "seconds": 1.0}  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result))

@@ -2,8 +2,25 @@
 
 import argparse
 
-from sgdf_lab.cli.names import CONTESTANTS, DEFAULT_LISTS, LISTS, REPEATS, SECONDS, WITH_TARGETS
 from sgdf_lab.cli.options import Commands, number, path, positive
+
+# Names that the help shows, so that it needs no torch; a test compares them with sgdf_lab.bench.
+LISTS = ("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny")
+DEFAULT_LISTS = {"cpu": LISTS[:3], "cuda": LISTS[2:5]}
+CONTESTANTS = (
+    *("sgd-fused", "sgd-foreach", "adamw-fused", "adamw-foreach"),
+    *("torchao-adamw8bit", "bitsandbytes-adamw8bit"),
+    *("sgdf-loop", "sgdf-foreach", "sgdf-fused", "sgdf-fused-constant"),
+    *("sgdf-fused-bf16-state", "sgdf-fused-int8-state"),
+    *("filteradam-foreach", "filteradam-fused", "filteradam-fused-int8-state"),
+    *("filteradamw-fused-derived", "filteradamw-fused-derived-int8-state"),
+    *("filteradamw-fused-constant", "wienerfilter-fused", "momentum-fused"),
+    *("adamw-fused-bf16", "sgdf-fused-bf16", "sgdf-fused-bf16-random"),
+    "filteradamw-fused-derived-bf16-int8-state-random",
+)
+WITH_TARGETS = "targets"
+REPEATS = 30
+SECONDS = 2.0
 
 
 def add_to(commands: Commands) -> None:

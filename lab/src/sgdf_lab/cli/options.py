@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.names import LONGEST_NAME
+from sgdf_lab.runs.config import LONGEST_NAME
 from sgdf_lab.support.errors import UserError, one_line, unknown
 from sgdf_lab.sweeps import ENGINES
 

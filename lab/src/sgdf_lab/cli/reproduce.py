@@ -2,9 +2,9 @@
 
 import argparse
 
-from sgdf_lab.cli.names import DATA, PRECISIONS
 from sgdf_lab.cli.options import Commands, add_run_options, add_sweep_options, positive, say
 from sgdf_lab.cli.screen import open_console
+from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.tables import Column, as_rich
 
 

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from sgdf_lab.cli.names import DATA, PRECISIONS, SEARCHES, TASKS
 from sgdf_lab.cli.options import (
     Commands,
     Options,
@@ -13,7 +12,10 @@ from sgdf_lab.cli.options import (
     path,
     positive,
 )
+from sgdf_lab.registry.tasks import TASKS
+from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.errors import UserError
+from sgdf_lab.sweeps.plan import PRESET_NAMES as SEARCHES
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

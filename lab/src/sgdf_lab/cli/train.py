@@ -7,15 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.cli.layout import examples, listed, listed_by
-from sgdf_lab.cli.names import (
-    CLASSIFIERS,
-    DATA,
-    OPTIMIZERS,
-    OTHER_MODELS,
-    PRECISIONS,
-    TASK_SETTINGS,
-    TASKS,
-)
 from sgdf_lab.cli.options import (
     Commands,
     add_run_options,
@@ -26,6 +17,10 @@ from sgdf_lab.cli.options import (
     say,
 )
 from sgdf_lab.cli.screen import open_console
+from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.registry.optimizers import OPTIMIZERS
+from sgdf_lab.registry.tasks import TASKS
+from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -42,7 +37,9 @@ SETTINGS = {
         *("batch", "schedule", "milestones", "drop", "warmup", "decay", "clip", "accumulate"),
         *("validation", "norms; of text, in the place of epochs, steps or tokens"),
     ),
-    "single tasks": TASK_SETTINGS,
+    "single tasks": tuple(
+        sorted({name for task in TASKS.values() for name in task.options} - {"fingerprint"})
+    ),
 }
 
 
@@ -85,11 +82,16 @@ def add_what(add: Callable[..., Any]) -> None:
 
 
 def names_and_examples() -> str:
-    classifiers = {"small images": CLASSIFIERS}
+    models: dict[tuple[str, ...], list[str]] = {tuple(CLASSIFIERS): ["small images"]}
+    for task in TASKS.values():
+        if task.models:
+            kind = "finetune-*" if task.name.startswith("finetune-") else task.name
+            models.setdefault(task.models, []).append(kind)
+    by_task = {", ".join(dict.fromkeys(tasks)): names for names, tasks in models.items()}
     return "\n\n".join(
         (
             listed("tasks", TASKS),
-            listed_by("models", classifiers | OTHER_MODELS),
+            listed_by("models", by_task),
             listed("optimizers", OPTIMIZERS),
             listed_by("settings, for --set", SETTINGS),
             examples(

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.disk import read_end
+from sgdf_lab.runs.reading import read_end
 from sgdf_lab.runs.results import outcome
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.runs.signals import sigterm_as_interrupt

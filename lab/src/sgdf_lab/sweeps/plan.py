@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab import data, paper, tasks
-from sgdf_lab.data import synthetic
+from sgdf_lab import paper, tasks
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.parse import read_toml
@@ -239,6 +238,9 @@ def sweep_from_preset(name: str, values: Table) -> Sweep:
     if not task.of_paper:
         raise UserError(f"the preset {name} needs a dataset of the lab: write a file for yours")
     is_synthetic = values.get("data") == "synthetic"
+    from sgdf_lab import data
+    from sgdf_lab.data import synthetic
+
     images = synthetic.TRAIN if is_synthetic else data.find(task.dataset).train
     settings = {"validation": images // 10, **values.get("set", {})}
     full_name = "-".join((name, task.name, values.get("model") or task.model))

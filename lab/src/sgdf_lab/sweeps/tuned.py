@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab import data, tasks
-from sgdf_lab.data import class_folders, synthetic
+from sgdf_lab import tasks
 from sgdf_lab.registry.spaces import Space
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.disk import read_end
+from sgdf_lab.runs.reading import read_end
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import spaces
@@ -150,6 +149,9 @@ def sweep_from_preset(values: Table) -> Sweep:
     settings = dict(values.get("set", {}))
     if task.kind in CLASSIFIERS and task.name != OWN_IMAGES:
         is_synthetic = values.get("data") == "synthetic"
+        from sgdf_lab import data
+        from sgdf_lab.data import synthetic
+
         images = synthetic.TRAIN if is_synthetic else data.find(task.dataset).train
         settings.setdefault("validation", images // 10)
     cells = [{"optimizer": name} for name in (LANGUAGE if task.kind == "language" else IMAGES)]
@@ -206,6 +208,8 @@ def check_validation_images(sweep: Sweep, data_dir: Path | None) -> None:
     """Whether a user's own folder has images to choose by, which the plan alone does not say."""
     if all(config.validation or config.task != OWN_IMAGES for config in sweep.configs):
         return
+    from sgdf_lab.data import class_folders
+
     dataset = class_folders.read(data_dir)
     if "validation" not in dataset.evaluation:
         raise UserError(

@@ -129,7 +129,8 @@ class Subject:
 
 def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[Subject]:
     """All subjects, checked before work on the first one begins."""
-    from sgdf_lab.runs.disk import find_checkpoint, read_config
+    from sgdf_lab.runs.disk import find_checkpoint
+    from sgdf_lab.runs.reading import read_config
 
     configs = [read_config(folder) for folder in folders]
     moments: list[int | None] = list(dict.fromkeys(epochs or ())) or [None]
@@ -271,7 +272,7 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
     if a run was given; options override both.
     """
     from sgdf_lab.runs import config as configs
-    from sgdf_lab.runs.disk import read_config
+    from sgdf_lab.runs.reading import read_config
 
     task, defaults, held_out = options.subject, {}, {}
     if (Path(task) / "config.json").exists():
@@ -369,7 +370,8 @@ def error_start(
     gradient. The run's optimizer keeps its settings and its current learning rate.
     """
     from sgdf_lab.instruments.evaluation import batch_norms
-    from sgdf_lab.runs.disk import find_checkpoint, read_config, require_checkpoint
+    from sgdf_lab.runs.disk import find_checkpoint, require_checkpoint
+    from sgdf_lab.runs.reading import read_config
 
     config = make_configs(options, options.errors)[options.errors]
     model = initial_model(config, dataset, device)
