@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-
-from sgdf_lab.cli import names
 
 HEAVY = {"torch", "numpy", "plotly", "scipy", "matplotlib", "rich", "sklearn", "ray"}
 
@@ -91,33 +90,55 @@ def test_the_help_of_train_has_groups_and_ends_with_examples(answers):
         assert parse(line.split()[1:]).run
 
 
-def test_the_names_of_the_help_are_those_of_the_registries():
-    from sgdf_lab import data, models, optimizers, tasks
-    from sgdf_lab.bench import contestants as shapes
-    from sgdf_lab.bench import run
-    from sgdf_lab.runs import config
-    from sgdf_lab.sweeps import plan
+def test_the_names_of_the_help_of_bench_are_those_that_it_measures():
+    from sgdf_lab.bench import contestants, run
+    from sgdf_lab.cli import bench
 
-    assert list(tasks.TASKS) == list(names.TASKS)
-    assert models.NAMES == names.CLASSIFIERS
-    assert list(optimizers.OPTIMIZERS) == list(names.OPTIMIZERS)
-    assert list(data.DATASETS) == list(names.DATASETS)
-    settings = {name for task in tasks.TASKS.values() for name in task.options}
-    assert sorted(settings - {"fingerprint"}) == sorted(names.TASK_SETTINGS)
-    for task in tasks.TASKS.values():
-        kind = "finetune-*" if task.name.startswith("finetune-") else task.name
-        shown = {
-            name: given for key, given in names.OTHER_MODELS.items() for name in key.split(", ")
-        }
-        assert tuple(task.models) == shown.get(kind, ())
-    assert plan.PRESET_NAMES == names.SEARCHES
-    assert (config.PRECISIONS, config.DATA) == (names.PRECISIONS, names.DATA)
-    assert config.LONGEST_NAME == names.LONGEST_NAME
-    assert list(shapes.LISTS) == list(names.LISTS)
-    for device, shown in names.DEFAULT_LISTS.items():
-        assert shapes.default_lists(device) == list(shown)
-    assert run.selectable() == [*names.CONTESTANTS, names.WITH_TARGETS]
-    assert (run.REPEATS, run.SECONDS) == (names.REPEATS, names.SECONDS)
+    assert list(contestants.LISTS) == list(bench.LISTS)
+    for device, shown in bench.DEFAULT_LISTS.items():
+        assert contestants.default_lists(device) == list(shown)
+    assert run.selectable() == [*bench.CONTESTANTS, bench.WITH_TARGETS]
+    assert (run.REPEATS, run.SECONDS) == (bench.REPEATS, bench.SECONDS)
+
+
+WITHOUT_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision", "jax"):
+            raise ImportError(f"{name} is hidden")
+
+sys.meta_path.insert(0, NoTorch())
+from sgdf_lab.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+ROOT = Path(__file__).parents[3]
+NAME = "gpt-tiny-books-finals"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["report", "results/cifar10-vgg11"],
+        [
+            *("evidence", f"benchmarks/evidence/finals/{NAME}.toml"),
+            *("--runs", f"results/evidence/{NAME}/runs.jsonl"),
+        ],
+    ],
+    ids=lambda words: words[0],
+)
+def test_help_report_and_evidence_need_no_torch(words, tmp_path):
+    out = ["--out", str(tmp_path / "out.html")] if words[0] in ("report", "evidence") else []
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words, *out],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_package_shows_its_names_before_they_are_imported():

@@ -69,7 +69,7 @@ def test_one_wide_interval_does_not_stretch_the_axis() -> None:
 
 
 def test_a_hopeless_rival_is_marked_at_the_edge(tmp_path: Path) -> None:
-    finals = {"sgdf": 97.0, "sgd": 96.0, "adam": 97.5, "lion": 8.89}
+    finals = {"sgdf": 97.0, "radam": 96.0, "adam": 97.5, "lion": 8.89}
     for name, final in finals.items():
         for seed in (0, 1):
             made.run(tmp_path, made.config(name, seed), [8.0, 9.0, final + seed * len(name) / 50])

@@ -10,12 +10,14 @@ import pytest
 from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.cli.main import main
+from sgdf_lab.registry.optimizers import OPTIMIZERS
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import spaces, tuned
+from sgdf_lab.sweeps import tuned
 from sgdf_lab.sweeps.plan import Sweep, sweep_from_file, sweep_from_preset, sweep_from_table
 from sgdf_lab.sweeps.spaces import Range
 
+SPACES = {name: row.space for name, row in OPTIMIZERS.items() if row.space}
 DIGITS = {"task": "digits", "epochs": 1, "trials": 4, "seeds": [1, 2], "set": {"validation": 200}}
 CELLS = [{"optimizer": "sgdf", "gain_scale": 1.0}, {"optimizer": "sgd-nesterov"}]
 EVIDENCE = sorted((Path(__file__).parents[3] / "benchmarks" / "evidence").rglob("*.toml"))
@@ -32,7 +34,7 @@ def test_everyone_gets_as_many_trials_at_the_same_parts_of_the_ranges():
         assert mine.settings["betas"][0] == other.settings["momentum"]
         parts = [
             math.log(c.settings["lr"] / r.low) / math.log(r.high / r.low)
-            for c, r in ((mine, spaces.SPACES["sgdf"]["lr"]), (other, spaces.SPACES["sgd"]["lr"]))
+            for c, r in ((mine, SPACES["sgdf"]["lr"]), (other, SPACES["sgd"]["lr"]))
         ]
         assert parts[0] == pytest.approx(parts[1], abs=1e-3)
 
@@ -41,7 +43,7 @@ def test_more_trials_begin_with_the_same_ones():
     few, many = (sweep_from_table("t", {**DIGITS, "trials": n, "cells": CELLS}) for n in (3, 20))
     assert few.configs == many.configs[:6]
     rates = sorted(c.lr for c in many.configs[:32:2])  # a power of two: one in each sixteenth
-    low, high = spaces.SPACES["sgdf"]["lr"].low, spaces.SPACES["sgdf"]["lr"].high
+    low, high = SPACES["sgdf"]["lr"].low, SPACES["sgdf"]["lr"].high
     parts = [math.log(rate / low) / math.log(high / low) for rate in rates]
     assert [int(16 * part) for part in parts] == list(range(16))
 
@@ -53,7 +55,7 @@ def test_the_ends_of_a_range():
     assert memory.at(0.5) == pytest.approx(1 - math.sqrt(0.2 * 0.02), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [*spaces.SPACES, "wiener-lion", "adopt"])
+@pytest.mark.parametrize("name", [*SPACES, "wiener-lion", "adopt"])
 def test_spaces_have_settings_that_the_optimizer_takes(name):
     (cell, *_) = tuned.trials_of({"optimizer": name}, 2, {})
     assert "lr" in cell
@@ -123,6 +125,10 @@ def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_pat
     assert "the best setting of each" in printed
 
 
+def trial(lr):
+    return configs.make("text", data="synthetic", epochs=1, overrides={"lr": lr})
+
+
 def ended(out, config, value):
     """A run on disk that ended with this validation metric, or diverged if it is None."""
     key = "val_loss" if config.task == "text" else "validation_accuracy"
@@ -138,7 +144,7 @@ def every_run_has_ended(monkeypatch):
 
 @pytest.mark.usefixtures("every_run_has_ended")
 def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
-    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in (1.0, 2, 3)]
+    trials = [trial(lr) for lr in (1.0, 2.0, 3.0)]
     sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
     for config, value in zip(trials, (2.5, None, 2.4), strict=True):
         ended(tmp_path / "some", config, value)
@@ -151,7 +157,7 @@ def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
 
 def choice_among(out, measured):
     """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
-    trials = [configs.make("text", data="synthetic", overrides={"lr": lr}) for lr in measured]
+    trials = [trial(lr) for lr in measured]
     sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
                   finalists=2, choice_seeds=(8, 9))  # fmt: skip
     for config in trials:

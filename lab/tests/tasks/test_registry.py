@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sgdf_lab.tasks.registry import Metric, Task
+from sgdf_lab.registry.tasks import Metric, Task
 from sgdf_lab.train.distributed import ALONE
 from sgdf_lab.train.loop import Trainer
 
