@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sgdf
+import sgdf_lab
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -34,13 +35,16 @@ def insert_before(path: Path, after: str, end: str, line: str) -> None:
 def house(tmp_path_factory):
     """A copy of the package with one optimizer, dataset, task and chart more."""
     folder = tmp_path_factory.mktemp("house")
-    (package,) = sgdf.__path__
-    shutil.copytree(package, folder / "sgdf", ignore=shutil.ignore_patterns("__pycache__"))
-    registry = folder / "sgdf" / "lab" / "optimizers" / "registry.py"
-    insert_before(registry, "_ROWS = (", "\n)\n", example("To add an optimizer"))
-    (folder / "sgdf_lab/data/stripes.py").write_text(example("To add a dataset"))
-    (folder / "sgdf_lab/tasks/stripes.py").write_text(example("To add a task"))
-    charts = folder / "sgdf" / "report" / "charts.py"
+    (package,) = sgdf_lab.__path__
+    lab = folder / "sgdf_lab"
+    shutil.copytree(package, lab, ignore=shutil.ignore_patterns("__pycache__"))
+    optimizers, tasks = (lab / "registry" / f"{name}.py" for name in ("optimizers", "tasks"))
+    insert_before(optimizers, "_ROWS = (", "\n)\n", example("To add an optimizer"))
+    insert_before(tasks, "_ROWS = (", "\n)\n", example("To add a task"))
+    (lab / "data" / "stripes.py").write_text(example("To add a dataset"))
+    [row] = re.findall(r'`("stripes": "[^`]+)`', TEXT)
+    insert_before(lab / "registry" / "datasets.py", "DATASETS = {", "\n}\n", row)
+    charts = lab / "report" / "charts.py"
     insert_before(charts, "possible: ", "\n    ]\n", " " * 8 + example("To add a figure"))
     home = folder / "data" / "stripes"
     home.mkdir(parents=True)
@@ -56,7 +60,7 @@ def house(tmp_path_factory):
 
 def command(folder: Path, *words: str) -> str:
     ended = subprocess.run(
-        [sys.executable, "-m", "sgdf", *words],
+        [sys.executable, "-m", "sgdf_lab", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "COLUMNS": "300"},
         capture_output=True,
@@ -80,8 +84,8 @@ def test_the_optimizer_trains_the_task_and_the_chart_is_on_the_page(house):
 
 
 def test_the_map_has_every_room():
-    (package,) = sgdf.__path__
-    rooms = {path.name for path in Path(package).iterdir() if path.is_dir()} - {"__pycache__"}
-    lab = {f"lab/{path.name}" for path in Path(package, "lab").iterdir() if path.is_dir()}
-    for room in (rooms - {"lab"}) | (lab - {"lab/__pycache__"}):
-        assert f"| `{room}/` |" in TEXT, room
+    for package, prefix in ((sgdf, ""), (sgdf_lab, "lab/")):
+        (place,) = package.__path__
+        rooms = {path.parent.name for path in Path(place).glob("*/__init__.py")}
+        for room in rooms:
+            assert f"| `{prefix}{room}/` |" in TEXT, room
