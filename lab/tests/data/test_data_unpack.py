@@ -5,12 +5,11 @@ import os
 import tarfile
 
 import pytest
+from sgdf_lab.data.verify import DamagedData
 
 from data import published
 from sgdf_lab.data import unpack as module
-from sgdf_lab.data.formats.members import read_members
-from sgdf_lab.data.unpack import unpack
-from sgdf_lab.data.verify import DamagedData
+from sgdf_lab.data.archive import read_members, unpack
 from sgdf_lab.support.errors import UserError
 
 

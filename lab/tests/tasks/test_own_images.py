@@ -10,7 +10,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import nn
 
-from data.layouts import photograph
+from paper.layouts import photograph
 from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
 from sgdf_lab.cli.main import main
@@ -23,7 +23,7 @@ pytest.importorskip("torchvision")
 from sgdf_lab.models import own, vision
 from sgdf_lab.tasks.photos import classifier
 from sgdf_lab.tasks.photos import own as images
-from sgdf_lab.train.pipelines.decoded import decode
+from sgdf_lab.train.decoded import decode
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
