@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sgdf_lab.data.verify import TOLERANCE, channel_means
 
 from data import published
 from sgdf_lab import data
 from sgdf_lab.data import Split, cifar
+from sgdf_lab.data.arrays import TOLERANCE, channel_means
 from sgdf_lab.support.errors import UserError
 
 

@@ -11,13 +11,12 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from sgdf_lab.data.verify import file_checksum
 
 from data import published
 from sgdf_lab import data
 from sgdf_lab.data import cifar, fashion_mnist, fetch
 from sgdf_lab.data.fashion_mnist import IDX_FILES
-from sgdf_lab.data.fetch import Remote
+from sgdf_lab.data.fetch import Remote, file_checksum
 from sgdf_lab.support.errors import UserError
 
 Console = pytest.importorskip("rich.console").Console

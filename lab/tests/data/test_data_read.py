@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sgdf_lab.data.verify import split_digest
 
 from data import published
 from sgdf_lab import data
 from sgdf_lab.data import cifar
+from sgdf_lab.data.arrays import split_digest
 from sgdf_lab.support.errors import UserError
 
 
@@ -64,7 +64,7 @@ def test_strips_are_decoded_once(tiny, place, monkeypatch):
     parts = published.made_up("cifar10")
     published.strips(tiny / place, parts)
     assert_is(data.load("cifar10", tiny), parts)
-    monkeypatch.setattr(cifar10, "_read_strip", None)
+    monkeypatch.setattr(cifar, "_read_strip", None)
     again = data.load("cifar10", tiny)
     assert_is(again, parts)
     assert "cifar10-decoded.npz" in again.source

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from sgdf_lab.data.verify import split_digest
 from torch import nn
 
 from sgdf_lab import data
+from sgdf_lab.data.arrays import split_digest
 
 DIGESTS = {
     "digits": ("070998e933920288", "24213f969a63b11d"),

@@ -5,11 +5,10 @@ import os
 import tarfile
 
 import pytest
-from sgdf_lab.data.verify import DamagedData
 
 from data import published
-from sgdf_lab.data import unpack as module
-from sgdf_lab.data.archive import read_members, unpack
+from sgdf_lab.data import archive as module
+from sgdf_lab.data.archive import DamagedData, read_members, unpack
 from sgdf_lab.support.errors import UserError
 
 

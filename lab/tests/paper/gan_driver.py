@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from data import published
 from sgdf_lab.data import cifar
-from sgdf_lab.models import dcgan
+from sgdf_lab.paper.gan import dcgan
 
 
 class Features(nn.Module):

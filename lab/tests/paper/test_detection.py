@@ -19,8 +19,9 @@ from paper import made_voc
 from runs.commands import fault
 from sgdf_lab import paper
 from sgdf_lab.cli.main import main
-from sgdf_lab.paper.detection import average_precision, detector, drawing, voc, voc_synthetic
+from sgdf_lab.paper.detection import average_precision, drawing, voc, voc_synthetic
 from sgdf_lab.paper.detection import faster_rcnn as detectors
+from sgdf_lab.paper.detection import trainer as detector
 from sgdf_lab.paper.detection.average_precision import Detections
 from sgdf_lab.paper.detection.voc import Example
 from sgdf_lab.runs import config as configs

@@ -18,10 +18,9 @@ pytest.importorskip("torchmetrics")
 from data import published
 from paper import gan_driver
 from runs.commands import fault, folder_in
-from sgdf_lab import models
+from sgdf_lab import data, models
 from sgdf_lab.cli.main import main
-from sgdf_lab.models import dcgan
-from sgdf_lab.paper.gan import features
+from sgdf_lab.paper.gan import dcgan, features
 from sgdf_lab.paper.gan import trainer as wgan_gp
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
@@ -32,7 +31,7 @@ from sgdf_lab.train.distributed import ALONE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FEATURES = "features=lab.tasks.gan_driver:Features"
+FEATURES = "features=paper.gan_driver:Features"
 SMALL = ["--device", "cpu", "--model", "dcgan-tiny", "--set", "batch=8", "--set", "fid_samples=40",
          "--set", "critic_norm=layer", "--set", FEATURES]  # fmt: skip
 STEPS = 7  # an epoch: six batches of 8, and one of 2
@@ -389,15 +388,15 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
         ("features=nothing", "there is nothing at features=nothing: it is inception, a run's"),
         ("features=3", "features is inception, a run's folder"),
         (
-            "features=lab.tasks.gan_driver:Feature",
-            "features=lab.tasks.gan_driver:Feature cannot be loaded",
+            "features=paper.gan_driver:Feature",
+            "features=paper.gan_driver:Feature cannot be loaded",
         ),
         ("features=no.such:thing", "No module named 'no'"),
-        ("features=lab.tasks.gan_driver:no_network", "is a int, not a torch.nn.Module"),
-        ("features=lab.tasks.gan_driver:OneNumber", "gives () for 50 images"),
-        ("features=lab.tasks.gan_driver:Fails", "cannot take bytes of (50, 3, 16, 16): not today"),
+        ("features=paper.gan_driver:no_network", "is a int, not a torch.nn.Module"),
+        ("features=paper.gan_driver:OneNumber", "gives () for 50 images"),
+        ("features=paper.gan_driver:Fails", "cannot take bytes of (50, 3, 16, 16): not today"),
         (
-            "features=lab.tasks.gan_driver:NotFinite",
+            "features=paper.gan_driver:NotFinite",
             "gives features that are not finite, or too large to square, for real images",
         ),
         ("fid_samples=1", "fid_samples is an integer of at least 2, not 1"),

@@ -13,7 +13,7 @@ from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
 pytest.importorskip("pycocotools")
-from sgdf_lab.paper.detection import detector
+from sgdf_lab.paper.detection import trainer as detector
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

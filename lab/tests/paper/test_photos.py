@@ -20,8 +20,8 @@ from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models import vision as models
+from sgdf_lab.paper.photos import trainer as photos
 from sgdf_lab.registry.tasks import IMAGENET_MODELS, VIT_MODELS
-from sgdf_lab.tasks.photos import classifier as photos
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,7 +10,6 @@ Every network takes bytes, N x 3 x H x W, and returns N x D numbers.
 
 import contextlib
 import hashlib
-import importlib
 import importlib.util
 import logging
 import warnings
@@ -21,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf_lab import data, models
+from sgdf_lab import data, models, plugins
 from sgdf_lab.data import ArrayDataset
 from sgdf_lab.runs.disk import read_checkpoint
 from sgdf_lab.runs.reading import read_config
-from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.errors import UserError, reason_of
 from sgdf_lab.train.checkpoints import DamagedCheckpoint
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
@@ -174,15 +173,11 @@ def quiet() -> Iterator[None]:
 
 
 def by_path(name: str) -> nn.Module:
-    module, _, attribute = name.partition(":")
+    target = plugins.load_object("network of features", name, "put its folder on PYTHONPATH")
     try:
-        target = getattr(importlib.import_module(module), attribute)
         network = target if isinstance(target, nn.Module) else target()
-    except Exception as error:  # a user's code may raise anything
-        raise UserError(
-            f"features={name} cannot be loaded ({type(error).__name__}: {error}): put its folder "
-            "on PYTHONPATH"
-        ) from error
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise UserError(f"features={name} cannot be called: {reason_of(error)}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"features={name} is a {type(network).__name__}, not a torch.nn.Module")
     return network.eval()
