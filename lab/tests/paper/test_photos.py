@@ -10,8 +10,10 @@ import sys
 import pytest
 import torch
 
+from data.published import put
 from paper import layouts
 from runs.commands import TEAMS, Server, fault, folder_in
+from sgdf_lab import data as datasets
 from sgdf_lab import tasks
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
@@ -231,7 +233,7 @@ def pretrained(path, size=64, old_names=False, **changes):
 def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
     path = tmp_path / "weights.pth"
     source = pretrained(path, old_names=old_names)
-    model = models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+    model = photos.build_model("vit-tiny", classes=3, size=96, file=path)
     theirs = dict(source.named_parameters())
     for name, value in model.named_parameters():
         if name.startswith("heads."):
@@ -252,7 +254,7 @@ def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
 def test_weights_of_the_same_grid_keep_their_place_but_not_their_head(tmp_path):
     path = tmp_path / "weights.pth"
     source = pretrained(path)
-    model = models.build_vision_model("vit-tiny", classes=1000, size=64, file=path)
+    model = photos.build_model("vit-tiny", classes=1000, size=64, file=path)
     assert torch.equal(model.encoder.pos_embedding, source.encoder.pos_embedding)
     assert not model.heads.head.weight.any()
 
@@ -285,7 +287,7 @@ def test_weights_that_do_not_fit(tmp_path, changes, sentence):
     path = tmp_path / "weights.pth"
     pretrained(path, **changes)
     with pytest.raises(UserError, match=rf"{path} does not fit the model.+{sentence}") as raised:
-        models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+        photos.build_model("vit-tiny", classes=3, size=96, file=path)
     assert "\n" not in str(raised.value)
 
 
@@ -302,7 +304,7 @@ def test_files_that_are_no_weights(tmp_path, capsys):
         else:
             torch.save(content, path)
         with pytest.raises(UserError, match=rf"{path} is not a weights file: "):
-            models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+            photos.build_model("vit-tiny", classes=3, size=96, file=path)
     assert "ran" not in capsys.readouterr().out
 
 
@@ -401,8 +403,8 @@ def test_published_numbers_are_shown_for_the_published_settings_only():
 def as_if_whole(monkeypatch, data, tmp_path):
     """The few images pass for the whole dataset, the tiny networks for the large ones."""
     for name in ("pets", "imagenet"):
-        known = dataclasses.replace(data.find(name), classes=3, train=24, test=12)
-        published.put(monkeypatch, name, known)
+        known = dataclasses.replace(datasets.find(name), classes=3, train=24, test=12)
+        put(monkeypatch, name, known)
     monkeypatch.setitem(models.TRANSFORMERS, "vit-b32", models.TRANSFORMERS["vit-tiny"])
     monkeypatch.setitem(models.CONVOLUTIONAL, "resnet18", models.CONVOLUTIONAL["resnet-tiny"])
     pretrained(tmp_path / "torch/hub/checkpoints/vit_b_32-d86f8d99.pth", size=224)
