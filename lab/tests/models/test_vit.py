@@ -90,7 +90,7 @@ def test_it_learns(monkeypatch):
         "cifar10", model="vit-small-cifar", optimizer="adam", data="synthetic", epochs=3,
         overrides={"lr": 2e-3, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0},
     )  # fmt: skip
-    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in range(3):
         for _ in trainer.epoch():
             pass

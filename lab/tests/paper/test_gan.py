@@ -73,7 +73,7 @@ def build(**overrides: Any) -> wgan_gp.Gan:
     config = configs.make(
         "wgan-gp", model="dcgan-tiny", optimizer=optimizer, epochs=3, overrides=settings
     )
-    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     assert isinstance(trainer, wgan_gp.Gan)
     return trainer
 

@@ -61,7 +61,7 @@ def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
     config = configs.make(
         "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
     )
-    trainer = config.task_definition.load_trainer().build_trainer(
+    trainer = config.task_definition.module.build_trainer(
         config, torch.device("cpu"), data_dir=data_dir
     )
     assert isinstance(trainer, LanguageModel)
@@ -170,7 +170,7 @@ def test_sophia_gets_its_hessian():
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
         overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
     )  # fmt: skip
-    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in trainer.epoch():
         pass
     state = next(iter(trainer.optimizer.state.values()))
@@ -483,7 +483,7 @@ def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
     corpus(folder, b"Something else, and long enough.\n" * 60)
     with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
-        config.task_definition.load_trainer().check(config, folder)
+        config.task_definition.module.check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -557,11 +557,9 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     overrides = {"tokenizer": str(tokenizer), "context": 5}
     first = configs.make(task, overrides=overrides, data_dir=folder)
     if task == "text":
-        data_of_run = (
-            first.task_definition.load_trainer()
-            .build_trainer(first, torch.device("cpu"), data_dir=folder)
-            .batches
-        )
+        data_of_run = first.task_definition.module.build_trainer(
+            first, torch.device("cpu"), data_dir=folder
+        ).batches
         assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
     tokenizer.write_text('{"model": {"type": "Unigram"}}')
     other = configs.make(task, overrides=overrides, data_dir=folder)
@@ -570,7 +568,7 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     assert ("fingerprint" in plain.options) == (task == "text")
     if task == "text":
         with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
-            first.task_definition.load_trainer().check(first, folder)
+            first.task_definition.module.check(first, folder)
 
 
 def words_tokenizer(**more: Any) -> str:

@@ -226,7 +226,7 @@ class Detector(Trainer):
         With micro-batches of one image, any number of processes draws the same.
         """
         images, targets = self.batches.take(position, size)
-        torch.manual_seed(seed_for("proposals", self.config.seed, self.done) + int(position))
+        torch.manual_seed(seed_for("proposals", self.config.seed, self.evaluations) + int(position))
         losses: dict[str, Tensor] = self.model(images, targets)
         total = torch.stack([*losses.values()]).sum()
         return size * total, torch.zeros((), dtype=torch.int64, device=self.device)
