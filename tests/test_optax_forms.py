@@ -17,7 +17,6 @@ optax = pytest.importorskip("optax")
 jnp = jax.numpy
 
 from jax_runs import (  # noqa: E402
-    NOISE,
     NOISE32,
     PAIR,
     PAIR_GRADS,
