@@ -1,4 +1,4 @@
-"""Loop and foreach against the float64 statement: settings, dtypes, layouts, sizes."""
+"""Loop, foreach and C++ against the float64 statement: settings, dtypes, layouts, sizes."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ PATHS = {
     "loop, capturable": {"foreach": False, "capturable": True},
     "foreach, capturable": {"foreach": True, "capturable": True},
     "differentiable": {"differentiable": True},
+    "C++": {"fused": True},
 }
+each_path = pytest.mark.parametrize("path", ["loop", "foreach", "C++"])
 
 
 def build(optimizer, parameters, path, settings):
@@ -45,7 +47,7 @@ def make(path, shapes, dtype, seed=1):
     return [p if path == "differentiable" else p.requires_grad_() for p in parameters]
 
 
-@pytest.mark.parametrize("path", ["loop", "foreach"])
+@each_path
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
 def test_lower_precision_rounds_once_a_step(optimizer, dtype, path):
@@ -66,7 +68,7 @@ def test_lower_precision_rounds_once_a_step(optimizer, dtype, path):
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-10, 1e-4, 1e4, 1e15])
-@pytest.mark.parametrize("path", ["loop", "foreach"])
+@each_path
 def test_magnitudes_in_float32(path, scale):
     parameters = [torch.zeros(50, requires_grad=True)]
     optimizer = SGDF(parameters, lr=1.0, **PATHS[path])
@@ -76,7 +78,7 @@ def test_magnitudes_in_float32(path, scale):
 
 
 @pytest.mark.parametrize("state_dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("path", ["loop", "foreach"])
+@each_path
 def test_state_dtype_is_kept_and_computed_through(path, state_dtype):
     parameters = make(path, [(6, 4)], torch.float32)
     optimizer = build(FilterAdam, parameters, path, {"state_dtype": state_dtype, "eps": 1e-4})
@@ -87,23 +89,28 @@ def test_state_dtype_is_kept_and_computed_through(path, state_dtype):
     assert_close(parameters, references, rtol=loose, atol=loose)
 
 
-@pytest.mark.parametrize("path", ["loop", "foreach"])
+@each_path
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_layouts_and_sizes(optimizer, path):
-    """channels_last, transposed, strided, expanded-free views, 0-dim, empty, one element, odd."""
+    """channels_last, transposed, strided, views side by side, 0-dim, empty, one element, odd."""
     torch.manual_seed(0)
+    base = torch.randn(4100)
     tensors = [
         torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(3, 1, 4, 5).to(memory_format=torch.channels_last),
         torch.randn(6, 4).t(),
+        torch.randn(6, 4, dtype=torch.complex64).t(),
         torch.randn(20)[::3],
         torch.randn(8, 8)[1:7, 2:5],
         torch.randn(()),
         torch.empty(0),
         torch.empty(3, 0, 2),
         torch.randn(1),
-        torch.randn(1021),
+        base[1:1026],
+        base[1027:4099],
     ]
     parameters = [t.detach().requires_grad_() for t in tensors]
+    edges = base[[0, 1026, 4099]].clone()
     layouts = [p.stride() for p in parameters]
     optimizer = build(optimizer, parameters, path, {"weight_decay": 0.01})
     references = noisy_run(parameters, optimizer, steps=5)
@@ -112,6 +119,7 @@ def test_layouts_and_sizes(optimizer, path):
     first = optimizer.state[parameters[0]]
     for key in optimizer.moments_of(optimizer.param_groups[0]):
         assert first[key].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(base[[0, 1026, 4099]], edges), "written beside a view"
 
 
 def test_foreach_equals_the_loop_on_hundreds_of_mixed_tensors():
@@ -132,11 +140,11 @@ def test_foreach_equals_the_loop_on_hundreds_of_mixed_tensors():
         )
 
 
-@pytest.mark.parametrize("foreach", [False, True])
-def test_gradients_of_another_dtype_than_the_parameter(foreach):
+@each_path
+def test_gradients_of_another_dtype_than_the_parameter(path):
     p = torch.randn(5, dtype=torch.bfloat16, requires_grad=True)
     p.grad_dtype = torch.float32
-    optimizer = SGDF([p], lr=0.5, foreach=foreach)
+    optimizer = SGDF([p], lr=0.5, **PATHS[path])
     reference = Reference(optimizer, numpy(p))
     for _ in range(3):
         p.grad = torch.randn(5)
@@ -145,15 +153,37 @@ def test_gradients_of_another_dtype_than_the_parameter(foreach):
     np.testing.assert_allclose(numpy(p), reference.p, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("foreach", [False, True])
-def test_an_always_zero_gradient_leaves_the_parameter_alone(foreach):
+@each_path
+def test_an_always_zero_gradient_leaves_the_parameter_alone(path):
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         for settings in ({}, {"eps": 0.0}, {"eps": 0.0, "gain_scale": 1.0, "gain_power": 0.5}):
             p = torch.randn(5, dtype=dtype)
             before = p.clone()
             p.grad = torch.zeros_like(p)
-            optimizer = SGDF([p], foreach=foreach, **settings)
+            optimizer = SGDF([p], **PATHS[path], **settings)
             for _ in range(3):
                 optimizer.step()
             assert torch.equal(p, before)
             assert all(torch.isfinite(value).all() for value in optimizer.state[p].values())
+
+
+class Comparisons(torch.overrides.TorchFunctionMode):
+    """Counts comparisons of tensors, which cost more than all the rest of a small one's step."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in ("__eq__", "eq", "__ne__", "ne")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_tensor_is_compared_to_find_one_that_is_missing(optimizer):
+    """`state.count(None)` asks every tensor whether it equals None."""
+    parameters = [torch.nn.Parameter(torch.randn(4, 5)) for _ in range(3)]
+    optimizer = optimizer(parameters, fused=True)
+    for p in parameters:
+        p.grad = torch.randn(4, 5)
+    with Comparisons() as comparisons:
+        optimizer.step()
+    assert comparisons.count == 0
