@@ -422,18 +422,6 @@ def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> Non
     assert not out.exists(), "before the run begins"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--optimizer", "sophia-g"], "sophia-g needs a task with classes"),
-        (["--model", "vgg11"], "there is no model 'vgg11'; there are dcgan, dcgan-tiny"),
-        (["--data-dir", "nowhere"], "sgdf data fetch cifar10 --data-dir nowhere"),
-    ],
-)
-def test_what_is_not_supported_is_one_sentence(words, sentence, tmp_path, capsys):
-    refused(words, sentence, tmp_path, capsys)
-
-
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     refused(["--set", "features=inception"], 'pip install "sgdf-lab[vision]"', tmp_path, capsys)
@@ -496,13 +484,6 @@ def test_the_published_fid_is_shown_for_the_published_experiment_only():
         assert published_value(changed) is None, change
     assert published_value(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
     assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
-
-
-def test_options_keep_the_tasks_order():
-    """For any hash seed of Python: tables and pages list them in this order."""
-    said = {"critic_norm": "layer", "fid_every": 2, "features": "x", "fid_samples": 3}
-    config = configs.make("wgan-gp", overrides=said)
-    assert list(config.options) == ["features", "fid_samples", "fid_every", "critic_norm"]
 
 
 def test_reproduce_with_other_features(tmp_path, capsys):

@@ -329,26 +329,6 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
 # --- other mistakes ----------------------------------------------------------------------------
 
 
-def test_mistakes(sgdf, tmp_path):
-    def says(sentence, *words):
-        code, said = sgdf("train", *words)
-        assert code == 1, said
-        assert re.search(sentence, said), said
-        assert not (tmp_path / "runs").exists()
-
-    tiny = ["finetune-pets", *TINY, "--device", "cpu"]
-    says(r"pets has 3 classes, and pets has 37: --set classes=3 trains on these", *tiny)
-    says(r"pets has 3 classes, and 4 were asked for: --set classes=3", *tiny, "--set", "classes=4")
-    says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
-    says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
-    says(r"size is an integer of at least 1, not 'big'", *tiny, "--set", "size=big")
-    says(r"classes is an integer of at least 0, not -1", *tiny, "--set", "classes=-1")
-    says(r"no synthetic stand-in for pets", *tiny, "--data", "synthetic")
-    says(r"no model 'vgg11'; there are vit-b32, vit-l32, vit-tiny", *tiny[:1], "--model", "vgg11")
-    says(r"no model 'vit-b32'; there are densenet121", "imagenet", "--model", "vit-b32")
-    says(r"did you mean finetune-pets", "finetune-pet")
-
-
 def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "2")
     root = layouts.pets(tmp_path / "data" / "pets").parent
