@@ -99,7 +99,7 @@ class Trainer:
         raise NotImplementedError
 
     def _extra_every(self) -> int:
-        """`_extra_step` follows every so many steps of the run; 0: none."""
+        """The number of steps after which an `_extra_step` follows; 0: none."""
         if self._hessian_optimizer():
             raise UserError(f"{self.config.optimizer} needs a task with classes")
         return 0
@@ -248,7 +248,7 @@ class Trainer:
             return error
         return UserError(
             f"{self.config.model} normalises over a batch, and here a batch of {self.config.batch} "
-            "leaves an example alone: choose another batch or accumulate"
+            "leaves a single example: choose another batch or accumulate"
         )
 
     def _backward(self, loss: Tensor) -> None:
@@ -272,7 +272,7 @@ class Trainer:
             self.batches.position += examples
 
     def _grads(self) -> list[Tensor]:
-        """Of all parameters: zeros for a process without examples in a last batch."""
+        """The gradients of all parameters: zeros for a process without examples in a last batch."""
         for p in self.params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)

@@ -111,7 +111,7 @@ def is_warmup(value: Any) -> bool:
 
 
 def warmup_steps(name: str, shape: Shape, steps: int) -> int:
-    """The length of the warm-up of a run of so many steps; 0: none."""
+    """The length of the warm-up of a run, in steps; 0: none."""
     length = shape.warmup
     if isinstance(length, float):  # a fraction; the shortest is a step, and a step remains
         length = min(max(round(length * steps), 1), steps - 1) if length else 0

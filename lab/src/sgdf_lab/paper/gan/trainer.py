@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PENALTY = 10.0
 GENERATOR_EVERY = 5  # steps of the critic
-MAX_FID_SAMPLES = 1_000_000  # their noise alone takes 400 MB
+MAX_FID_SAMPLES = 1_000_000  # just their noise takes 400 MB
 GRID = 8  # rows and columns of samples in a picture
 
 
