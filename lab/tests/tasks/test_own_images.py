@@ -211,7 +211,7 @@ def test_two_folders_for_one_part_are_named(tmp_path, parts):
 def test_a_single_image_that_cannot_be_normalised_is_explained(sgdf):
     code, said = train(sgdf, "--set", "accumulate=8", "--model", "resnet18")
     assert code == 1
-    assert "resnet18 normalises over a batch, and here a batch of 8 leaves an example" in said
+    assert "resnet18 normalises over a batch, and here a batch of 8 leaves a single" in said
 
 
 def test_augmentation():
