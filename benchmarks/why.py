@@ -20,7 +20,7 @@ lab's grammar unless `--data` names a file; its last 5 % are held out. `--quick`
 
 Prints a table per point and writes results/why-gpt.json (with --quick results/why-gpt-tiny.json),
 after every point, so that a killed run leaves what it has. `--figures FROM.json` draws the figures
-of docs/why.md and fills its tables, and measures nothing.
+of docs/why.md, whose tables `benchmarks/pages.py` fills, and measures nothing.
 """
 
 import argparse
@@ -97,7 +97,7 @@ QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 32, 1 << 19)
 def main() -> None:
     options = arguments()
     if options.figures:
-        fill_page(json.loads(options.figures.read_text(encoding="utf-8")))
+        draw_figures(json.loads(options.figures.read_text(encoding="utf-8")))
         return
     case = chosen_case(options)
     device = torch.device(options.device)
@@ -127,13 +127,12 @@ def main() -> None:
     print("wrote", out)
 
 
-def fill_page(record: dict[str, Any]) -> None:
-    """Draw the figures of docs/why.md and fill its tables."""
+def draw_figures(record: dict[str, Any]) -> None:
+    """Draw the figures of docs/why.md; `benchmarks/pages.py` fills its tables."""
     from matplotlib import rc_context
 
     from sgdf_lab.support.figures import STYLE, with_dark_style
-    from sgdf_lab.support.pages import filled
-    from why_page import all_figures, blocks
+    from why_page import all_figures
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()
@@ -141,9 +140,6 @@ def fill_page(record: dict[str, Any]) -> None:
             figure.savefig(text, format="svg", metadata={"Date": None})
         write_atomically(DOCS / "figures" / f"{name}.svg", with_dark_style(text.getvalue()))
         print("wrote", DOCS / "figures" / f"{name}.svg")
-    page = DOCS / "why.md"
-    write_atomically(page, filled(page.read_text(encoding="utf-8"), blocks(record)))
-    print("wrote", page)
 
 
 def command(words: list[str]) -> str:
