@@ -17,7 +17,7 @@ def record():
 
 
 def test_the_record_says_how_it_was_made_and_is_complete(record):
-    assert record["command"].startswith("python lab/tests/torture")
+    assert "tests/torture" in record["command"]
     assert re.fullmatch("[0-9a-f]{40}", record["commit"])
     assert record["machine"]["device"]
     assert record["complete"]
