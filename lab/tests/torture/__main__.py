@@ -6,7 +6,8 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose names are too plain
+tests = Path(__file__).parents[1]
+sys.path[0:1] = [str(tests), str(tests.parents[1] / "benchmarks")]  # not this folder: plain names
 
 from torture.runner import main  # noqa: E402
 
