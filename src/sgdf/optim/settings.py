@@ -117,7 +117,9 @@ def check_gain_eps(gain_eps: Any) -> None:
 
 
 def check_second_moment(settings: dict[str, Any]) -> None:
-    kind = settings.get("second_moment", "separate")
+    kind = settings.get("second_moment")
+    if kind is None:  # SGDF, or the default, before a group is made with it
+        return
     names = ", ".join(map(repr, SECOND_MOMENTS))
     require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", kind)
     # Then m is g and s is 0: nothing is left to derive a second moment from.
