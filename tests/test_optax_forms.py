@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
-from sgdf.filter import FLOAT32, Denominator, Filter, FilterSettings, largest_gradient, moment_names
+from sgdf.filter import (
+    DEFAULT_FORM,
+    FLOAT32,
+    Denominator,
+    Filter,
+    FilterSettings,
+    largest_gradient,
+    moment_names,
+)
 from sgdf.optim.settings import filter_settings
 
 jax = pytest.importorskip("jax")
@@ -154,7 +162,8 @@ def test_without_gain_filter_adam_is_adam(power):
 
 
 def test_filter_adamw_is_filter_adam_with_decoupled_decay():
-    adam = filter_adam(0.01, weight_decay=0.01, decoupled_weight_decay=True)
+    form = DEFAULT_FORM._asdict()
+    adam = filter_adam(0.01, weight_decay=0.01, decoupled_weight_decay=True, **form)
     grads = PAIR_GRADS[:5]
     assert_trees_identical(descend(filter_adamw(0.01), PAIR, grads), descend(adam, PAIR, grads))
 

@@ -256,7 +256,7 @@ def _converted_state(
         buffer = buffer.to(wide) * ((1 - beta) / mu)
     # SGD counts no steps. So many that a complete m has no bias left to correct, in float32.
     step = math.ceil(24 * math.log(2) / -math.log(beta))
-    return {"step": torch.tensor(float(step)), "exp_avg": buffer}
+    return {"step": torch.tensor(float(step), device="cpu"), "exp_avg": buffer}
 
 
 def _why(source: str) -> str:

@@ -40,6 +40,7 @@ from sgdf.optim.settings import (
     refuse_misspelt,
     refuse_module,
     refuse_settings_of_sgd,
+    rounds_at_random,
     unsupported_by_foreach,
 )
 from sgdf.optim.state import (
@@ -138,7 +139,8 @@ class FilterOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling():
-            outside = any(group["fused"] for group in self.param_groups)
+            # A graph can neither hold the fused kernels nor draw the bits that they draw.
+            outside = any(group["fused"] or rounds_at_random(group) for group in self.param_groups)
             self._update_outside_graph() if outside else self._update()
             return loss
         self._update()
