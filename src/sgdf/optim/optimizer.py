@@ -25,11 +25,14 @@ from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
 from sgdf.optim.checkpoints import (
+    BEFORE,
+    changed_memory,
     convert_state_dict,
     derive_moment,
     loaded_moment,
     validate_state_dict,
 )
+from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
@@ -37,6 +40,7 @@ from sgdf.optim.settings import (
     refuse_misspelt,
     refuse_module,
     refuse_settings_of_sgd,
+    rounds_at_random,
     unsupported_by_foreach,
 )
 from sgdf.optim.state import (
@@ -63,10 +67,10 @@ class FilterOptimizer(Optimizer):
     """Base class. A subclass says what its groups mean: see `rule`."""
 
     all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")  #: it may keep
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype",)  #: never taken from a checkpoint
     counts_steps: ClassVar[bool] = True
     divides: ClassVar[bool] = False  #: by the root of a second moment, as Adam does
     _steps_in_backward: bool = False  # set by `step_in_backward`
+    _steps_taken: int = 0  # by this object
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
@@ -134,10 +138,18 @@ class FilterOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() and any(group["fused"] for group in self.param_groups):
-            self._update_outside_graph()
-        else:
-            self._update()
+        if torch.compiler.is_compiling():
+            # A graph can neither hold the fused kernels nor draw the bits that they draw.
+            outside = any(group["fused"] or rounds_at_random(group) for group in self.param_groups)
+            self._update_outside_graph() if outside else self._update()
+            return loss
+        self._update()
+        if self.counts_steps and self._steps_taken < CHECKED[-1]:
+            self._steps_taken += 1
+            if self._steps_taken in CHECKED:
+                rules = [(self.rule(each).settings, each["params"]) for each in self.param_groups]
+                if warn_if_closed(type(self).__name__, rules, self.state, stacklevel=4):
+                    self._steps_taken = CHECKED[-1]  # once
         return loss
 
     def _update(self) -> None:
@@ -252,6 +264,10 @@ class FilterOptimizer(Optimizer):
 
     # --- checkpoints --------------------------------------------------------------------------
 
+    def own_settings(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The settings of a group that no checkpoint changes."""
+        return ("state_dtype",)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state and the settings, without `state_dtype`.
 
@@ -270,14 +286,14 @@ class FilterOptimizer(Optimizer):
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
 
-        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and
-        `second_moment`. A missing moment is computed from the others if possible, so that one form
-        of FilterAdam can continue another. A moment that is not needed is dropped. If anything does
-        not fit, the optimizer is left as it was.
+        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and a
+        `second_moment` that was named. A missing moment is computed from the others if possible,
+        so that one form of FilterAdam can continue another. A moment that is not needed is
+        dropped. If anything does not fit, the optimizer is left as it was.
 
         The state of torch's SGD, Adam and AdamW, and of another class of this package, is
         converted as far as possible. A warning says what was converted, and which learning rate
-        is used from now on.
+        is used from now on; or, for a state of this class, that it takes more or less memory now.
         """
         as_saved: dict[str, Any] = {}
         said: list[str | None] = []
@@ -310,6 +326,10 @@ class FilterOptimizer(Optimizer):
                     else:
                         loaded = self._missing_moment(p, key, saved, group)
                     self.state[p].update(loaded)
+            if not any(said):
+                saved = [as_saved["state"].get(i, {}) for i in ids]
+                loaded = [self.state.get(p, {}) for p, _ in where]
+                said.append(changed_memory(type(self).__name__, where, saved, loaded))
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
@@ -328,7 +348,8 @@ class FilterOptimizer(Optimizer):
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
         self._plans = PlanCache()
-        missing = constructor_defaults(type(self))
+        defaults = constructor_defaults(type(self))
+        missing = {**defaults, **{name: BEFORE[name] for name in BEFORE.keys() & defaults}}
         for group in self.param_groups:
             for name, default in missing.items():
                 group.setdefault(name, default)

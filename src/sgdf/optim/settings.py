@@ -27,7 +27,7 @@ SWITCHES = (
     "differentiable",
     "stochastic_rounding",
 )
-STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
+STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -78,9 +78,10 @@ def check_settings(settings: dict[str, Any]) -> None:
             raise RuntimeError(
                 "`foreach` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
             )
-    if settings["differentiable"] and unsupported_by_foreach(settings):
+    if settings["differentiable"] and rounds_at_random(settings):
         raise RuntimeError(
-            "`differentiable` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
+            "`differentiable` does not support `state_dtype=torch.int8` or `torch.bfloat16`, or "
+            "`stochastic_rounding`"
         )
 
 
@@ -117,7 +118,9 @@ def check_gain_eps(gain_eps: Any) -> None:
 
 
 def check_second_moment(settings: dict[str, Any]) -> None:
-    kind = settings.get("second_moment", "separate")
+    kind = settings.get("second_moment")
+    if kind is None:  # SGDF, or the default, before a group is made with it
+        return
     names = ", ".join(map(repr, SECOND_MOMENTS))
     require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", kind)
     # Then m is g and s is 0: nothing is left to derive a second moment from.
@@ -126,6 +129,11 @@ def check_second_moment(settings: dict[str, Any]) -> None:
 
 
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
+    if dtype == torch.float16:
+        raise ValueError(
+            "Invalid state_dtype value: torch.float16, in which squares of gradients above 256 are "
+            "infinite and those of gradients below 1e-4 are 0: use torch.bfloat16 or torch.int8"
+        )
     allowed = [known for known in STATE_DTYPES if known not in but]
     names = ", ".join(str(known) for known in allowed)
     require(dtype in allowed, f"state_dtype value (not one of {names})", dtype)
@@ -154,6 +162,12 @@ def require(valid: Any, what: str, value: Any) -> None:
 def unsupported_by_foreach(settings: dict[str, Any]) -> bool:
     """Whether the foreach functions cannot do what is asked for."""
     return settings["state_dtype"] == torch.int8 or settings.get("stochastic_rounding", False)
+
+
+def rounds_at_random(settings: dict[str, Any]) -> bool:
+    """Whether a step draws random bits: for parameters, or for state in few bits."""
+    in_few_bits = settings["state_dtype"] in (torch.int8, torch.bfloat16) and "betas" in settings
+    return in_few_bits or settings.get("stochastic_rounding", False)
 
 
 def constructor_defaults(cls: type) -> dict[str, Any]:
