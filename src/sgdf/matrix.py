@@ -30,12 +30,14 @@ __all__ = [
     "MatrixState",
     "Sides",
     "corrections",
+    "denominator",
     "direction",
     "lr_scale",
     "newton_schulz",
     "refreshed",
     "rotate",
     "rotate_back",
+    "roundoff",
     "start",
     "trend",
     "with_first_gradient",
@@ -192,7 +194,8 @@ def with_first_gradient(
     A gradient is diagonal in its own eigenbasis: there its other entries are rounding, and Adam's
     division would make them as large as the rest.
     """
-    largest = largest_entry(settings, *g.shape[-2:], numbers)
+    rows, columns = g.shape[-2:]
+    largest = largest_entry(settings, rows, columns, numbers)
     products = _products(xp.clip(g, -largest, largest), settings, xp)
     factors = [None if x is None else (1 - settings.basis_decay) * x for x in products]
     basis = [None if x is None else eigenvectors(x, numbers, xp) for x in factors]
@@ -221,7 +224,8 @@ def refreshed(
     of Q_L^T G Q_R. With O = Q^T Q_new, v_new = (O_L o O_L)^T v (O_R o O_R) are the mean squares in
     the new basis if the entries are uncorrelated; so every row of v keeps its sum.
     """
-    s, v, basis = state.s, state.v, []
+    s, v = state.s, state.v
+    basis: list[Any] = []
     for axis, factor, old in zip((-2, -1), state.factors, state.basis, strict=True):
         if old is None:
             basis.append(None)
@@ -234,8 +238,8 @@ def refreshed(
         at = order[..., :, None] if axis == -2 else columns
         s, v = (x if x is None else _take(x, at, axis, xp) for x in (s, v))
         if settings.turn_moments:
-            turn = (_transposed(_take(old, columns, -1, xp), xp) @ new) ** 2
-            turn = Sides(left=turn) if axis == -2 else Sides(right=turn)
+            squares = (_transposed(_take(old, columns, -1, xp), xp) @ new) ** 2
+            turn = Sides(left=squares) if axis == -2 else Sides(right=squares)
             s, v = (x if x is None else rotate(x, turn, xp) for x in (s, v))
         basis.append(new)
     return state._replace(s=s, v=v, basis=Sides(*basis))
@@ -246,6 +250,22 @@ def _take(x: Any, at: Any, axis: int, xp: Any) -> Any:
     if hasattr(xp, "take_along_axis"):
         return xp.take_along_axis(x, at, axis)
     return xp.take_along_dim(x, at, axis)
+
+
+def denominator(v_hat: Any, settings: MatrixSettings, numbers: NumberRange, xp: Any) -> Any:
+    """sqrt(v^) + eps, where entries of v^ that are rounding count as large as rounding may be.
+
+    A rotation rounds every entry relative to the largest. Where a matrix has no gradient but
+    rounding, that of the average can be far larger than that of the gradients in v.
+    """
+    root = xp.sqrt(v_hat)
+    largest = xp.amax(root, (-2, -1))[..., None, None]
+    return xp.maximum(root, roundoff(numbers) * largest) + settings.eps
+
+
+def roundoff(numbers: NumberRange) -> float:
+    """The size of rounding errors in a product of matrices, relative to its largest entry."""
+    return 2.0**-20 if numbers.largest_exponent <= 128 else 2.0**-49
 
 
 # --- orthogonalise ----------------------------------------------------------------------------
@@ -339,7 +359,7 @@ def direction(
     if v is not None:
         v = beta2 * v + (1 - beta2) * in_basis**2
         v_hat = v / one_minus_power(beta2, t2, xp_of_t)
-        update = rotate_back(update / (xp.sqrt(v_hat) + settings.eps), state.basis, xp)
+        update = rotate_back(update / denominator(v_hat, settings, numbers, xp), state.basis, xp)
         decay = settings.basis_decay
         products = zip(factors, _products(g, settings, xp), strict=True)
         factors = Sides(*(x if x is None else decay * x + (1 - decay) * y for x, y in products))

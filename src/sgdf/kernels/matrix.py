@@ -44,6 +44,7 @@ from sgdf.matrix import (
     refreshed,
     rotate,
     rotate_back,
+    roundoff,
     with_first_gradient,
 )
 
@@ -86,7 +87,7 @@ class Row(NamedTuple):
     basis_step: Tensor | None = None  #: how many gradients L and R have seen
     factors: Sides = Sides()
     basis: Sides = Sides()
-    index: int = 0  #: in its group
+    place: int = 0  #: in its group
     turn: int = 0  #: when its basis is refreshed
 
 
@@ -152,7 +153,7 @@ def full_float32(p: Tensor) -> Iterator[None]:
 def gradients(rule: MatrixRule, rows: Sequence[Row]) -> Tensor:
     """The gradients as one new tensor, clipped, with their sign."""
     p = rows[0].p
-    g = torch.stack([row.g.to(compute_dtype(p)) for row in rows])
+    g = _stacked([row.g for row in rows], compute_dtype(p))
     if rule.maximize:
         g.neg_()
     largest = largest_entry(rule.settings, p.numel(), 1, number_range(g.dtype))
@@ -166,7 +167,7 @@ def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
     each = list(g.unbind())
     m = [_load(row.m, g.dtype) for row in rows]
     torch._foreach_lerp_(m, each, 1 - settings.filter.betas[0])
-    mean = torch.stack(m)
+    mean = _stacked(m, g.dtype)
     _store(rule, rows, "m", m)
     if settings.has_slow:
         slow = [_load(row.slow, g.dtype) for row in rows]  # type: ignore[arg-type]
@@ -214,7 +215,7 @@ def _store(rule: MatrixRule, rows: Sequence[Row], name: str, values: Sequence[Te
 def _random(rule: MatrixRule, row: Row, in_blocks: bool | None = None) -> RandomBits:
     if in_blocks is None:
         in_blocks = isinstance(row.m, Quantized)
-    return RandomBits(rule.rounding_seed, row.index, row.step, in_blocks)
+    return RandomBits(rule.rounding_seed, row.place, row.step, in_blocks)
 
 
 # --- as matrices --------------------------------------------------------------------------------
@@ -223,6 +224,14 @@ def _random(rule: MatrixRule, row: Row, in_blocks: bool | None = None) -> Random
 def as_matrices(x: Tensor, stacked: bool) -> Tensor:
     """A stack of parameters as (batch, rows, columns): a kernel's out x rest, or the experts."""
     return x.reshape(-1, *x.shape[-2:]) if stacked else x.flatten(2)
+
+
+def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """A new contiguous tensor with these along its first dimension."""
+    shape = (len(tensors), *tensors[0].shape)
+    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
+    torch._foreach_copy_(list(out.unbind()), list(tensors))
+    return out
 
 
 def builds_basis(row: Row) -> bool:
@@ -263,7 +272,7 @@ def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
         residual = list((g - mean).view(shape).unbind())
         torch._foreach_mul_(each, of_filter.betas[1])
         torch._foreach_addcmul_(each, residual, residual, 1 - of_filter.betas[1])
-        s = as_matrices(torch.stack(each), rule.stacked)
+        s = as_matrices(_stacked(each, g.dtype), rule.stacked)
         _store(rule, rows, "s", each)
     if of_filter.constant_gain:
         update = mean.div_(scalars.trend).lerp_(g, of_filter.gain_scale)
@@ -271,7 +280,7 @@ def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
         scale, power = of_filter.gain_scale, of_filter.gain_power
         update = estimate(g, mean, s, scalars, eps=eps, gain_scale=scale, gain_power=power)
     if rows[0].v is not None:
-        update.div_(_denominator(rule, rows, g.view(shape), t2, xp).view_as(update))
+        update.div_(_denominator(rule, rows, g.view(shape), t2, xp))
         update = rotate_back(update, basis, torch)
         refresh(rule, rows)
     if settings.orthogonalise:
@@ -288,18 +297,20 @@ def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor, t2: Scalar, x
     each = list(g.unbind())
     torch._foreach_mul_(v, beta2)
     torch._foreach_addcmul_(v, each, each, 1 - beta2)
-    out = torch.stack(v).div_(one_minus_power(beta2, t2, xp)).sqrt_().add_(rule.settings.eps)
+    out = as_matrices(_stacked(v, g.dtype), rule.stacked)
     _store(rule, rows, "v", v)
-    return out
+    out.div_(one_minus_power(beta2, t2, xp)).sqrt_()
+    floor = out.amax((-2, -1), keepdim=True).mul_(roundoff(number_range(g.dtype)))
+    return torch.maximum(out, floor, out=out).add_(rule.settings.eps)
 
 
 def _times(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> tuple[Scalar, Scalar, Any]:
     """How many gradients the averages have seen, and s and v; and the namespace of either."""
     row = rows[0]
     if rule.capturable or not row.step.is_cpu:
-        t = torch.stack([row.step for row in rows]).to(g.dtype)
-        t = t.repeat_interleave(len(g) // len(rows))[:, None, None]
-        return t, t, torch
+        steps = torch.stack([row.step for row in rows]).to(g.dtype)
+        steps = steps.repeat_interleave(len(g) // len(rows))[:, None, None]
+        return steps, steps, torch
     t = float(row.step)
     return t, t if row.basis_step is None else float(row.basis_step), math
 
@@ -328,7 +339,7 @@ def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
         moments: dict[str, Any] = {"s": None, "v": None}
         for name in moments:
             if getattr(due[0], name) is not None:
-                stack = torch.stack([_load(getattr(row, name), dtype) for row in due])
+                stack = _stacked([_load(getattr(row, name), dtype) for row in due], dtype)
                 moments[name] = as_matrices(stack, rule.stacked)
         factors, basis = (_stack([getattr(row, x) for row in due]) for x in ("factors", "basis"))
         state = MatrixState(None, None, **moments, factors=factors, basis=basis)

@@ -18,7 +18,6 @@ from sgdf.optim.settings import (
     KINDS,
     check_settings,
     constructor_defaults,
-    filter_settings,
     given_settings,
     require,
 )
@@ -213,13 +212,13 @@ class MatrixOptimizer(FilterOptimizer):
             group["matrices"] == "stacked",
         )
         rows = [
-            self._row(p, group, index)
-            for index, p in enumerate(group["params"])
+            self._row(p, group, place)
+            for place, p in enumerate(group["params"])
             if p.grad is not None
         ]
         return MatrixWork(rule, rows) if rows else None
 
-    def _row(self, p: Tensor, group: Group, index: int) -> Row:
+    def _row(self, p: Tensor, group: Group, place: int) -> Row:
         """A parameter with its state, which is created where it is missing."""
         assert p.grad is not None
         if p.grad.is_sparse:
@@ -237,22 +236,15 @@ class MatrixOptimizer(FilterOptimizer):
                 state.update(self._missing_moment(p, name, state, group))
         if group["eigenbasis"] and "basis_step" not in state:
             self._start_basis(p, group, state)
-        return Row(
-            p,
-            p.grad,
-            state["step"],
-            *(
-                moment_in(state, name) if name in state and name in self.moments_of(group) else None
-                for name in self.all_moments
-            ),
-            state["basis_step"] if group["eigenbasis"] else None,
-            *(
-                Sides(*(state.get(f"{kind}_{side}") for side in SIDES))
-                for kind in ("factor", "basis")
-            ),
-            index,
-            self._turns.get(p, 0),
+        kept = self.moments_of(group)
+        m, slow, s, v = (moment_in(state, x) if x in kept else None for x in self.all_moments)
+        assert m is not None
+        factors, basis = (
+            Sides(*(state.get(f"{kind}_{side}") for side in SIDES)) for kind in ("factor", "basis")
         )
+        count = state["basis_step"] if group["eigenbasis"] else None
+        turn = self._turns.get(p, 0)
+        return Row(p, p.grad, state["step"], m, slow, s, v, count, factors, basis, place, turn)
 
     def _sides(self, p: Tensor, group: Group) -> tuple[int | None, int | None]:
         """The lengths of the sides of p that have a basis."""

@@ -40,7 +40,7 @@ def convert_matrix_state_dict(
     if not saved or any("matrices" in group or "lr" not in group for group in saved):
         return with_checked_bases(optimizer, state_dict), None
     name = type(optimizer).__name__
-    sources = {source_of(group, state_dict["state"]) for group in saved}
+    sources = {source_of(group, state_dict["state"]) or "" for group in saved}
     if not sources <= set(SOURCES):
         raise ValueError(
             f"loaded state dict is not one that {name} can continue: its settings are not those of "
@@ -160,8 +160,8 @@ def converted_state(
             return {}
         # It counts no steps: so many that no bias is left to correct.
         slowest = max(own["betas"][0], own["slow_beta"] if own["slow_weight"] else 0.0, 0.5)
-        t = math.ceil(36 * math.log(2) / -math.log(slowest))
-        return {"step": torch.tensor(float(t)), "exp_avg": buffer}
+        steps = math.ceil(36 * math.log(2) / -math.log(slowest))
+        return {"step": torch.tensor(float(steps)), "exp_avg": buffer}
     if not {"step", "exp_avg"} <= values.keys():
         return {}
     check_step(0, values["step"])

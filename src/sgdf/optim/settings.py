@@ -126,7 +126,7 @@ def check_matrices(settings: Mapping[str, Any]) -> None:
     require(is_number(weight) and 0.0 <= weight <= 1.0, "slow_weight value", weight)
     for name in ("basis_interval", "max_basis_dim", "ns_steps"):
         value = settings[name]
-        require(isinstance(value, numbers.Integral) and value > 0, f"{name} value", value)
+        require(isinstance(value, int) and value > 0, f"{name} value", value)
     coefficients = settings["ns_coefficients"]
     right = len(coefficients) == 3 and all(map(is_number, coefficients))
     require(right, "ns_coefficients value", coefficients)
