@@ -38,8 +38,9 @@ def test_a_block_that_is_copied_into_a_file_trains(name: str, tmp_path: Path) ->
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    losses = re.findall(r"loss'?:? '?(\d+\.\d+(?:e-\d+)?)", done.stdout)
-    assert 0 < float(losses[-1]) < 0.9 * GUESSING.get(name, math.log(2)), done.stdout
+    printed = done.stdout + done.stderr  # Ray prints what its workers print to either
+    losses = re.findall(r"loss'?:? '?(\d+\.\d+(?:e-\d+)?)", printed)
+    assert 0 < float(losses[-1]) < 0.9 * GUESSING.get(name, math.log(2)), printed
 
 
 @pytest.mark.parametrize("name", SECTIONS)
