@@ -16,10 +16,10 @@ import re
 
 GREEK = {"b1": r"\beta_1", "b2": r"\beta_2", "beta": r"\beta", "eps": r"\varepsilon", "mu": r"\mu"}
 SIGNS = {"<-": r"\leftarrow", "->": r"\to", ",": r",\quad"}
-TOKEN = re.compile(r"\^\w+|<-|->|[A-Za-z_][\w.]*:?|\d+(?:\.\d+)?|\S")
+TOKEN = re.compile(r"\^\w+(?:\.\d+)?|<-|->|[A-Za-z_][\w.]*:?|\d+(?:\.\d+)?|\S")
 SPLIT = re.compile(r"(<-|=)")
 SIGN = re.compile(r"<-|->|=")
-BLOCK = re.compile(r'<div class="language-text highlight"><pre>(.*?)</pre></div>', re.DOTALL)
+BLOCK = re.compile(r'<div class="(?:language-text )?highlight"><pre>(.*?)</pre></div>', re.DOTALL)
 CODE = re.compile(r"(<(pre|code|script|title|textarea)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 IN_SENTENCES = re.compile(r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?)")
 
@@ -77,7 +77,7 @@ class _Parser:
         if self.tokens and self.tokens[0] == "^":
             self.next()
             made = rf"\hat{{{made}}}"
-        if self.tokens and re.fullmatch(r"\^\w+", self.tokens[0]):
+        if self.tokens and self.tokens[0][0] == "^":
             power = self.next()[1:]
             made += f"^{{{_name(power) if '_' in power else power}}}"
         return made
@@ -112,7 +112,7 @@ def aligned(block: str) -> str:
         told = IN_SENTENCES.sub(lambda found: f"${tex(found[0])}$", words)
         note = rf" && \text{{{told}}}" if told else ""
         lines.append(f"{tex(left)} &{SIGNS.get(sign, sign)} {tex(right)}{note}")
-    return r"\begin{aligned}" + r"\\ ".join(lines) + r"\end{aligned}"
+    return r"\begin{aligned}" + r"\\[.35em] ".join(lines) + r"\end{aligned}"
 
 
 def typeset(page: str) -> str:
