@@ -23,7 +23,7 @@ class Classifier(lightning.LightningModule):
         self.losses: list[float] = []
 
     def configure_optimizers(self):
-        optimizer = FilterAdamW(self.parameters(), lr=1e-2, weight_decay=0.1)  # the line that changes
+        optimizer = FilterAdamW(self.parameters(), lr=1e-2, weight_decay=0.1)  # changes
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
         return [optimizer], [schedule]
 

@@ -59,7 +59,9 @@ def test_the_trainers_weight_decay_overrides_the_optimizers(
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
 
 
-def test_the_helper_passes_on_what_the_trainer_does_not(huggingface_trainer, tmp_path: Path) -> None:
+def test_the_helper_passes_on_what_the_trainer_does_not(
+    huggingface_trainer, tmp_path: Path
+) -> None:
     """Else the class's own defaults count, whatever the arguments say."""
     args = huggingface_trainer.TrainingArguments(
         output_dir=str(tmp_path), learning_rate=3e-4, adam_beta1=0.8, adam_beta2=0.95,

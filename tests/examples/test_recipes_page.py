@@ -1,4 +1,4 @@
-"""The page of recipes: each block runs as it stands; every script is in the table, and has a test."""
+"""The page of recipes: each block runs as it stands; every script is in the table, and tested."""
 
 import math
 import os

@@ -122,7 +122,8 @@ def test_a_page_fits_a_phone(site, browser, name):
 
 
 def test_code_fits_its_box_on_a_small_laptop(site, browser):
-    wider = "[...document.querySelectorAll('pre > code')].filter(c => c.scrollWidth > c.clientWidth)"
+    boxes = "[...document.querySelectorAll('pre > code')]"
+    wider = f"{boxes}.filter(c => c.scrollWidth > c.clientWidth)"
     for page in sorted(site.rglob("*.html")):
         if page.name != "404.html" and "<pre" in page.read_text(encoding="utf-8"):
             show(browser, page, 1280)
