@@ -45,7 +45,6 @@ class MatrixOptimizer(FilterOptimizer):
     """Base class. Groups of matrices and groups of other parameters are kept apart."""
 
     all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_slow", "exp_var", "exp_avg_sq")
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment", "matrices")
     divides: ClassVar[bool] = True  # the element-wise part is FilterAdamW
     orthogonalises: ClassVar[bool]
 
@@ -114,6 +113,9 @@ class MatrixOptimizer(FilterOptimizer):
             for name, value in aux.items()
         }
         return {**own, "bias_correction": True, "matrices": False}
+
+    def own_settings(self, group: Group) -> tuple[str, ...]:
+        return ("state_dtype", "second_moment", "matrices")
 
     def _defaults_of(self, group: Group) -> dict[str, Any]:
         known = {**FIXED, "matrices": None, **constructor_defaults(type(self))}
