@@ -634,8 +634,8 @@ def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
         data.find("enwik8"),
         train=len(text) - 100,
         test=100,
-        remote=Remote(f"{url}/enwik8.zip", ""),
-        md5=hashlib.md5(text).hexdigest(),
+        remotes=(Remote(f"{url}/enwik8.zip", ""),),
+        digest=f"md5:{hashlib.md5(text).hexdigest()}",
     )
     put(monkeypatch, "enwik8", facts)
 
