@@ -379,6 +379,7 @@ def test_another_text_than_the_recipe_s_is_refused(tiny, books, server, screen):
     server.files["PG1.txt"] = server.files["PG1.txt"].replace(b"A", b"a")
     with pytest.raises(UserError, match=r"is not the published text \(its sha256 differs\)"):
         fetch_into(tiny, "books", screen)
+    assert os.listdir(tiny / "books") == []
 
 
 def test_the_recipes_have_the_files_that_they_had():

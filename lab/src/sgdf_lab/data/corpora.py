@@ -106,12 +106,15 @@ class TextDataset(DatasetSpec):
                 return f"{self.name} is here: {path}"
             raise UserError(f"{self.name} cannot be downloaded: {self._advice(root)}")
         try:
-            path = self.home(folder) or self._download(root, console)
+            here = self.home(folder)
+            path = here or self._download(root, console)
             algorithm, _, digest = self.digest.partition(":")
             if path.stat().st_size != self.size or file_checksum(path, algorithm) != digest:
+                if here is None:  # what was just made must not be trained on
+                    path.unlink()
                 raise UserError(
-                    f"{path} is not the published text (its {algorithm} differs): delete it and "
-                    "run the same command again"
+                    f"{path} is not the published text (its {algorithm} differs): "
+                    f"{'delete it and' if here else 'it was deleted;'} run the same command again"
                 )
         except KeyboardInterrupt:
             command = fetch_command(self.name, root)
