@@ -367,9 +367,7 @@ def test_an_image_runs_no_program(tmp_path, monkeypatch):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "0.jpg")
-    with pytest.raises(
-        UserError, match=r"\(0\.jpg is not a regular file\)"
-    ):
+    with pytest.raises(UserError, match=r"\(0\.jpg is not a regular file\)"):
         decoded.decode(tmp_path / "0.jpg")
 
 
