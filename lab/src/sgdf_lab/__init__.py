@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import make as make_config
-    from sgdf_lab.runs.training import train_runs
+    from sgdf_lab.runs.session import train_runs
 
 __version__ = "0.2.0"
 __all__ = ["make_config", "train_runs"]
@@ -25,7 +25,7 @@ __all__ = ["make_config", "train_runs"]
 # Imported when they are used: parts of the lab need no more than torch.
 _PLACES = {
     "make_config": ("sgdf_lab.runs.config", "make"),
-    "train_runs": ("sgdf_lab.runs.training", "train_runs"),
+    "train_runs": ("sgdf_lab.runs.session", "train_runs"),
 }
 
 

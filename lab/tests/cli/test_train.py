@@ -8,10 +8,9 @@ import pytest
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
-from sgdf_lab.runs.results import outcome
+from sgdf_lab.runs.results import outcome, published_value
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import reproduce
+from sgdf_lab.sweeps import presets
 
 SYNTHETIC = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
 
@@ -183,7 +182,7 @@ def test_published_settings_are_the_default():
 
 def test_reproduce_runs_the_papers_cells_with_its_settings():
     def planned(name: str, **arguments):
-        return reproduce.sweep_from_paper(name, **arguments).configs
+        return presets.sweep_from_paper(name, **arguments).configs
 
     table = planned("cifar10-vgg11")
     assert len(table) == 30

@@ -9,7 +9,6 @@ from sgdf_lab import models
 from sgdf_lab.models.vit import Attention, SmallViT
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.trainers import build_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,7 +90,7 @@ def test_it_learns(monkeypatch):
         "cifar10", model="vit-small-cifar", optimizer="adam", data="synthetic", epochs=3,
         overrides={"lr": 2e-3, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0},
     )  # fmt: skip
-    trainer = build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in range(3):
         for _ in trainer.epoch():
             pass

@@ -23,7 +23,7 @@ from sgdf_lab.data import voc, voc_synthetic
 from sgdf_lab.data.voc import Example
 from sgdf_lab.models import detectors
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.tasks.detect import average_precision, detector, drawing
 from sgdf_lab.tasks.detect.average_precision import Detections
 from sgdf_lab.train.distributed import Team

@@ -16,10 +16,10 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import fast, trainers
+from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
 from sgdf_lab.train import lookahead, schedules
 from sgdf_lab.train.lookahead import Lookahead
@@ -53,7 +53,7 @@ def build(optimizer: str = "sgd-nesterov", **overrides: Any) -> FastClassifier:
         data="synthetic",
         overrides={**SMALL, **overrides},
     )
-    trainer = trainers.build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     assert isinstance(trainer, FastClassifier)
     return trainer
 
@@ -121,7 +121,7 @@ def test_images_are_mirrored_in_every_other_pass():
 def test_real_images_are_divided_by_their_own_deviation():
     """The recipe's numbers; the paper's protocol for CIFAR divides by others."""
     config = configs.make("cifar10-fast", model="airbench-tiny", overrides=SMALL)
-    trainer = trainers.build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     test = trainer.evaluation["test"]
     for images in (trainer.batches.images, test):
         assert images.std.tolist() == pytest.approx([0.2470, 0.2435, 0.2616])
@@ -267,7 +267,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     again, straight = folder_in(out), folder_in(straight)
     assert json.loads((again / "env.json").read_text())["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (disk.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
+    mine, other = (run_folder.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
     for part in ("model", "lookahead"):
         assert all(torch.equal(mine[part][name], value) for name, value in other[part].items())
 

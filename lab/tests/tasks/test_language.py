@@ -26,10 +26,9 @@ from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
 from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import trainers
 from sgdf_lab.tasks.language.trainer import LanguageModel
 from sgdf_lab.train.pipelines.tokens import EvaluationWindows
 
@@ -62,7 +61,9 @@ def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
     config = configs.make(
         "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
     )
-    trainer = trainers.build_trainer(config, torch.device("cpu"), data_dir=data_dir)
+    trainer = config.task_definition.module.build_trainer(
+        config, torch.device("cpu"), data_dir=data_dir
+    )
     assert isinstance(trainer, LanguageModel)
     return trainer
 
@@ -169,7 +170,7 @@ def test_sophia_gets_its_hessian():
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
         overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
     )  # fmt: skip
-    trainer = trainers.build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in trainer.epoch():
         pass
     state = next(iter(trainer.optimizer.state.values()))
@@ -203,7 +204,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder
     assert environment["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (again, straight)
     )
     assert all(torch.equal(mine[name], value) for name, value in other.items())
@@ -227,7 +228,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_fo
             assert mine[name] == pytest.approx(value, rel=1e-4), name
     begun = build().model.state_dict()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (ours, alone)
     )
     for name, end in other.items():
@@ -246,7 +247,7 @@ def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
     assert abs(half - len(trainer.evaluation.tokens)) <= 1
     assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
     trainer.model.load_state_dict(
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
     )
     for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
         expected = float(trainer._evaluate_on(part)) / len(part) / part.context
@@ -482,7 +483,7 @@ def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
     corpus(folder, b"Something else, and long enough.\n" * 60)
     with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
-        trainers.check(config, folder)
+        config.task_definition.module.check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -556,7 +557,9 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     overrides = {"tokenizer": str(tokenizer), "context": 5}
     first = configs.make(task, overrides=overrides, data_dir=folder)
     if task == "text":
-        data_of_run = trainers.build_trainer(first, torch.device("cpu"), data_dir=folder).batches
+        data_of_run = first.task_definition.module.build_trainer(
+            first, torch.device("cpu"), data_dir=folder
+        ).batches
         assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
     tokenizer.write_text('{"model": {"type": "Unigram"}}')
     other = configs.make(task, overrides=overrides, data_dir=folder)
@@ -565,7 +568,7 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     assert ("fingerprint" in plain.options) == (task == "text")
     if task == "text":
         with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
-            trainers.check(first, folder)
+            first.task_definition.module.check(first, folder)
 
 
 def words_tokenizer(**more: Any) -> str:

@@ -15,7 +15,7 @@ from PIL import Image
 from data import layouts
 from sgdf_lab import data
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.signals import stop_on_signal
+from sgdf_lab.runs.session import stop_on_signal
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train.batches import micro_batch_sizes
 from sgdf_lab.train.distributed import ALONE, Team

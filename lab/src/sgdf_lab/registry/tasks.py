@@ -5,9 +5,11 @@ which the row names: functions `check` and `build_trainer`, as `sgdf_lab.tasks.c
 installed package can add one by an entry point of the group ``sgdf.tasks`` that names a `Task`.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sgdf_lab import paper, plugins
@@ -84,6 +86,16 @@ class Task:
     def identify(self) -> Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None:
         """How a run knows a user's own data, if the task takes such."""
         return plugins.load_own(self.identifier) if self.identifier else None
+
+    @property
+    def module(self) -> ModuleType:
+        """The module of its trainer, with `check` and `build_trainer`; imported when needed."""
+        try:
+            return importlib.import_module(self.trainer)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f'{self.name} needs {error.name}: pip install "sgdf-lab[vision]"'
+            ) from None
 
     @property
     def dataset(self) -> str:

@@ -188,8 +188,8 @@ class ProgressLines:
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""
         metric = config.task_definition.metric
-        done, total = (count * config.interval for count in (metrics["epoch"], config.epochs))
-        text = f"{config.unit} {done}/{total}  loss {metrics['train_loss']:.3f}"
+        total = config.epochs * config.interval
+        text = f"{config.place(metrics['epoch'])}/{total}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
         if value is None:  # an expensive metric is not measured after every epoch
             return text

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab.runs import packed, reading
+from sgdf_lab.runs import packed, results
 from sgdf_lab.runs.config import Config, check_plain
 from sgdf_lab.support.errors import UserError, describe, message_of, reason_of, visible
 from sgdf_lab.support.files import read_text
@@ -187,8 +187,8 @@ def read_run(folder: Path) -> RunRecord:
     return checked_record(
         folder,
         read_settings(folder),
-        reading.read_end(folder),
-        reading.read_lines(folder / "metrics.jsonl"),
+        results.read_end(folder),
+        results.read_lines(folder / "metrics.jsonl"),
         seconds=read_seconds(folder / "times.jsonl"),
         environment=read_environment(folder / "env.json"),
     )
@@ -244,7 +244,7 @@ def checked_record(
 
 
 def read_settings(folder: Path) -> Config:
-    return check_settings(reading.read_config(folder), folder)
+    return check_settings(results.read_config(folder), folder)
 
 
 def check_settings(config: Config, folder: Path) -> Config:
@@ -275,7 +275,7 @@ def is_measured(value: Any) -> bool:
 def read_seconds(path: Path) -> dict[int, float]:
     """Seconds by epoch; none if the file is damaged, which loses no result."""
     try:
-        return seconds_in(reading.read_lines(path))
+        return seconds_in(results.read_lines(path))
     except (OSError, ValueError, RecursionError):
         return {}
 

@@ -6,7 +6,7 @@ on test images that played no part in it.
 """
 
 from sgdf_lab.runs import config as configs
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Grid
 
 SEEDS = (0, 1, 2)
 EPOCHS = 20
@@ -25,7 +25,7 @@ NOTE = (
 )
 
 
-def demo_sweep(epochs: int = EPOCHS) -> Sweep:
+def demo_sweep(epochs: int = EPOCHS) -> Grid:
     planned = tuple(
         configs.make(
             "digits",
@@ -38,4 +38,4 @@ def demo_sweep(epochs: int = EPOCHS) -> Sweep:
         for lr in rates
         for seed in SEEDS
     )
-    return Sweep("demo", "Handwritten digits: four ways to descend", planned, NOTE)
+    return Grid("demo", "Handwritten digits: four ways to descend", planned, NOTE)
