@@ -129,7 +129,7 @@ def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_pat
 
 
 def trial(lr):
-    return configs.make("text", data="synthetic", overrides={"lr": lr, "steps": 50})
+    return configs.make("text", data="synthetic", overrides={"lr": lr, "steps": 100})
 
 
 def ended(out, config, value):
