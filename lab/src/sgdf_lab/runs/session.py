@@ -78,19 +78,19 @@ def train_runs(
         checkpoints=checkpoints,
         tensorboard=tensorboard,
     )
-    return train(configs, context)
+    return train_in_turn(configs, context)
+
+
+def train_in_turn(
+    configs: Sequence[Config], context: RunContext, team: Team = ALONE
+) -> list[dict[str, Any]]:
+    """Train the runs one after another; on a GPU, which has room for several, side by side."""
+    has_room = context.device.type == "cuda" and team.size == 1
+    groups = [configs] if has_room else [[config] for config in configs]
+    return [r for group in groups for r in train(group, context, team=team)]
 
 
 def train(
-    configs: Sequence[Config], context: RunContext, team: Team = ALONE
-) -> list[dict[str, Any]]:
-    """Train the runs to their end: on a GPU side by side, on a CPU or by a team in turn."""
-    has_room = context.device.type == "cuda" and team.size == 1
-    groups = [configs] if has_room else [[config] for config in configs]
-    return [r for group in groups for r in train_side_by_side(group, context, team=team)]
-
-
-def train_side_by_side(
     configs: Sequence[Config],
     context: RunContext,
     progress: Progress | None = None,

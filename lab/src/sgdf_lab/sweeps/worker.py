@@ -27,7 +27,7 @@ import torch
 
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.results import failure, failure_from
-from sgdf_lab.runs.session import RunContext, train_side_by_side
+from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.files import write_atomically
 from sgdf_lab.sweeps.progress import Heartbeat
 
@@ -61,7 +61,7 @@ def results_of(
     configs: Sequence[Config], context: RunContext, notify: Notify
 ) -> list[dict[str, Any]]:
     try:
-        return train_side_by_side(configs, context, Heartbeat(notify, context.out))
+        return train(configs, context, Heartbeat(notify, context.out))
     except (Exception, SystemExit) as error:  # a single run's is raised
         return [failure_from(error)]
 
