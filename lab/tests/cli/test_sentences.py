@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
+from sgdf_lab.cli.output import make_printable
 from sgdf_lab.support.errors import describe, one_line
 
 QUICK = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
@@ -288,3 +290,15 @@ def test_a_reader_that_stops_reading(tmp_path):
     process.stdout.close()
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (141, b"")
+
+
+def test_a_file_that_became_a_pipe(tmp_path):
+    """The stream was made for a file, which has positions; a pipe has none."""
+    reading, writing = os.pipe()
+    with open(tmp_path / "log", "w", encoding="ascii") as stream:
+        os.dup2(writing, stream.fileno())
+        os.close(writing)
+        make_printable(stream)
+        stream.write("1 ± 2")
+    assert os.read(reading, 100) == b"1 +- 2"
+    os.close(reading)

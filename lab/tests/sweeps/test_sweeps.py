@@ -409,16 +409,11 @@ def test_the_command_with_a_failure(command, bad_module):
         ("seeds", "seds", "there is no key 'seds': did you mean seeds?"),
         ('task = "digits"', "", "which task? There are digits, "),
         ('"digits"', '"digit"', "there is no task 'digit': did you mean digits?"),
-        ('"digits"', '["digits"]', "task is a name, not ['digits']"),
         ('title = "SGDF against SGD"', "title = 3", "title is a text, not 3"),
-        ("epochs = 1", "epochs = 0", "epochs is an integer of at least 1, not 0"),
         ("[0, 1]", "3", "seeds is a list of integers, like [0, 1, 2], not 3"),
         ("[0, 1]", "[0, 0]", "seeds has a duplicate: [0, 0]"),
-        ("[0, 1]", "[-1]", "seed is an integer of at least 0, not -1"),
         ('"sgd"]', '"sdg"]', "there is no optimizer 'sdg': did you mean sgd?"),
-        ("lr = [", "lrr = [", "there is no setting of sgdf 'lrr': did you mean lr?"),
         ("[0.05, 0.1]", "0.05", "in the grid, lr is a list of values, not 0.05"),
-        ("[0.05, 0.1]", "[]", "in the grid, lr has no values"),
         ("[0.05, 0.1]", '["high"]', "lr is a number, not 'high'"),
         ("[0.05, 0.1]", "[1, 1.0]", "duplicate cell: digits mlp sgdf, lr = 1.0, "),
         ("lr = [", "seed = [1]\nlr = [", "write seeds outside of the grid, as in seeds = ["),
@@ -440,13 +435,6 @@ def test_missing_data_is_reported_once(command):
     output = command("grid.toml", "--data", "real", "--task", "cifar10", "--data-dir", "nowhere")
     assert output.startswith("sgdf: cifar10 is not in nowhere: run `sgdf data fetch cifar10")
     assert output.count("\n") == 0
-
-
-def test_an_empty_grid(command):
-    output = command("grid.toml", "--list", grid='task = "digits"\n[grid]\n')
-    assert output == (
-        "sgdf: grid.toml: there is nothing to run: give a [grid] of lists, or [[cells]]"
-    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.layout import examples, listed, listed_by
 from sgdf_lab.cli.options import (
     Commands,
     add_run_options,
@@ -16,6 +15,7 @@ from sgdf_lab.cli.options import (
     positive,
     say,
 )
+from sgdf_lab.cli.output import examples, listed, listed_by
 from sgdf_lab.registry.models import CLASSIFIERS
 from sgdf_lab.registry.optimizers import OPTIMIZERS
 from sgdf_lab.registry.tasks import TASKS
