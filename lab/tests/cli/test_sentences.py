@@ -52,7 +52,7 @@ def is_one_sentence(answer: str) -> bool:
         ("foreach=2", "foreach is true or false, not 2"),
         ("correction=perhaps", "correction is true or false, not 'perhaps'"),
         ("rounding_seed=x", "rounding_seed is an integer, not 'x'"),
-        ("differentiable=true", "differentiable is for your own loop"),
+        ("differentiable=true", "differentiable=True is not supported"),
         ("state_dtype=int9", "state_dtype is one of float64, float32, bfloat16, float16, int8,"),
         ("weight_decay=nan", "weight_decay is a number, not 'nan'"),
         ("eps={1, 2}", "eps is a number, not {1, 2}"),

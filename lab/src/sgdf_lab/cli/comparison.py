@@ -1,6 +1,7 @@
 """Run a comparison and show it: what `sgdf sweep`, `sgdf reproduce` and `sgdf demo` share."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -13,22 +14,6 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_sweep
 from sgdf_lab.sweeps.plan import Grid, Sweep
-
-
-def run(sweep: Sweep, options: argparse.Namespace) -> None:
-    """Run everything; show each stage when it has ended or is interrupted."""
-    context, console = sweep_context_from(options), open_console()
-    results = run_sweep(
-        sweep,
-        context,
-        engine_from(options),
-        retry=options.retry,
-        record=options.record,
-        console=console,
-        show=lambda stage: show(stage, context.out, console),
-    )
-    if failed := sum(result["status"] == "failed" for result in results):
-        raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
 
 
 def show(sweep: Grid, out: Path, console: Console) -> None:
@@ -48,3 +33,23 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
     page.write(file, records, comparisons, title=sweep.title, skipped=skipped)
     say(console, f"The runs are in {visible(out)}")
     say(console, f"The page is in {visible(file)}")
+
+
+def run(
+    sweep: Sweep,
+    options: argparse.Namespace,
+    show: Callable[[Grid, Path, Console], None] = show,
+) -> None:
+    """Run everything; show each stage when it has ended or is interrupted."""
+    context, console = sweep_context_from(options), open_console()
+    results = run_sweep(
+        sweep,
+        context,
+        engine_from(options),
+        retry=options.retry,
+        record=options.record,
+        console=console,
+        show=lambda stage: show(stage, context.out, console),
+    )
+    if failed := sum(result["status"] == "failed" for result in results):
+        raise UserError(f"{failed} of {len(results)} runs failed; --retry tries them again")
