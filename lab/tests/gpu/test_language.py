@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sgdf_lab.runs import config as configs
-from sgdf_lab.train import cuda_graphs
+from sgdf_lab.train import device as cuda_graphs
 from sgdf_lab.train.loop import Trainer, take_turns
 
 pytestmark = [

@@ -84,8 +84,8 @@ def test_it_learns(monkeypatch):
     def tiny(classes, shape):
         return SmallViT(classes, shape, width=32, depth=2, heads=2)
 
-    row = models.MODELS["vit-small-cifar"]._replace(builder=tiny)
-    monkeypatch.setitem(models.MODELS, "vit-small-cifar", row)
+    row = models.CLASSIFIERS["vit-small-cifar"]._replace(builder=tiny)
+    monkeypatch.setitem(models.CLASSIFIERS, "vit-small-cifar", row)
     config = configs.make(
         "cifar10", model="vit-small-cifar", optimizer="adam", data="synthetic", epochs=3,
         overrides={"lr": 2e-3, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0},

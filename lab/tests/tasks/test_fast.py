@@ -21,9 +21,8 @@ from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
-from sgdf_lab.train import lookahead, schedules
-from sgdf_lab.train.lookahead import Lookahead
-from sgdf_lab.train.pipelines.stepped import SteppedBatches
+from sgdf_lab.train import schedules
+from sgdf_lab.train.images import SteppedBatches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,14 +184,14 @@ def test_views_are_averaged():
 
 def test_slow_weights_against_a_plain_loop():
     model = nn.Linear(1, 1, bias=False).double()
-    ahead, total, every = Lookahead(model), 7, 3
+    ahead, total, every = fast.Lookahead(model), 7, 3
     slow = fast_weight = model.weight.item()
-    decays = lookahead.decays(0, total, total, every)
+    decays = fast.lookahead_decays(0, total, total, every)
     for step in range(total):
         with torch.no_grad():
             model.weight += 0.1 * (step + 1)
         fast_weight += 0.1 * (step + 1)
-        if lookahead.is_due(step, total, every):
+        if fast.moves_slow_weights(step, total, every):
             ahead.update(torch.tensor(decays[step], dtype=torch.float64))
         if (step + 1) % 3 == 0:
             keep = 0.95**3 * ((step + 1) / 7) ** 3
@@ -200,7 +199,7 @@ def test_slow_weights_against_a_plain_loop():
         if step == 6:  # the run ends with the slow weights
             fast_weight = slow
         assert model.weight.item() == pytest.approx(fast_weight, rel=1e-12)
-    assert [i for i in range(total) if lookahead.is_due(i, total, every)] == [2, 5, 6]
+    assert [i for i in range(total) if fast.moves_slow_weights(i, total, every)] == [2, 5, 6]
 
 
 # --- together -------------------------------------------------------------------------------------

@@ -22,15 +22,15 @@ from sgdf_lab import data
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
-from sgdf_lab.data.text_synthetic import make_text
+from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
 from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.language.trainer import LanguageModel
-from sgdf_lab.train.pipelines.tokens import EvaluationWindows
+from sgdf_lab.tasks.language import LanguageModel
+from sgdf_lab.train.tokens import EvaluationWindows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -687,13 +687,13 @@ def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
     import hashlib
 
     facts = replace(
-        data.DATASETS["enwik8"],
+        data.find("enwik8"),
         train=len(text) - 100,
         test=100,
         remote=Remote(f"{url}/enwik8.zip", ""),
         md5=hashlib.md5(text).hexdigest(),
     )
-    monkeypatch.setitem(data.DATASETS, "enwik8", facts)
+    published.put(monkeypatch, "enwik8", facts)
 
 
 def zipped(text: bytes, name: str = "enwik8") -> bytes:
