@@ -264,7 +264,7 @@ def test_the_files_of_the_evidence_can_be_planned(path):
     sweep = sweep_from_file(path)
     assert len(sweep.trials) > 1
     assert len(sweep.seeds) >= 5
-    for_cpu = path.parent.name in ("small", "again", "finals", "gains")
+    for_cpu = path.parent.name in ("small", "again", "finals", "form", "gains")
     precision = "fp32" if for_cpu else "bf16"
     assert {config.precision for config in sweep.configs} == {precision}
     for config in sweep.configs:  # what it is chosen by is not what is reported
