@@ -81,7 +81,7 @@ def unpack(file: Path, out: Path, names: Container[str] | None = None) -> int:
 
 
 def complete(file: Path, out: Path, names: Container[str]) -> int:
-    """Complete interrupted or failed run folders in `out` from the recorded results.
+    """Complete interrupted, failed or damaged run folders in `out` from the recorded results.
 
     Returns how many. A folder that another process works in stays as it is, and so does a link.
     """
@@ -94,11 +94,22 @@ def complete(file: Path, out: Path, names: Container[str]) -> int:
             continue
         config = Config.from_json(run["config"], str(file))
         with contextlib.suppress(Held), RunFolder(out, config).open():
-            if results.read_result(folder) is None:
+            if not has_ended(folder, config):
                 write_files(run, folder)
                 (folder / "failure.json").unlink(missing_ok=True)
                 count += 1
     return count
+
+
+def has_ended(folder: Path, config: Config) -> bool:
+    """Whether the folder has an end that counts: the result of a run whose files agree."""
+    try:
+        end = results.read_checked(folder, config)
+    except results.ForeignRun:
+        raise
+    except UserError:
+        return False
+    return end is not None and end["status"] != "failed"
 
 
 def read(file: Path) -> tuple[list[Packed], list[str]]:
@@ -165,11 +176,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def packed(folder: Path) -> Packed | None:
-    """The run in a folder; None if it has not ended, or is damaged."""
+    """The run in a folder; None if it has not ended, is damaged, or has another run's name."""
     try:
         config = results.read_config(folder)
-        end = results.read_end(folder, config)
-        if end is None:
+        end = results.read_checked(folder, config)
+        if end is None or folder.name != config.name:
             return None
         failed = end["status"] == "failed"
         run: Packed = {"name": config.name, "config": config.as_json()}

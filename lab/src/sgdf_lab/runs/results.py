@@ -5,6 +5,7 @@ It needs no torch: reports read runs on machines that train none.
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from sgdf_lab.support.numbers import is_number
 
 
 def summary_of(
-    config: Config, metrics: list[dict[str, Any]], times: list[dict[str, Any]], status: str
+    config: Config,
+    metrics: Sequence[Mapping[str, Any]],
+    times: Sequence[Mapping[str, Any]],
+    status: str,
 ) -> dict[str, Any]:
     """The best epoch, which papers report, and the last one."""
     metric = config.task_definition.metric
@@ -39,7 +43,7 @@ def summary_of(
 
 
 def target_reached(
-    config: Config, measured: dict[int, float], times: list[dict[str, Any]]
+    config: Config, measured: dict[int, float], times: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The first evaluation at the metric's target, if it has one: steps or epochs, and seconds."""
     metric = config.task_definition.metric
@@ -65,6 +69,67 @@ def check_result(config: Config, result: dict[str, Any]) -> None:
         is_none = result[name] is None and name not in ("epochs", "seconds")  # no finite metric
         if not is_none and not is_number(result[name]):
             raise ValueError(f"{name} is not a number")
+
+
+# --- whether its files agree ---------------------------------------------------------------------
+
+STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
+
+
+def check_run(
+    folder: Path, config: Config, result: Mapping[str, Any] | None, metrics: Sequence[Any]
+) -> None:
+    """Raise a `UserError` unless the measurements are whole, and the result is theirs."""
+    if result and result["status"] not in STATUSES:
+        raise UserError(f"{folder / 'result.json'} has the unknown status {result['status']!r}")
+    metric = config.task_definition.metric
+    check_metrics(metrics, metric, folder / "metrics.jsonl")
+    if not result or result["status"] == "failed":
+        return
+    finished = result["status"] == "finished"
+    if finished and len(metrics) != config.epochs:
+        raise UserError(
+            f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
+            f"{config.epochs} epochs"
+        )
+    if finished and any(line.get("diverged") for line in metrics):
+        raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
+    needed = [metric.key]
+    if config.validation:  # what settings are chosen by
+        needed.append(metric.key.replace("test_", "validation_", 1))
+    for key in needed if finished else ():
+        if metrics[-1].get(key) is None:
+            words = metric.words if key == metric.key else key.replace("_", " ")
+            raise UserError(
+                f"{folder} is damaged: it is finished, but has no {words} after the last epoch"
+            )
+    measured = summary_of(config, metrics, [], result["status"]) if metrics else {}
+    for name in ("epochs", "best_epoch", f"best_{metric.key}", f"final_{metric.key}"):
+        if name in result and result[name] != measured.get(name):
+            raise UserError(
+                f"{folder} is damaged: its result has {name} {result[name]}, and metrics.jsonl "
+                f"{measured.get(name)}"
+            )
+
+
+def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
+    """The epochs are in order, each has the metric, and every value is a number or null."""
+    for epoch, line in enumerate(lines, start=1):
+        if not isinstance(line, dict) or line.get("epoch") != epoch:
+            raise UserError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
+        if not line.get("diverged") and metric.key not in line:
+            raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
+        for name, value in line.items():
+            if name != "diverged" and value is not None and not is_measured(value):
+                raise UserError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
+
+
+def is_measured(value: Any) -> bool:
+    """Whether the value is a number that charts can scale without an overflow."""
+    return is_number(value) and abs(value) < 1e300
+
+
+# --- in words -------------------------------------------------------------------------------------
 
 
 def failure(error: str) -> dict[str, Any]:
@@ -197,3 +262,29 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
+
+
+def read_checked(folder: Path, config: Config) -> dict[str, Any] | None:
+    """The end of a run, if it has one, and its files are those of this run and agree."""
+    end = read_end(folder, config)
+    if end is None or end["status"] == "failed":
+        return end
+    check_settings_of(folder, config)
+    path = folder / "metrics.jsonl"
+    try:
+        lines = read_lines(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    check_run(folder, config, end, lines)
+    return end
+
+
+class ForeignRun(UserError):
+    """The folder has another run than its name says."""
+
+
+def check_settings_of(folder: Path, config: Config) -> None:
+    """Raise `ForeignRun` if the folder has the settings of another run, as a copy would."""
+    if read_config(folder).identity != config.identity:
+        path = folder / "config.json"
+        raise ForeignRun(f"{path} has other settings than this run: move the folder away")

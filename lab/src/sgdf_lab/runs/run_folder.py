@@ -33,7 +33,13 @@ import torch
 
 from sgdf import __version__
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.results import as_line, read_config, read_result
+from sgdf_lab.runs.results import (
+    ForeignRun,
+    as_line,
+    check_settings_of,
+    read_checked,
+    read_result,
+)
 from sgdf_lab.support.errors import Held, UserError
 from sgdf_lab.support.files import (
     create,
@@ -107,14 +113,22 @@ class RunFolder:
         if not path.exists():
             write_atomically(path, as_line(self.config.as_json(), indent=2), locked=True)
             return
-        if read_config(self.folder).identity != self.config.identity:
-            raise UserError(f"{path} has other settings than this run: move the folder away")
+        check_settings_of(self.folder, self.config)
 
     # --- reading back ---------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any] | None:
-        """The result, if the run has ended."""
-        return read_result(self.folder, self.config)
+        """The result, if the run has ended; a `UserError` if its files do not agree."""
+        result = read_result(self.folder, self.config)
+        if result is None:
+            return None
+        try:
+            return read_checked(self.folder, self.config)
+        except ForeignRun:
+            raise
+        except UserError as error:
+            again = f"remove {self.folder / 'result.json'} and run the same command again"
+            raise UserError(f"{error}; {again}") from None
 
     def load(
         self, device: torch.device, check: Callable[[dict[str, Any]], None] = lambda _: None

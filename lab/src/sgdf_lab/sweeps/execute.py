@@ -17,9 +17,10 @@ from rich.console import Console
 
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.results import outcome, read_end
+from sgdf_lab.runs.results import ForeignRun, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
-from sgdf_lab.support.errors import UserError, unknown, visible
+from sgdf_lab.support.errors import UserError, message_of, unknown, visible
+from sgdf_lab.support.files import explained
 from sgdf_lab.sweeps import ENGINES, tuned, worker
 from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, write_plan
 from sgdf_lab.sweeps.progress import board, print_line
@@ -215,10 +216,22 @@ def on_cluster(
 def earlier_results(
     configs: Sequence[Config], context: RunContext, retry: bool, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """The results of runs that ended in an earlier sweep; not the failures, with `retry`."""
+    """The results of runs that ended in an earlier sweep; not the failures, with `retry`.
+
+    The result of a run whose files do not agree is set aside: it resumes from its checkpoint.
+    """
     results = {}
     for config in configs:
-        result = read_end(context.out / config.name, config)
+        folder = context.out / config.name
+        try:
+            result = read_checked(folder, config)
+        except ForeignRun:
+            raise
+        except UserError as error:
+            print_line(console, f"{message_of(error)}: it is run again")
+            with explained(folder):
+                os.replace(folder / "result.json", folder / "result.json.damaged")
+            continue
         if result is None:
             continue
         if result["status"] != "failed":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
-from sgdf_lab.runs.results import read_end
+from sgdf_lab.runs.results import read_checked
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.contestants import Contestant, contestants_of
 from sgdf_lab.sweeps.plan import OWN_IMAGES, Grid, Sweep, Tuned
@@ -58,7 +58,7 @@ def best_of(sweep: Tuned, out: Path) -> Grid:
 
 def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
     """Among fewer runs the choice might be another one."""
-    waiting = sum(read_end(out / config.name, config) is None for config in configs)
+    waiting = sum(read_checked(out / config.name, config) is None for config in configs)
     if waiting:
         raise UserError(
             f"{waiting} of {len(configs)} {words} have not ended (another process may be "
