@@ -79,7 +79,7 @@ def test_sweep_evidence_and_report_are_the_commands(tmp_path, monkeypatch):
     assert {path.name for path in Path("shown").iterdir()} > {"summary.json"}
 
     comparisons = api.report(["api"], output="all.html", figure="curves")
-    assert sum(len(cell.runs) for c in comparisons for cell in c.cells) == 8
+    assert sum(len(cell.records) for c in comparisons for cell in c.cells) == 8
     assert "adamw" in Path("all.html").read_text()
     assert Path("curves.svg").exists()
 

@@ -114,9 +114,9 @@ def test_names_choices_and_finals(tmp_path):
 def complete_results(out: Path, key: str) -> None:
     """Add what `tuned` reads."""
     for path in out.glob("*/result.json"):
-        result = {"status": json.loads(path.read_text())["status"]}
-        names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
-        made.write(path, [{**dict.fromkeys(names, 1), **result}])
+        names = ("best_epoch", f"best_{key}", f"final_{key}")
+        values = {**dict.fromkeys(names), "seconds": 1.0, **json.loads(path.read_text())}
+        made.write(path, [values])
 
 
 @pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
@@ -573,9 +573,7 @@ gain_scale = 2.0
 
 def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     sweep = sweep_with(tmp_path / "runs", DIGITS, FINALS, AFTER)
-    for folder in (tmp_path / "runs").iterdir():
-        names = ("epochs", "seconds", "best_epoch", "best_test_accuracy", "final_test_accuracy")
-        made.write(folder / "result.json", [{**dict.fromkeys(names, 1), "status": "finished"}])
+    complete_results(tmp_path / "runs", "test_accuracy")
     results = tmp_path / "results"
     pack((tmp_path / "runs").iterdir(), results / "runs.jsonl")
     (tmp_path / "ours.toml").write_text(TOML)

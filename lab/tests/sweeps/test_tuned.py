@@ -142,7 +142,7 @@ def ended(out, config, value):
 
 @pytest.fixture
 def every_run_has_ended(monkeypatch):
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: {"status": "finished"})
 
 
 @pytest.mark.usefixtures("every_run_has_ended")
@@ -201,7 +201,7 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
     last = sweep.configs[-1].name
     ends = {True: None, False: {"status": "finished"}}
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: ends[folder.name == last])
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: ends[folder.name == last])
     with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
         tuned.best_of(sweep, tmp_path)
 

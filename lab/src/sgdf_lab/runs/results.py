@@ -105,7 +105,7 @@ def check_run(
             )
     measured = summary_of(config, metrics, [], result["status"]) if metrics else {}
     for name in ("epochs", "best_epoch", f"best_{metric.key}", f"final_{metric.key}"):
-        if name in result and result[name] != measured.get(name):
+        if result.get(name) is not None and result[name] != measured.get(name):
             raise UserError(
                 f"{folder} is damaged: its result has {name} {result[name]}, and metrics.jsonl "
                 f"{measured.get(name)}"
