@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +62,7 @@ def is_one_sentence(answer: str) -> bool:
         ("betas=(0.9, 'x')", "betas is 2 numbers, not (0.9, 'x')"),
         ("lr=" + "9" * 400, "lr is a number, not 999"),
         ("eps=" + "-" * 20_000 + "1", "eps is nested too deeply"),
+        ("batch=0x" + "f" * 5000, "batch has an integer of 20,000 bits"),
     ],
 )
 def test_settings_of_a_wrong_type(sgdf, tmp_path, setting, sentence):
@@ -78,6 +81,8 @@ def test_settings_of_a_wrong_type(sgdf, tmp_path, setting, sentence):
         ("eps = inf", "eps is a number, not inf"),
         ("lr = nan", "lr is a number, not nan"),
         ("betas = " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
+        ("eps = " + "9" * 5000, "it.toml is not TOML: Exceeds the limit"),
+        ("batch = 0x" + "f" * 5000, "it.toml has an integer of 20,000 bits"),
     ],
 )
 def test_values_that_toml_has_and_json_lacks(sgdf, tmp_path, command, line, sentence):
@@ -129,6 +134,28 @@ def test_files_with_values_of_a_wrong_type(sgdf, tmp_path, lines, sentence):
     code, answer = sgdf("train", "--config", "it.toml")
     assert code == 1
     assert answer.startswith(f"sgdf: {sentence}")
+    assert is_one_sentence(answer)
+
+
+NOT_FILES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "huge": lambda path: (path.touch(), os.truncate(path, 2**36)),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "bytes": lambda path: path.write_bytes(bytes(range(256))),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", ["train --config", "sweep", "evidence"])
+@pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
+def test_a_file_that_is_none(sgdf, tmp_path, command, make):
+    """A pipe would block, and a device never end."""
+    make(tmp_path / "it.toml")
+    code, answer = sgdf(*command.split(), "it.toml")
+    assert code == 1
+    assert "it.toml" in answer
     assert is_one_sentence(answer)
 
 

@@ -18,13 +18,16 @@ from sgdf_lab.registry import optimizers, tasks
 from sgdf_lab.registry.models import CLASSIFIERS
 from sgdf_lab.registry.optimizers import OptimizerRow
 from sgdf_lab.registry.tasks import Task
-from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.errors import UserError, message_of, unknown
+from sgdf_lab.support.files import read_named
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.train import schedules
 
 VERSION = 1
 MAX_DEPTH = 8  # of lists in a setting
 LONGEST_NAME = 255  # bytes, of a folder
+TOML_LIMIT = 16 * 2**20  # bytes
+MOST_BITS = 10_000  # of an integer
 PRECISIONS = ("tf32", "bf16", "fp32")
 DATA = ("real", "synthetic")
 
@@ -427,7 +430,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if value.lower() in words:
         return name, words[value.lower()]
     try:
-        return name, ast.literal_eval(value)
+        return name, printable(name, ast.literal_eval(value))
     except (ValueError, SyntaxError):
         return name, value
     except (RecursionError, MemoryError):  # thousands of signs or brackets
@@ -436,13 +439,20 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; an error is one sentence that says where it is wrong."""
+    text = read_named(path, limit=TOML_LIMIT)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}") from None
+        return dict(printable(str(path), tomllib.loads(text)))
     except RecursionError:
         raise UserError(f"{path} is nested too deeply") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # also an integer of thousands of digits
+        raise UserError(f"{path} is not TOML: {message_of(error)}") from None
+
+
+def printable(where: str, value: Any) -> Any:
+    """The value, without integers that Python refuses to print, as a hexadecimal one may be."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise UserError(f"{where} has an integer of {value.bit_length():,} bits")
+    parts = value.values() if isinstance(value, dict) else value
+    for part in parts if isinstance(value, dict | list | tuple | set) else ():
+        printable(where, part)
+    return value

@@ -17,7 +17,7 @@ from rich.console import Console
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import MessagesOnly, duration
 from sgdf_lab.runs.session import RunContext
-from sgdf_lab.support.files import read_text
+from sgdf_lab.support.files import read_text, write_atomically
 
 BAR_INTERVAL = 0.5  # seconds between two looks at the runs' folders, for a bar
 LINE_INTERVAL = 30.0  # and for a line
@@ -158,7 +158,7 @@ class Heartbeat(MessagesOnly):
             return
         self.written[id(config)] = now
         with contextlib.suppress(OSError):  # it only informs
-            file_of(config, self.out).write_text(f"{done / per_epoch:.4f}")
+            write_atomically(file_of(config, self.out), f"{done / per_epoch:.4f}", locked=True)
 
     def ended(self, config: Config, status: str) -> None:
         remove(config, self.out)
@@ -171,7 +171,7 @@ def file_of(config: Config, out: Path) -> Path:
 def epochs_told(config: Config, out: Path) -> float:
     """What the file says; 0 if there is none."""
     try:
-        return float(file_of(config, out).read_text())
+        return float(read_text(file_of(config, out), limit=100))
     except (OSError, ValueError):
         return 0.0
 
