@@ -17,8 +17,8 @@ from sgdf_lab.report.numbers import (
     verdict,
 )
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.published import published_value
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.sweeps.contestants import ranking
 from sgdf_lab.tasks import Metric
 
