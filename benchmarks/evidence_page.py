@@ -17,8 +17,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.names import optimizer_name
 from sgdf_lab.report.evidence.summary import REFERENCES, summarize
+from sgdf_lab.report.labels import optimizer_name
 from sgdf_lab.report.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg

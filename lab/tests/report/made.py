@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from sgdf_lab.report.statistics import Comparison, compare_runs
 
 from sgdf_lab.report import terminal
-from sgdf_lab.report.statistics import Comparison, compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs

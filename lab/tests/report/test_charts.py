@@ -2,14 +2,14 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from sgdf_lab.report.charts import all_charts
+from sgdf_lab.report.drawing import Chart, dark_colours, plain
 
 from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.optimizers import style
 from sgdf_lab.report.cells import cells_by_task
-from sgdf_lab.report.charts import all_charts
 from sgdf_lab.report.curves import optimizer_colours
-from sgdf_lab.report.drawing import Chart, dark_colours, plain
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.palette import ON_DARK
 

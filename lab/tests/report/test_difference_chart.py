@@ -4,10 +4,10 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
-
-from report import made
 from sgdf_lab.report.difference_chart import bounds, difference_charts
 from sgdf_lab.report.drawing import Chart
+
+from report import made
 from sgdf_lab.report.numbers import PairedDifference
 
 

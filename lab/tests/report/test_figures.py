@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from sgdf_lab.report.statistics import compare_runs
 
 from report import made
 from sgdf_lab.cli.main import main
 from sgdf_lab.report.curves import learning_rate_sweeps
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs.records import read_runs
 
 pytest.importorskip("matplotlib")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from sgdf_lab.report.statistics import compare_runs
 
 from report import made
 from report.browser import Browser
 from sgdf_lab.cli.main import parse
 from sgdf_lab.report import page
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 

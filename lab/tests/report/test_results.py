@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sgdf_lab.report.statistics import compare_runs, difference_from
 
 from report.markdown import bullet, decimals, section, sentence, table
 from sgdf_lab import paper
 from sgdf_lab.report import wording
-from sgdf_lab.report.statistics import compare_runs, difference_from
 from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]

@@ -2,12 +2,12 @@ import math
 from pathlib import Path
 
 import pytest
+from sgdf_lab.report.statistics import TimeToTarget
 
 from report import made
 from report.made import in_terminal
 from sgdf_lab.report import page, wording
 from sgdf_lab.report.numbers import paired_difference
-from sgdf_lab.report.statistics import TimeToTarget
 
 
 def test_means_deviations_and_times(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from sgdf_lab.report.statistics import Comparison, compare_runs
+from sgdf_lab.report.verdict import headline
 
 from report import made
 from sgdf_lab import tasks
 from sgdf_lab.report import numbers, wording
 from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.statistics import Comparison, compare_runs
-from sgdf_lab.report.verdict import headline
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.sweeps.contestants import contestants_of
 from sgdf_lab.sweeps.plan import sweep_from_file

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sgdf_lab.report.statistics import compare_runs
 
 from runs.commands import fault, folder_in
 from sgdf_lab import data
@@ -24,7 +25,6 @@ from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.text_synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
 from sgdf_lab.runs.records import read_runs

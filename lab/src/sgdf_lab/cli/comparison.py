@@ -10,9 +10,9 @@ from rich.console import Console
 
 from sgdf_lab.cli.options import engine_arguments, say, sweep_context_from
 from sgdf_lab.cli.screen import open_console
-from sgdf_lab.report import page, terminal
+from sgdf_lab.report import page, tables
+from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.report.labels import visible
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
@@ -93,7 +93,7 @@ def show(sweep: Sweep, out: Path, console: Console) -> None:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
     comparisons = compare_runs(records, sweep.configs, is_chosen=sweep.is_chosen)
-    terminal.show(console, comparisons)
+    tables.show_comparisons(console, comparisons)
     if sweep.note:
         say(console, sweep.note)
     file = out / f"{sweep.name}.html"

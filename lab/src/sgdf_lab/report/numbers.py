@@ -6,7 +6,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import scipy.stats  # type: ignore[import-untyped]
@@ -55,6 +55,15 @@ def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What became of one setting: its final values by seed, and the seeds without one."""
+
+    values: Mapping[int, float]
+    lost: Collection[int] = ()  # diverged or failed
+    missing: Collection[int] = ()  # not run yet, or not to the end
+
+
+@dataclass(frozen=True)
 class PairedDifference:
     """Differences between runs of the same seed: mean, 95 % t interval, two-sided p value.
 
@@ -67,6 +76,10 @@ class PairedDifference:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    lost: tuple[int, ...] = ()  # seeds that one of the two lost
+    missing: tuple[int, ...] = ()
+    p_holm: float | None = None  # corrected for all comparisons with the reference
+    verdict: str = ""  # "ahead" of the reference, "behind", or "" if no difference was found
 
     @property
     def half_width(self) -> float | None:
@@ -79,8 +92,8 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     >>> found = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     >>> found.mean, round(found.p, 4)
     (2.0, 0.0742)
-    >>> paired_difference([1.5, 2.5], [1.0, 2.0])
-    PairedDifference(n=2, mean=0.5, low=None, high=None, p=None)
+    >>> paired_difference([1.5, 2.5], [1.0, 2.0]).p is None
+    True
     """
     differences = [own - other for own, other in zip(values, reference, strict=True)]
     if not differences:
@@ -92,6 +105,29 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     test = scipy.stats.ttest_1samp(differences, 0.0)
     low, high = test.confidence_interval(CONFIDENCE)
     return PairedDifference(len(differences), mean, float(low), float(high), float(test.pvalue))
+
+
+def compare(own: Outcome, reference: Outcome) -> PairedDifference:
+    """Over the seeds that both finished, with those that one of them did not; no verdict yet."""
+    seeds = sorted(own.values.keys() & reference.values.keys())
+    ran = {*own.values, *own.lost, *own.missing}
+    lost = sorted(ran & {*own.lost, *reference.lost})
+    missing = sorted(ran & {*own.missing, *reference.missing} - {*lost})
+    found = paired_difference(
+        [own.values[seed] for seed in seeds], [reference.values[seed] for seed in seeds]
+    )
+    return dataclasses.replace(found, lost=tuple(lost), missing=tuple(missing))
+
+
+def with_verdicts(
+    differences: Sequence[PairedDifference], metric: Metric
+) -> list[PairedDifference]:
+    """All comparisons with one reference: their p values are corrected for each other."""
+    corrected = holm([difference.p for difference in differences])
+    return [
+        dataclasses.replace(found, p_holm=p, verdict=verdict(found.mean, p, metric))
+        for found, p in zip(differences, corrected, strict=True)
+    ]
 
 
 def verdict(mean: float | None, p_holm: float | None, metric: Metric) -> str:

@@ -8,22 +8,25 @@ from dataclasses import dataclass, replace
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell, cells_by_task
 from sgdf_lab.report.numbers import (
+    Outcome,
     PairedDifference,
     Spread,
-    holm,
-    paired_difference,
+    compare,
     result_metric,
     spread,
-    verdict,
+    with_verdicts,
 )
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.published import published_value
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.contestants import ranking
 from sgdf_lab.tasks import Metric
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
+#: Without a choice by validation, two values are a comparison and three are a grid.
+LEAST = 3
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,6 @@ class ComparisonRow:
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
     paired: PairedDifference | None  # final, against the reference
-    p_holm: float | None  # of that difference, corrected for all others that were chosen
-    verdict: str  # "ahead" of the reference, "behind", or "" if no difference was found
     seconds_per_epoch: float | None
     time_to_target: TimeToTarget | None
     is_reference: bool = False
@@ -63,6 +64,10 @@ class ComparisonRow:
     @property
     def optimizer(self) -> str:
         return self.cell.optimizer
+
+    @property
+    def verdict(self) -> str:
+        return self.paired.verdict if self.paired else ""
 
 
 @dataclass(frozen=True)
@@ -131,22 +136,12 @@ def compare_cells(
     result = result_metric(cells[0].task, finished)
     rows = [compare_cell(cell, reference, result, target, cell in chosen) for cell in cells]
     comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
-    return replace(comparison, rows=tuple(with_verdicts(rows, comparison.set_aside, result)))
-
-
-def with_verdicts(
-    rows: Sequence[ComparisonRow], set_aside: set[str], result: Metric
-) -> list[ComparisonRow]:
-    """The verdict on every row that was not set aside."""
-    compared = [row.paired is not None and row.label not in set_aside for row in rows]
-    values = [
-        row.paired.p if row.paired and is_compared else None
-        for row, is_compared in zip(rows, compared, strict=True)
-    ]
-    return [
-        replace(row, p_holm=p, verdict=verdict(row.paired.mean if row.paired else None, p, result))
-        for row, p in zip(rows, holm(values), strict=True)
-    ]
+    # Settings that were not chosen are not compared: they would cost the others their verdict.
+    judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
+    found = with_verdicts([row.paired for row in judged if row.paired], result)
+    verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
+    rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
+    return replace(comparison, rows=tuple(rows))
 
 
 def compare_cell(
@@ -175,9 +170,7 @@ def compare_cell(
             published_value(cell.config, metric) for metric in cell.task.metrics[1:]
         ),
         difference=best.mean - value.mean if best and value else None,
-        paired=difference_from(rival, cell, result) if rival else None,
-        p_holm=None,
-        verdict="",
+        paired=compare(outcome(cell, result), outcome(rival, result)) if rival else None,
         # The lower median: of two epochs the first includes the compilation.
         seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
@@ -189,14 +182,16 @@ def compare_cell(
 # --- estimates -----------------------------------------------------------------------------------
 
 
-def difference_from(reference: RunCell, cell: RunCell, result: Metric) -> PairedDifference:
-    """Final values minus the reference's, over the seeds that both have finished."""
-    pairs = []
-    for seed in sorted(cell.finished.keys() & reference.finished.keys()):
-        own, other = (c.finished[seed].final_of(result) for c in (cell, reference))
-        if own is not None and other is not None:
-            pairs.append((own, other))
-    return paired_difference([own for own, _ in pairs], [other for _, other in pairs])
+def outcome(cell: RunCell, result: Metric) -> Outcome:
+    finals = {seed: record.final_of(result) for seed, record in cell.finished.items()}
+    by_status: dict[str, list[int]] = {}
+    for record in cell.records:
+        by_status.setdefault(record.status, []).append(record.config.seed)
+    return Outcome(
+        {seed: value for seed, value in finals.items() if value is not None},
+        lost=by_status.get("diverged", []) + by_status.get("failed", []),
+        missing=[*by_status.get("unfinished", []), *cell.missing],
+    )
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
@@ -269,3 +264,57 @@ def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCe
         if cell := next(filter(preferred, able), None):
             return cell
     return None
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+def edge_warnings(comparison: Comparison) -> list[str]:
+    """A sentence for each setting whose best value is the smallest or the largest that was tried.
+
+    Values whose runs diverged or are still missing count as tried.
+    """
+    sentences = []
+    for optimizer in dict.fromkeys(row.optimizer for row in comparison.rows):
+        rows = [row for row in comparison.rows if row.optimizer == optimizer]
+        best = best_row(comparison, rows)
+        if best is None:
+            continue
+        for name, value in best.cell.config.settings.items():
+            if not is_number(value):
+                continue
+            tried = tried_values(best, rows, name)
+            if len(tried) < (2 if best.is_chosen else LEAST):
+                continue
+            if value == tried[-1]:
+                where, hint = "largest", "larger"
+            elif value == tried[0] and value > 0:
+                where, hint = "smallest", "smaller"
+            else:
+                continue
+            sentences.append(
+                f"The best {name} of {optimizer}, {value:g}, is the {where} of the {len(tried)} "
+                f"that were tried: a {hint} one may be better."
+            )
+    return sentences
+
+
+def best_row(comparison: Comparison, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
+    """The chosen one; where nothing was chosen, the one with the best final value."""
+    for row in rows:
+        if row.is_chosen:
+            return row
+    finals = {row.final.mean: row for row in rows if row.final}
+    return finals[comparison.result.best(finals)] if finals else None
+
+
+def tried_values(best: ComparisonRow, rows: Sequence[ComparisonRow], name: str) -> list[float]:
+    """The values of a setting in the cells that differ from the best in nothing else."""
+    own = {**best.cell.config.settings, name: None}
+    alike = (
+        row.cell.config.settings
+        for row in rows
+        if row.cell.protocol == best.cell.protocol
+        and {**row.cell.config.settings, name: None} == own
+    )
+    return sorted({settings[name] for settings in alike if is_number(settings.get(name))})
