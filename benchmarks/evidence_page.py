@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from sgdf_lab.report.evidence import Summary, across, figures, tables
 from sgdf_lab.report.evidence.summary import REFERENCES, summarize
 from sgdf_lab.report.labels import optimizer_name
+from sgdf_lab.report.tables import as_markdown, escaped
 from sgdf_lab.report.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
@@ -154,7 +155,7 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
     """By page, what stands between its comments."""
     first, last = first_time(summaries), last_word(summaries)
     over_all = {
-        f"against {reference}": tables.as_markdown(across.table(across.across(first, reference)))
+        f"against {reference}": as_markdown(across.table(across.across(first, reference)))
         for reference in ACROSS
     }
     return {
@@ -351,7 +352,7 @@ def gains_table(summaries: Sequence[Summary]) -> str:
         digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
         for contestant in tables.ranked(summary):
             label = contestant["label"]
-            cells = [tables.escaped(tables.final_words(contestant, digits, seeds))]
+            cells = [escaped(tables.final_words(contestant, digits, seeds))]
             rivals = ("AdamW", "NAdamW", PAPER)
             cells += [in_one_cell(*against(summary, label, rival)) for rival in rivals]
             lines.append([link_to(summary), label, *cells])
@@ -392,7 +393,7 @@ def in_front_lines(summary: Summary) -> Iterable[list[str]]:
                 if contestant is alone
                 else against(summary, contestant["label"], alone["label"])
             )
-            yield [alone["label"], *map(tables.escaped, cells)]
+            yield [alone["label"], *map(escaped, cells)]
 
 
 def place_of_filter(contestant: Mapping[str, Any]) -> str:
@@ -409,7 +410,7 @@ def against(summary: Summary, label: str, *references: str) -> list[str]:
     found = {comparison["reference"]: comparison for comparison in summary["comparisons"]}
     digits = summary["metric"]["digits"]
     cells = (tables.difference_words(found[name], label, digits) for name in references)
-    return [tables.escaped(cell) for pair in cells for cell in pair]
+    return [escaped(cell) for pair in cells for cell in pair]
 
 
 def link_to(summary: Summary) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from sgdf_lab.report import wording
 from sgdf_lab.report.cells import RunCell
@@ -40,6 +40,7 @@ from sgdf_lab.support.palette import AXIS, GREY, GRID, INK, PAPER, Look
 
 SMALL = (5.4, 3.3)  # inches: as wide as a phone, with letters that can be read there
 LEGEND_COLUMNS = 5
+TICKS = 5  # of learning rates that fit beside each other
 LABEL = 30  # letters of a line beside an axis
 FAR = 4.0  # times the median: a difference so far out has an arrow instead of stretching the axis
 
@@ -228,6 +229,7 @@ def curve_chart(cells: Sequence[RunCell], view: CurveView, cell_looks: Mapping[s
         bounds = y_range(cells, view)
         outside = mark_outside(axes, cells, view, bounds, cell_looks) if bounds else False
         mark_drops(axes, cells)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         label_axes(axes, cells[0].config.unit, view)
     caption = "A triangle at the edge: that line ends outside, far from the others." * outside
     return Chart(capitalized(view.title), figure, caption)
@@ -377,6 +379,8 @@ def all_values(cells: Sequence[RunCell], key: str) -> list[float]:
 def label_axes(axes: Axes, x: str, view: CurveView) -> None:
     if view.logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(plain(x))
     axes.set_ylabel(plain(view.axis_title))
@@ -423,7 +427,11 @@ def draw_rates(axes: Axes, comparison: Comparison) -> None:
                 hover(mark, f"{optimizer}, lr {lr:g}: {shown}")
     ticks = sorted({lr for rates in sweeps.values() for lr in rates})
     axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{lr:g}" for lr in ticks], rotation=30 * (len(ticks) > 6))
+    if len(ticks) <= TICKS:
+        axes.set_xticks(ticks, [f"{lr:g}" for lr in ticks])
+    else:
+        axes.xaxis.set_major_locator(LogLocator(numticks=TICKS))
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.set_ylim(*view.bounds)
     signs = "×: no run finished" * any(view.unfinished.values())

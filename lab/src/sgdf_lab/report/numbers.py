@@ -81,10 +81,6 @@ class PairedDifference:
     p_holm: float | None = None  # corrected for all comparisons with the reference
     verdict: str = ""  # "ahead" of the reference, "behind", or "" if no difference was found
 
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
 
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> PairedDifference:
     """The values minus the reference's, seed by seed.

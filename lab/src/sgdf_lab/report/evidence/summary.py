@@ -263,6 +263,8 @@ def comparison(
         {
             "contestant": rival.label,
             **dataclasses.asdict(difference),
+            "lost": [*difference.lost],
+            "missing": [*difference.missing],
             "same_settings": same_settings(rival, reference),
         }
         for rival, difference in zip(rivals, found, strict=True)
