@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import scipy.stats  # type: ignore[import-untyped]
 
+from sgdf_lab.report.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric, Task
 
 CONFIDENCE = 0.95
-#: A difference counts if its p value, after Holm's correction, is below this.
+#: A difference counts if its p value, with the luck of the choices and after Holm's correction, is
+#: below this.
 SIGNIFICANCE = 0.01
 TOLERANCE = 1e-9  # of a comparison of two rounded numbers
 TEST_LOSS = "test_loss"
@@ -61,6 +63,7 @@ class Outcome:
     values: Mapping[int, float]
     lost: Collection[int] = ()  # diverged or failed
     missing: Collection[int] = ()  # not run yet, or not to the end
+    choice: Choice | None = None  # how it was chosen, if it was
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ class PairedDifference:
     p: float | None = None
     lost: tuple[int, ...] = ()  # seeds that one of the two lost
     missing: tuple[int, ...] = ()
+    barred: tuple[str, ...] = ()  # verdicts that there cannot be, for what was lost or is missing
     p_holm: float | None = None  # corrected for all comparisons with the reference
+    p_choice: float | None = None  # as p, with the luck of both choices
+    p_verdict: float | None = None  # this, corrected: it decides
     verdict: str = ""  # "ahead" of the reference, "behind", or "" if no difference was found
 
 
@@ -106,37 +112,50 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
 def compare(own: Outcome, reference: Outcome) -> PairedDifference:
     """Over the seeds that both finished, with those that one of them did not; no verdict yet."""
     seeds = sorted(own.values.keys() & reference.values.keys())
+    values, others = ([x.values[seed] for seed in seeds] for x in (own, reference))
+    found = paired_difference(values, others)
+    p = found.p
+    if p is not None and found.mean is not None and (own.choice or reference.choice):
+        error = statistics.stdev(a - b for a, b in zip(values, others, strict=True))
+        error /= math.sqrt(found.n)
+        p = p_with_luck(found.mean, error, found.n, own.choice, reference.choice)
     ran = {*own.values, *own.lost, *own.missing}
-    lost = sorted(ran & {*own.lost, *reference.lost})
-    missing = sorted(ran & {*own.missing, *reference.missing} - {*lost})
-    found = paired_difference(
-        [own.values[seed] for seed in seeds], [reference.values[seed] for seed in seeds]
+    lost = ran & {*own.lost, *reference.lost}
+    missing = ran & {*own.missing, *reference.missing} - lost
+    barred = ("ahead",) * bool(own.lost or missing) + ("behind",) * bool(reference.lost or missing)
+    return dataclasses.replace(
+        found, p_choice=p, lost=tuple(sorted(lost)), missing=tuple(sorted(missing)), barred=barred
     )
-    return dataclasses.replace(found, lost=tuple(lost), missing=tuple(missing))
 
 
 def with_verdicts(
     differences: Sequence[PairedDifference], metric: Metric
 ) -> list[PairedDifference]:
     """All comparisons with one reference: their p values are corrected for each other."""
-    corrected = holm([difference.p for difference in differences])
+    corrected = (
+        holm([difference.p for difference in differences]),
+        holm([difference.p_choice for difference in differences]),
+    )
     return [
-        dataclasses.replace(found, p_holm=p, verdict=verdict(found.mean, p, metric))
-        for found, p in zip(differences, corrected, strict=True)
+        dataclasses.replace(found, p_holm=p_holm, p_verdict=p, verdict=verdict(found, p, metric))
+        for found, p_holm, p in zip(differences, *corrected, strict=True)
     ]
 
 
-def verdict(mean: float | None, p_holm: float | None, metric: Metric) -> str:
+def verdict(found: PairedDifference, p: float | None, metric: Metric) -> str:
     """Whether a contestant is "ahead" of the reference or "behind"; "" if no difference is found.
 
-    Args:
-        mean: of the differences from the reference.
-        p_holm: their p value, after Holm's correction over all comparisons with the reference.
-        metric: what is compared.
+    Who lost a seed is not ahead by the others, and what is incomplete has no verdict.
     """
-    if mean is None or p_holm is None or p_holm >= SIGNIFICANCE:
+    word = clear_difference(found, p, metric)
+    return "" if word in found.barred else word
+
+
+def clear_difference(found: PairedDifference, p: float | None, metric: Metric) -> str:
+    """The same by the p value only, whatever was lost."""
+    if found.mean is None or p is None or p >= SIGNIFICANCE:
         return ""
-    return "ahead" if (mean < 0) == metric.lower_is_better else "behind"
+    return "ahead" if (found.mean < 0) == metric.lower_is_better else "behind"
 
 
 def sign_test(better: int, worse: int) -> float | None:
