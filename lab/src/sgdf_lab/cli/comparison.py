@@ -11,6 +11,7 @@ from rich.console import Console
 from sgdf_lab.cli.options import engine_arguments, say, sweep_context_from
 from sgdf_lab.cli.screen import open_console
 from sgdf_lab.report import page, tables
+from sgdf_lab.report.choice import choice_of
 from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.report.labels import visible
 from sgdf_lab.runs import packed
@@ -20,6 +21,7 @@ from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_all
 from sgdf_lab.sweeps.plan import Sweep, write_plan
+from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.train.distributed import is_team
 
 
@@ -92,7 +94,11 @@ def show(sweep: Sweep, out: Path, console: Console) -> None:
     if not records:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
-    comparisons = compare_runs(records, sweep.configs, is_chosen=sweep.is_chosen)
+    choices = None
+    if sweep.chosen_from:
+        found = [c for c in contestants_in(sweep.chosen_from, out) if c.chosen]
+        choices = {c.chosen.config.cell_key: choice_of(c) for c in found if c.chosen}
+    comparisons = compare_runs(records, sweep.configs, choices=choices)
     tables.show_comparisons(console, comparisons)
     if sweep.note:
         say(console, sweep.note)

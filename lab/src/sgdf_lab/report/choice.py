@@ -14,13 +14,16 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.stats  # type: ignore[import-untyped]
+import scipy.special  # type: ignore[import-untyped]
 
-DRAWS = 2000  # tunings
-SEED = 20260101
+from sgdf_lab.sweeps.contestants import Contestant
+
+DRAWS = 4000  # tunings
+STREAMS = (20260101, 20260102)  # seeds: two choices are compared by independent draws
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -43,7 +46,7 @@ class Choice:
     seeds: Sequence[float] = ()
     lower_is_better: bool = True
 
-    @property
+    @cached_property
     def noise(self) -> float:
         """The standard deviation of one run of a setting, pooled over all that have several."""
         groups = [*self.trials, *self.finals.values(), self.seeds]
@@ -54,6 +57,11 @@ class Choice:
                 freedom += len(values) - 1
         return math.sqrt(squares / freedom) if freedom else 0.0
 
+    @cached_property
+    def lucks(self) -> "tuple[Luck, ...]":
+        """Of each stream."""
+        return tuple(luck(self, np.random.default_rng(seed)) for seed in STREAMS)
+
 
 @dataclass(frozen=True)
 class Luck:
@@ -63,13 +71,16 @@ class Luck:
     spread: Array  # the same for each tuning that was drawn
 
 
-def luck(choice: Choice | None, generator: np.random.Generator, draws: int = DRAWS) -> Luck:
-    """Make the choice again; without a choice there is no luck."""
-    if choice is None or len(choice.trials) < 2 or choice.noise == 0:
-        return Luck(0.0, np.zeros(draws))
+NO_LUCK = Luck(0.0, np.zeros(1))
+
+
+def luck(choice: Choice, generator: np.random.Generator) -> Luck:
+    """Make the choice again."""
+    if len(choice.trials) < 2 or choice.noise == 0:
+        return NO_LUCK
     sign = 1 if choice.lower_is_better else -1
     centre, error = known_quality(choice, sign)
-    shape = (draws, len(centre))
+    shape = (DRAWS, len(centre))
     quality = centre + error * generator.standard_normal(shape)
     runs = np.array([len(values) for values in choice.trials])
     seen = quality + choice.noise / np.sqrt(runs) * generator.standard_normal(shape)
@@ -98,6 +109,26 @@ def known_quality(choice: Choice, sign: int) -> tuple[Array, Array]:
     return centre, choice.noise / np.sqrt(counts)
 
 
+def choice_of(contestant: Contestant) -> Choice | None:
+    """How a tuned sweep chose a contestant's setting; None if it chose none."""
+    if contestant.chosen is None:
+        return None
+    able = [trial for trial in contestant.trials if trial.validation is not None]
+    runs = {f.trial.config.name: [run.validation for run in f.runs] for f in contestant.finals}
+    finals = {name: [v for v in own if v is not None] for name, own in runs.items() if own}
+    lost = [name for name, own in finals.items() if len(own) < len(runs[name])]
+    if len(lost) < len(finals):  # who lost a run is not chosen, now or in another tuning
+        able = [trial for trial in able if trial.config.name not in lost]
+    places = {trial.config.name: i for i, trial in enumerate(able)}
+    return Choice(
+        trials=[[trial.validation] for trial in able if trial.validation is not None],
+        chosen=places[contestant.chosen.config.name],
+        finals={places[name]: own for name, own in finals.items() if name in places and own},
+        seeds=[run.validation for run in contestant.seeds if run.validation is not None],
+        lower_is_better=contestant.chosen.config.task_definition.metric.lower_is_better,
+    )
+
+
 def p_with_luck(
     mean: float, error: float, n: int, own: Choice | None, reference: Choice | None
 ) -> float:
@@ -113,10 +144,14 @@ def p_with_luck(
         own: the choice of the one.
         reference: the choice of the other.
     """
-    generator = np.random.default_rng(SEED)
-    first, second = luck(own, generator), luck(reference, generator)
-    without = mean - (first.realised - second.realised)
+    first, second = (choice.lucks if choice else (NO_LUCK,) * 2 for choice in (own, reference))
+    pairs = [(first[0], second[1]), (first[1], second[0])]  # the same from the other's side
+    return statistics.fmean(p_of_tunings(mean, error, n, *pair) for pair in pairs)
+
+
+def p_of_tunings(mean: float, error: float, n: int, own: Luck, reference: Luck) -> float:
+    without = mean - (own.realised - reference.realised)
     size = min(abs(mean), abs(without)) if mean * without > 0 else 0.0
-    apart = first.spread - second.spread
-    t = scipy.stats.t(n - 1)
-    return float(np.mean(t.sf((size - apart) / error) + t.sf((size + apart) / error)))
+    apart = own.spread - reference.spread
+    tails = (scipy.special.stdtr(n - 1, (side * apart - size) / error) for side in (1, -1))
+    return float(sum(np.mean(tail) for tail in tails))

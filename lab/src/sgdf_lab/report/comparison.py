@@ -2,11 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell, cells_by_task
+from sgdf_lab.report.choice import Choice
 from sgdf_lab.report.numbers import (
     Outcome,
     PairedDifference,
@@ -22,6 +23,8 @@ from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.contestants import ranking
 from sgdf_lab.tasks import Metric
+
+Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
@@ -51,9 +54,9 @@ class ComparisonRow:
     published: PublishedValue | None
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
-    paired: PairedDifference | None  # final, against the reference
     seconds_per_epoch: float | None
     time_to_target: TimeToTarget | None
+    paired: PairedDifference | None = None  # final, against the reference
     is_reference: bool = False
     is_chosen: bool = False  # among this optimizer's cells, by validation
 
@@ -110,7 +113,7 @@ def compare_runs(
     planned: Iterable[Config] = (),
     target: float | None = None,
     *,
-    is_chosen: bool = False,
+    choices: Choices | None = None,
 ) -> list[Comparison]:
     """A comparison for each task and model.
 
@@ -118,23 +121,34 @@ def compare_runs(
         records: the runs.
         planned: runs without a folder are missing.
         target: what the time to is measured; default: a value that all reach.
-        is_chosen: the settings have been chosen by other runs, so none is set aside.
+        choices: how the settings were chosen by other runs, by cell; then none is set aside.
     """
     by_task = cells_by_task(records, planned)
-    return [compare_cells(cells, target, is_chosen=is_chosen) for cells in by_task]
+    return [compare_cells(cells, target, choices) for cells in by_task]
 
 
 def compare_cells(
-    cells: Sequence[RunCell], target: float | None = None, *, is_chosen: bool = False
+    cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
 ) -> Comparison:
-    chosen = [] if is_chosen else chosen_cells(cells)
+    chosen = chosen_cells(cells) if choices is None else []
+    if choices is None:
+        choices = {cell.config.cell_key: choice_among(cells, cell) for cell in chosen}
     reference = reference_cell(cells, chosen)
     if target is None:
         decided = {cell.contest for cell in chosen}
         target = common_target([c for c in cells if c in chosen or c.contest not in decided])
     finished = [record for cell in cells for record in cell.finished.values()]
     result = result_metric(cells[0].task, finished)
-    rows = [compare_cell(cell, reference, result, target, cell in chosen) for cell in cells]
+    outcomes = {
+        cell.label: outcome(cell, result, choices.get(cell.config.cell_key)) for cell in cells
+    }
+    rows = []
+    for cell in cells:
+        row = describe(cell, target, result)
+        is_rival = reference is not None and cell is not reference and cell.finished
+        if reference and is_rival:
+            row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
+        rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
@@ -144,18 +158,12 @@ def compare_cells(
     return replace(comparison, rows=tuple(rows))
 
 
-def compare_cell(
-    cell: RunCell,
-    reference: RunCell | None,
-    result: Metric,
-    target: float | None,
-    is_chosen: bool,
-) -> ComparisonRow:
+def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonRow:
+    """A cell by itself."""
     finished = list(cell.finished.values())
     best = spread([record.best for record in finished])
     value = published_value(cell.config)
     times = [seconds for record in cell.records for seconds in record.seconds.values()]
-    rival = reference if finished and cell is not reference else None
     return ComparisonRow(
         cell=cell,
         best=best,
@@ -170,19 +178,16 @@ def compare_cell(
             published_value(cell.config, metric) for metric in cell.task.metrics[1:]
         ),
         difference=best.mean - value.mean if best and value else None,
-        paired=compare(outcome(cell, result), outcome(rival, result)) if rival else None,
         # The lower median: of two epochs the first includes the compilation.
         seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
-        is_reference=cell is reference,
-        is_chosen=is_chosen,
     )
 
 
 # --- estimates -----------------------------------------------------------------------------------
 
 
-def outcome(cell: RunCell, result: Metric) -> Outcome:
+def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outcome:
     finals = {seed: record.final_of(result) for seed, record in cell.finished.items()}
     by_status: dict[str, list[int]] = {}
     for record in cell.records:
@@ -191,6 +196,7 @@ def outcome(cell: RunCell, result: Metric) -> Outcome:
         {seed: value for seed, value in finals.items() if value is not None},
         lost=by_status.get("diverged", []) + by_status.get("failed", []),
         missing=[*by_status.get("unfinished", []), *cell.missing],
+        choice=choice,
     )
 
 
@@ -237,6 +243,23 @@ def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
             values = [validation_values(cell) for cell in candidates]
             chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
     return chosen
+
+
+def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
+    """How it was chosen; who lost a run when others did not was no candidate."""
+    values = {c.label: validation_values(c) for c in cells if c.contest == chosen.contest}
+    least = sum(value is None for value in values[chosen.label])
+    able = {
+        label: [value for value in own if value is not None]
+        for label, own in values.items()
+        if own and sum(value is None for value in own) <= least
+    }
+    labels = [label for label, own in able.items() if own]
+    return Choice(
+        [able[label] for label in labels],
+        labels.index(chosen.label),
+        lower_is_better=chosen.task.metric.lower_is_better,
+    )
 
 
 def validation_values(cell: RunCell) -> list[float | None]:

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import scipy.stats  # type: ignore[import-untyped]
 
@@ -86,6 +87,10 @@ class PairedDifference:
     p_choice: float | None = None  # as p, with the luck of both choices
     p_verdict: float | None = None  # this, corrected: it decides
     verdict: str = ""  # "ahead" of the reference, "behind", or "" if no difference was found
+
+    def as_json(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        return {name: [*v] if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> PairedDifference:

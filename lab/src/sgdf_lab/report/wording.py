@@ -11,7 +11,12 @@ from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell
 from sgdf_lab.report.comparison import Comparison, ComparisonRow
 from sgdf_lab.report.labels import NO_BREAK, visible
-from sgdf_lab.report.numbers import SIGNIFICANCE, PairedDifference, Spread
+from sgdf_lab.report.numbers import (
+    SIGNIFICANCE,
+    PairedDifference,
+    Spread,
+    clear_difference,
+)
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric
 
@@ -222,22 +227,57 @@ def measured(metric: Metric, value: Spread) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """The verdict in one sentence; a second one names those on whom there is none."""
+    """The verdict in one sentence; others name those on whom there is none, and lost seeds."""
     names = short_names(comparison)
     reference = next((row for row in comparison.rows if row.is_reference), None)
     if reference is None or reference.final is None:
         return "No run has finished yet."
     ours = names[reference.label]
-    others = [row for row in comparison.rows if row.label in names and row is not reference]
+    kept = [(names[row.label], row) for row in comparison.rows if row.label in names]
+    others = [named for named in kept if named[1] is not reference]
+    rows = [named for named in others if named[1].paired]
     if not others:
         return f"Only {ours} was run: there is nothing to compare it with."
-    rows = [(names[row.label], row) for row in others if row.paired]
     if not rows:
-        return f"Only {ours} has finished: there is nothing to compare it with yet."
-    tested = [(name, row) for name, row in rows if row.paired and row.paired.p_holm is not None]
-    untested = [named for named in rows if named not in tested]
+        first = f"Only {ours} has finished: there is nothing to compare it with yet."
+        return " ".join([first, *lost_seeds(kept)])
+    reasons: dict[str, list[Named]] = {}
+    for named in rows:
+        reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)
+    tested = reasons.pop("", [])
     sentences = [decision(comparison.result, ours, tested)] if tested else []
-    return " ".join(sentences + without_verdict(ours, untested, alone=not tested))
+    against = "" if tested or len(reasons) > 1 else f"{ours} against "
+    sentences += [
+        f"No verdict on {against}{listed(which)}: {reason}." for reason, which in reasons.items()
+    ]
+    return " ".join([*sentences, *lost_seeds(kept)])
+
+
+def why_no_verdict(row: ComparisonRow, metric: Metric) -> str:
+    """ "" if there is one, or if no difference was found."""
+    found = row.paired
+    assert found is not None
+    if found.n == 0:
+        return "no seed was run with both"
+    if found.n == 1:
+        return "one seed is not enough"
+    if found.p is None:
+        return "the difference is the same in all seeds, which gives no interval"
+    if clear_difference(found, found.p_verdict, metric) in found.barred:
+        return "runs are missing" if found.missing else "the seeds that are left are not all"
+    return ""
+
+
+def lost_seeds(rows: Sequence[Named]) -> list[str]:
+    """How many seeds each of these has lost."""
+    words = []
+    for name, row in rows:
+        records = row.cell.records
+        lost = sum(record.status in ("diverged", "failed") for record in records)
+        if lost:
+            words.append(f"{name} {lost} of {len(records) + len(row.cell.missing)}")
+    more = f" and {len(words) - NAMES} more" * (len(words) > NAMES)
+    return [f"Seeds that diverged or failed: {', '.join(words[:NAMES])}{more}."] if words else []
 
 
 def short_names(comparison: Comparison) -> dict[str, str]:
@@ -328,8 +368,8 @@ def mean_of(row: ComparisonRow) -> float:
 
 def p_words(row: ComparisonRow) -> str:
     assert row.paired is not None
-    assert row.paired.p_holm is not None
-    return "p < 0.001" if row.paired.p_holm < 0.001 else f"p {row.paired.p_holm:.2g}"
+    assert row.paired.p_verdict is not None
+    return "p < 0.001" if row.paired.p_verdict < 0.001 else f"p {row.paired.p_verdict:.2g}"
 
 
 def unit_of(metric: Metric) -> str:
@@ -353,29 +393,6 @@ def listed(rows: Sequence[Named], last: str = "and") -> str:
     return f"{', '.join(before)} {last} {final}" if before else final
 
 
-# --- without a p value ----------------------------------------------------------------------------
-
-
-def without_verdict(ours: str, rows: Sequence[Named], *, alone: bool) -> list[str]:
-    """Why there is no verdict on these; `alone`: there is none on any."""
-
-    def seeds_in(row: ComparisonRow) -> int:
-        return row.paired.n if row.paired else 0
-
-    reasons = {
-        "no seed was run with both": [named for named in rows if seeds_in(named[1]) == 0],
-        "one seed is not enough": [named for named in rows if seeds_in(named[1]) == 1],
-        "the difference is the same in all seeds, which gives no interval": [
-            named for named in rows if seeds_in(named[1]) > 1
-        ],
-    }
-    present = {reason: which for reason, which in reasons.items() if which}
-    if alone and len(present) == 1:
-        (reason,) = present
-        return [f"No verdict on {ours} against {listed(rows)}: {reason}."]
-    return [f"No verdict on {listed(which)}: {reason}." for reason, which in present.items()]
-
-
 # --- the notes -----------------------------------------------------------------------------------
 
 
@@ -397,7 +414,8 @@ def notes(comparison: Comparison) -> list[str]:
         sentences.append(
             "Intervals: 95 %, Student's t, over the differences in final "
             f"{comparison.result.words} between runs of the same seed. Ahead and behind: {RULE} "
-            "over all comparisons with the reference."
+            "over all comparisons with the reference. Where settings were chosen, p is the share "
+            "of pairs of equally good optimizers, tuned alike, that come out as far apart."
         )
     if any(row.validation for row in rows):
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sgdf_lab.report.choice import choice_of
 from sgdf_lab.report.comparison import REFERENCES as REFERENCES
 from sgdf_lab.report.evidence import Summary, notes
 from sgdf_lab.report.labels import contestant_names, visible
@@ -262,9 +263,7 @@ def comparison(
     rows = [
         {
             "contestant": rival.label,
-            **dataclasses.asdict(difference),
-            "lost": [*difference.lost],
-            "missing": [*difference.missing],
+            **difference.as_json(),
             "same_settings": same_settings(rival, reference),
         }
         for rival, difference in zip(rivals, found, strict=True)
@@ -295,7 +294,8 @@ def outcome(contestant: Contestant, metric: Metric) -> Outcome:
     finals = {seed: run.final(metric.key) for seed, run in runs.items()}
     values = {seed: value for seed, value in finals.items() if value is not None}
     lost = [seed for seed, run in runs.items() if run.is_lost]
-    return Outcome(values, lost, runs.keys() - values.keys() - {*lost})
+    missing = runs.keys() - values.keys() - {*lost}
+    return Outcome(values, lost, missing, choice_of(contestant))
 
 
 def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
@@ -323,6 +323,7 @@ def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
     return {
         "better": better,
         "worse": worse,
+        "equal": len(differences) - sum(difference != 0 for difference in differences),
         "median": statistics.median(differences) if differences else None,
         "p": sign_test(better, worse),
     }

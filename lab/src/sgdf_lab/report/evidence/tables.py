@@ -98,9 +98,11 @@ def differences(summary: Summary) -> Iterator[Table]:
     """A table for each reference; the last one says how to read them."""
     metric, last = summary["metric"], len(summary["comparisons"])
     caption = (
-        "Differences are taken seed by seed: their mean with its 95 % interval, and the p value of "
-        "the paired t test after Holm's correction over all comparisons with one reference; ahead "
-        f"or behind: below {summary['ahead']:g}."
+        "Differences are taken seed by seed: their mean with its 95 % interval. The p values: of "
+        "the paired t test, which compares the two settings; and with the luck of the choice, "
+        "which compares the optimizers: the share of pairs of equally good ones, tuned alike, that "
+        "come out as far apart. Both after Holm's correction over all comparisons with one "
+        f"reference; ahead or behind: the second below {summary['ahead']:g}."
     )
     for number, comparison in enumerate(summary["comparisons"], start=1):
         reference = comparison["reference"]
@@ -111,7 +113,7 @@ def differences(summary: Summary) -> Iterator[Table]:
         yield Table(
             "differences",
             f"{metric['words'].capitalize()}, against {reference}",
-            (f"minus {reference}", "p, Holm"),
+            (f"minus {reference}", "p of the seeds", "p with the choice"),
             tuple(rows),
             caption * (number == last),
         )
@@ -127,19 +129,23 @@ def final_words(contestant: Json, digits: int, planned: int) -> str:
     return f"{final['mean']:.{digits}f}{deviation} ({count}){'*' * lost}"
 
 
-def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, str]:
-    """The difference with its interval, and the p value with a verdict."""
+def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, str, str]:
+    """The difference with its interval, and both p values, the second with a verdict."""
     if comparison["reference"] == label:
-        return "reference", ""
+        return "reference", "", ""
     row = next(row for row in comparison["rows"] if row["contestant"] == label)
     if row["n"] == 0:
-        return NOTHING, ""
+        return NOTHING, "", ""
     mean, mark = signed(row["mean"], digits), "*" * bool(row["lost"])
     if row["p"] is None:
-        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike"
+        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike", ""
     low, high = (signed(row[end], digits) for end in ("low", "high"))
     verdict = f", {row['verdict']}" if row["verdict"] else ""
-    return f"{mean} [{low},{NO_BREAK}{high}]{mark}", p_words(row["p_holm"]) + verdict
+    return (
+        f"{mean} [{low},{NO_BREAK}{high}]{mark}",
+        p_words(row["p_holm"]),
+        p_words(row["p_verdict"]) + verdict,
+    )
 
 
 def p_words(p: float) -> str:
@@ -243,6 +249,7 @@ def same_words(row: Json | None, digits: int) -> str:
     if not same:
         return NOTHING
     parts = [f"{same['better']} of {same['better'] + same['worse']}"]
+    parts += [f"{same['equal']} equal"] if same.get("equal") else []
     parts += [signed(same["median"], digits)] if same["median"] is not None else []
     parts += [f"p {p_words(same['p'])}"] if same["p"] is not None else []
     return ", ".join(parts)
