@@ -11,7 +11,7 @@ from rich.console import Console
 from sgdf_lab.cli.options import engine_arguments, say, sweep_context_from
 from sgdf_lab.cli.screen import open_console
 from sgdf_lab.report import page, tables
-from sgdf_lab.report.choice import choice_of
+from sgdf_lab.report.choice import choices_of
 from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.report.labels import visible
 from sgdf_lab.runs import packed
@@ -94,10 +94,8 @@ def show(sweep: Sweep, out: Path, console: Console) -> None:
     if not records:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
-    choices = None
-    if sweep.chosen_from:
-        found = [c for c in contestants_in(sweep.chosen_from, out) if c.chosen]
-        choices = {c.chosen.config.cell_key: choice_of(c) for c in found if c.chosen}
+    tuned = sweep.chosen_from
+    choices = choices_of(contestants_in(tuned, out)) if tuned else None
     comparisons = compare_runs(records, sweep.configs, choices=choices)
     tables.show_comparisons(console, comparisons)
     if sweep.note:

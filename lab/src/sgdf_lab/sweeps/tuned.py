@@ -198,7 +198,8 @@ def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
 def contestants_in(sweep: Sweep, out: Path) -> list[Contestant]:
     """The contestants with the runs that are in a folder."""
     ended = [config for trials in turns_of(sweep) for config in trials]
-    again = [replace(config, seed=seed) for seed in sweep.choice_seeds for config in ended]
+    seeds = (*sweep.choice_seeds, *sweep.seeds)
+    again = [replace(config, seed=seed) for seed in seeds for config in ended]
     folders = (out / config.name for config in (*ended, *again))
     records, _ = read_runs(folder for folder in folders if folder.is_dir())
     return contestants_of(sweep, records)
