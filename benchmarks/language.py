@@ -31,8 +31,8 @@ from sgdf_lab.registry.models import GPTS
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
-from sgdf_lab.tasks.language.trainer import LanguageModel
-from sgdf_lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
+from sgdf_lab.tasks.language import LanguageModel
+from sgdf_lab.train.tokens import EvaluationWindows, TokenBatches
 from trainer import epoch, timed
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second

@@ -25,7 +25,6 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.sweeps.plan import sweep_from_file
-from sgdf_lab.tasks import trainers
 from trainer import epoch, timed
 
 EVIDENCE = Path(__file__).parent / "evidence"
@@ -72,7 +71,7 @@ def contestants(file: Path, *, quick: bool) -> list[Config]:
 
 
 def measured(config: Config, device: torch.device, rounds: int) -> dict[str, Any]:
-    lab = trainers.build_trainer(config, device)
+    lab = config.task_definition.load_trainer().build_trainer(config, device)
     per_epoch = len(lab.sizes)
     for _ in range(max(2, -(-8 // per_epoch))):  # until every graph is captured
         epoch(lab)

@@ -44,7 +44,7 @@ from torch.nn import functional as F
 
 import why_directions as directions
 from sgdf import FilterAdamW
-from sgdf_lab.data.text_synthetic import make_text
+from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokens import split_of
 from sgdf_lab.models.gpt import build_gpt
 from sgdf_lab.registry.models import GPTS
@@ -52,8 +52,8 @@ from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.numerics import full_precision
 from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.pipelines.tokens import EvaluationWindows, resident, windows
 from sgdf_lab.train.schedules import Shape, factors
+from sgdf_lab.train.tokens import EvaluationWindows, resident, windows
 from why_directions import (
     DirectionFilter,
     TriedSteps,

@@ -17,11 +17,9 @@ optax = pytest.importorskip("optax")
 jnp = jax.numpy
 
 from jax_runs import (  # noqa: E402
-    NOISE,
     NOISE32,
     PAIR,
     PAIR_GRADS,
-    ROUNDING,
     START,
     STEPS,
     TOLERANCE,
@@ -32,10 +30,6 @@ from jax_runs import (  # noqa: E402
     gradient,
     optax_paths,
     precision,
-    scanned,
-    stepper,
-    through_arrays,
-    through_pickle,
 )
 from sgdf.optax import filter_adam, filter_adamw, scale_by_wiener_filter, sgdf  # noqa: E402
 
@@ -66,14 +60,6 @@ CASES = [
     for form in forms
 ]
 over_forms = pytest.mark.parametrize(("make", "form"), CASES)
-# One of each structure of the state; the rest is arithmetic that the comparison above covers.
-LEAN = {
-    "sgdf-constant": functools.partial(sgdf, **CONSTANT),
-    "adam-constant": functools.partial(filter_adam, **CONSTANT),
-    "adam-derived": functools.partial(filter_adam, second_moment="derived"),
-    "adamw-fluctuation": functools.partial(filter_adamw, second_moment="fluctuation"),
-}
-over_lean = pytest.mark.parametrize("make", LEAN.values(), ids=LEAN.keys())
 
 
 # --- agreement with the statement --------------------------------------------------------------
@@ -297,59 +283,7 @@ def test_impossible_second_moments_are_refused(make):
     make(0.1, b1=0)
 
 
-@pytest.mark.parametrize("round_trip", [through_pickle, through_arrays])
-@over_lean
-def test_state_survives_a_round_trip(make, round_trip):
-    optimizer = make(0.1)
-    step = jax.jit(stepper(optimizer))
-    saved = PAIR, optimizer.init(PAIR)
-    for grads in PAIR_GRADS[:5]:
-        saved = step(*saved, grads)
-    resumed = round_trip(saved)
-    for grads in PAIR_GRADS[5:10]:
-        saved, resumed = step(*saved, grads), step(*resumed, grads)
-    assert_trees_identical(resumed, saved)
-
-
-@over_lean
-def test_optax_finds_the_parameters_in_the_state(make):
-    state = make(0.1).init(PAIR)
-    moments, *_ = optax.tree_map_params(make(0.1), lambda moment: moment + 1, state)
-    assert moments.count == 0
-    assert_trees_identical(moments.exp_avg, jax.tree.map(jnp.ones_like, PAIR))
-    assert None in moments
-
-
 # --- JAX's transformations and optax's wrappers ------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@over_lean
-def test_scan_over_steps(make, dtype):
-    optimizer = make(0.01)
-    grads, start = jnp.asarray(NOISE[:20], dtype), jnp.asarray(START, dtype)
-    params, state = jax.jit(scanned(optimizer))(start, grads)
-    assert params.dtype == dtype
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(state)} == {"float32", "int32"}
-    assert_trees_close((params, state), descend(optimizer, start, grads), ROUNDING[dtype])
-
-
-@over_lean
-def test_jit_traces_once_and_donates(make):
-    optimizer, traces = make(optax.linear_schedule(0.1, 0.01, 20)), []
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, state, grads):
-        traces.append(None)
-        return stepper(optimizer)(params, state, grads)
-
-    expected = descend(optimizer, PAIR, PAIR_GRADS[:5])
-    params = jax.tree.map(jnp.array, PAIR)
-    state = optimizer.init(params)
-    for grads in PAIR_GRADS[:5]:
-        params, state = step(params, state, grads)
-    assert len(traces) == 1
-    assert_trees_close((params, state), expected)
 
 
 @pytest.mark.parametrize("form", ["derived, betas", "derived, gain_eps", "fluctuation, nesterov"])
@@ -390,30 +324,6 @@ def test_an_injected_constant_gain_keeps_no_variance_if_it_is_static():
     assert state.inner_state[-2].exp_var is None
     traced, _ = descend(optax.inject_hyperparams(sgdf)(0.1, **NESTEROV), PAIR, PAIR_GRADS[:5])
     assert_trees_close(traced, params)
-
-
-def test_masked_filter_passes_the_rest_through():
-    everywhere = scale_by_wiener_filter(**CONSTANT)
-    masked = optax.masked(everywhere, {"w": True, "b": False})
-    state, full = masked.init(PAIR), everywhere.init(PAIR)
-    assert len(jax.tree.leaves(state)) == 2  # count, and only the trend of w
-    for grads in PAIR_GRADS[:3]:
-        updates, state = masked.update(grads, state)
-        filtered, full = everywhere.update(grads, full)
-    assert_trees_identical(updates, {"w": filtered["w"], "b": grads["b"]})
-    assert not np.allclose(filtered["b"], grads["b"])
-
-
-@over_lean
-def test_multi_transform_gives_each_group_its_own(make):
-    groups = {"lean": make(0.1), "plain": optax.sgd(0.2), "unused": make(0.3)}
-    labels = {"w": "lean", "b": "plain"}
-    actual, _ = descend(optax.multi_transform(groups, labels), PAIR, PAIR_GRADS[:5])
-    expected = {
-        name: descend(groups[label], PAIR[name], [g[name] for g in PAIR_GRADS[:5]])[0]
-        for name, label in labels.items()
-    }
-    assert_trees_close(actual, expected)
 
 
 AFTER = {"adamw": optax.adamw(0.05)}

@@ -1,13 +1,12 @@
-"""The compiled CPU kernels, against the float64 statement and against the loop.
+"""The compiled CPU kernels, called directly, against the loop.
 
-They are called directly: this tests the kernels, not who chooses them.
+test_statement.py holds them to the float64 statement.
 """
 
 import itertools
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,7 +28,7 @@ from kernels.problems import (
     problem,
     zeros_for,
 )
-from reference import CASES, COMMON, FILTER, OPTIMIZERS, noisy_run, numpy
+from reference import COMMON, FILTER
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf.kernels import cpu, loop
 from sgdf.kernels.quantized import dequantize
@@ -39,93 +38,6 @@ pytestmark = pytest.mark.skipif(
     not any(Path(d, c).exists() for d in os.get_exec_path() for c in ("c++", "g++", "clang++")),
     reason="needs a C++ compiler",
 )
-
-
-def fused(kind, parameters, state_dtype=None, **settings):
-    """An optimizer whose step is one call of the kernel."""
-    optimizer = kind(parameters, **{"lr": 0.05, **settings})
-    group = optimizer.param_groups[0]
-    moments = optimizer.moments_of(group)
-    state = [[zeros_for(p, state_dtype) for p in parameters] for _ in moments]
-    steps = [torch.tensor(0.0) for _ in parameters]
-
-    @torch.no_grad()
-    def step():
-        grads = [p.grad for p in parameters]
-        if kind is Momentum:
-            cpu.step(momentum_work([parameters, grads, *state], group))
-        else:
-            cpu.step(work_of([parameters, grads, steps, *state], group))
-
-    optimizer.step, optimizer.moments, optimizer.steps = step, state, steps
-    return optimizer
-
-
-def assert_follows(parameters, references, rtol, atol):
-    for p in parameters:
-        np.testing.assert_allclose(numpy(p), references[p].p, rtol=rtol, atol=atol)
-
-
-# --- against the float64 statement ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "settings"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
-)
-def test_float64_follows_the_statement(optimizer, settings):
-    torch.manual_seed(1)
-    shapes = [(4, 3), (5,), ()]
-    parameters = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
-    references = noisy_run(parameters, fused(optimizer, parameters, **settings), steps=30)
-    assert_follows(parameters, references, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
-def test_lower_precision_rounds_once_a_step(optimizer, dtype):
-    torch.manual_seed(1)
-    source = torch.complex128 if dtype.is_complex else torch.float64
-    parameters = [torch.randn(s, dtype=source).to(dtype) for s in [(7, 3), (5,), ()]]
-    parameters = [p.requires_grad_() for p in parameters]
-    steps = 20
-    references = noisy_run(parameters, fused(optimizer, parameters, weight_decay=0.1), steps)
-    unit = torch.finfo(dtype).eps
-    assert_follows(parameters, references, rtol=steps * unit, atol=4 * steps * unit)
-
-
-@pytest.mark.parametrize("scale", [1e-20, 1e-10, 1e-4, 1e4, 1e15])
-def test_magnitudes_in_float32(scale):
-    parameters = [torch.zeros(50, requires_grad=True)]
-    optimizer = fused(SGDF, parameters, lr=1.0)
-    references = noisy_run(parameters, optimizer, steps=20, scale=scale)
-    assert_follows(parameters, references, rtol=2e-4, atol=2e-4 * scale)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_layouts(optimizer):
-    torch.manual_seed(0)
-    base = torch.randn(4100)
-    tensors = [
-        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-        torch.randn(3, 1, 4, 5).to(memory_format=torch.channels_last),
-        torch.randn(6, 4).t(),
-        torch.randn(6, 4, dtype=torch.complex64).t(),
-        torch.randn(20)[::3],
-        torch.randn(8, 8)[1:7, 2:5],
-        torch.randn(()),
-        torch.empty(0),
-        torch.empty(3, 0, 2),
-        torch.randn(1),
-        base[1:1026],
-        base[1027:4099],
-    ]
-    parameters = [t.detach().requires_grad_() for t in tensors]
-    edges = base[[0, 1026, 4099]].clone()
-    optimizer = fused(optimizer, parameters, weight_decay=0.01)
-    references = noisy_run(parameters, optimizer, steps=5)
-    assert_follows(parameters, references, rtol=1e-5, atol=1e-5)
-    assert torch.equal(base[[0, 1026, 4099]], edges), "written beside a view"
-    assert optimizer.steps == [0 if type(optimizer) is Momentum else 5] * len(parameters)
 
 
 # --- against the loop -------------------------------------------------------------------------
@@ -585,25 +497,3 @@ def test_autograd_notices_that_a_parameter_changed():
         cpu.step(momentum_work(columns, PLAIN_MOMENTUM))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-class Comparisons(torch.overrides.TorchFunctionMode):
-    """Counts comparisons of tensors, which cost more than all the rest of a small one's step."""
-
-    count = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.count += getattr(function, "__name__", "") in ("__eq__", "eq", "__ne__", "ne")
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("kind", [SGDF, FilterAdam, Momentum])
-def test_no_tensor_is_compared_to_find_one_that_is_missing(kind):
-    """`state.count(None)` asks every tensor whether it equals None."""
-    parameters = [torch.nn.Parameter(torch.randn(4, 5)) for _ in range(3)]
-    optimizer = fused(kind, parameters)
-    for p in parameters:
-        p.grad = torch.randn(4, 5)
-    with Comparisons() as comparisons:
-        optimizer.step()
-    assert comparisons.count == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reference import OPTIMIZERS
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
 
 
 def trained(optimizer_class, dtype=torch.float32, steps=3, shapes=((4, 3), (5,)), **kwargs):
@@ -234,18 +234,6 @@ def test_a_checkpoint_of_torch_keeps_the_settings_it_does_not_have(optimizer_cla
     assert {name: group[name] for name in own} == own
     assert (group["lr"], group["weight_decay"]) == taken
     advance(optimizer, 2)
-
-
-@pytest.mark.filterwarnings("ignore:loaded a state dict of torch")
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_momentum_continues_from_torchs_sgd(momentum):
-    """Without momentum, SGD's buffer is None: then ours starts at zero."""
-    sgd = trained(torch.optim.SGD, shapes=((3,),), momentum=momentum)
-    optimizer = Momentum([parameters(sgd)[0].detach().clone().requires_grad_()], beta=momentum)
-    optimizer.load_state_dict(saved(sgd))
-    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]) == (0.1, momentum)
-    advance(sgd, 2), advance(optimizer, 2)
-    torch.testing.assert_close(parameters(optimizer), parameters(sgd))
 
 
 def test_a_setting_missing_from_an_older_checkpoint_stays():

@@ -10,7 +10,8 @@ from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
 
 PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-each_form = pytest.mark.parametrize(("optimizer_class", "settings"), FORMS.values(), ids=FORMS)
+ALL = {"SGDF": (SGDF, {}), "FilterAdam": (FilterAdam, {}), **FORMS}
+each_form = pytest.mark.parametrize(("optimizer_class", "settings"), ALL.values(), ids=ALL)
 each_path = pytest.mark.parametrize("path", PATHS)
 
 CONSTANT = {"gain_power": 0, "gain_scale": 0.1}
@@ -61,8 +62,10 @@ def test_what_is_kept_and_how_many_bytes_it_takes(optimizer_class, settings, kep
     assert bytes_per_element(optimizer.state[p], p) == 4 * len(kept)
     if path == "foreach":
         return
-    optimizer = optimizer_class([p], **settings, **PATHS[path], state_dtype=torch.int8)
+    small = torch.ones(7, requires_grad=True)
+    optimizer = optimizer_class([p, small], **settings, **PATHS[path], state_dtype=torch.int8)
     advance(optimizer, 2)
+    assert optimizer.state[small]["exp_avg"].dtype == torch.float32
     scales = {f"{key}_scale" for key in kept}
     assert set(optimizer.state[p]) == {"step", *kept, *scales}
     exact = len(kept) * (1 + 4 / 256)  # 2.03 for two

@@ -170,7 +170,3 @@ def test_wrong_flags_are_refused(wrong):
     optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
     with pytest.raises(ValueError, match=f"Invalid {next(iter(wrong))} value"):
         WienerFilter(optimizer, **wrong)
-
-
-def test_it_says_that_it_overwrites_gradients():
-    assert "overwrites" in WienerFilter.__doc__

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from data.layouts import photograph
+from paper.layouts import photograph
 from sgdf_lab.data import class_folders, fingerprints
 from sgdf_lab.support.errors import UserError
 

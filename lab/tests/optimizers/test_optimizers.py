@@ -443,7 +443,6 @@ def new_row(monkeypatch):
         name="half-sgd",
         builder=half_sgd,
         about="SGD with half the learning rate",
-        source="torch",
         colour="#123456",
         dash="longdashdot",
         settings={"lr": 0.2},

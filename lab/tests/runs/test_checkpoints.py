@@ -23,7 +23,7 @@ from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.pipelines.resident import ResidentBatches
+from sgdf_lab.train.images import ResidentBatches
 
 CPU = torch.device("cpu")
 OWN = "own_optimizers."

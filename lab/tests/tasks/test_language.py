@@ -22,16 +22,15 @@ from sgdf_lab import data
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
-from sgdf_lab.data.text_synthetic import make_text
+from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
 from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import trainers
-from sgdf_lab.tasks.language.trainer import LanguageModel
-from sgdf_lab.train.pipelines.tokens import EvaluationWindows
+from sgdf_lab.tasks.language import LanguageModel
+from sgdf_lab.train.tokens import EvaluationWindows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,7 +61,9 @@ def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
     config = configs.make(
         "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
     )
-    trainer = trainers.build_trainer(config, torch.device("cpu"), data_dir=data_dir)
+    trainer = config.task_definition.load_trainer().build_trainer(
+        config, torch.device("cpu"), data_dir=data_dir
+    )
     assert isinstance(trainer, LanguageModel)
     return trainer
 
@@ -169,7 +170,7 @@ def test_sophia_gets_its_hessian():
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
         overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
     )  # fmt: skip
-    trainer = trainers.build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
     for _ in trainer.epoch():
         pass
     state = next(iter(trainer.optimizer.state.values()))
@@ -482,7 +483,7 @@ def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
     corpus(folder, b"Something else, and long enough.\n" * 60)
     with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
-        trainers.check(config, folder)
+        config.task_definition.load_trainer().check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -556,7 +557,11 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     overrides = {"tokenizer": str(tokenizer), "context": 5}
     first = configs.make(task, overrides=overrides, data_dir=folder)
     if task == "text":
-        data_of_run = trainers.build_trainer(first, torch.device("cpu"), data_dir=folder).batches
+        data_of_run = (
+            first.task_definition.load_trainer()
+            .build_trainer(first, torch.device("cpu"), data_dir=folder)
+            .batches
+        )
         assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
     tokenizer.write_text('{"model": {"type": "Unigram"}}')
     other = configs.make(task, overrides=overrides, data_dir=folder)
@@ -565,7 +570,7 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     assert ("fingerprint" in plain.options) == (task == "text")
     if task == "text":
         with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
-            trainers.check(first, folder)
+            first.task_definition.load_trainer().check(first, folder)
 
 
 def words_tokenizer(**more: Any) -> str:
@@ -684,13 +689,13 @@ def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
     import hashlib
 
     facts = replace(
-        data.DATASETS["enwik8"],
+        data.find("enwik8"),
         train=len(text) - 100,
         test=100,
         remote=Remote(f"{url}/enwik8.zip", ""),
         md5=hashlib.md5(text).hexdigest(),
     )
-    monkeypatch.setitem(data.DATASETS, "enwik8", facts)
+    published.put(monkeypatch, "enwik8", facts)
 
 
 def zipped(text: bytes, name: str = "enwik8") -> bytes:

@@ -10,7 +10,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import nn
 
-from data.layouts import photograph
+from paper.layouts import photograph
 from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
 from sgdf_lab.cli.main import main
@@ -21,9 +21,9 @@ from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models import own, vision
-from sgdf_lab.tasks.photos import classifier
-from sgdf_lab.tasks.photos import own as images
-from sgdf_lab.train.pipelines.decoded import decode
+from sgdf_lab.tasks import photos
+from sgdf_lab.tasks import photos as images
+from sgdf_lab.train.decoded import decode
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -204,7 +204,7 @@ def test_a_photograph_is_turned_as_pillow_does(tmp_path, orientation):
 
 @pytest.mark.parametrize("size", [(1, 3000), (3000, 1), (40, 30), (90, 30)])
 def test_a_thin_image_is_not_enlarged_as_a_whole(size):
-    picture = classifier.middle(Image.new("RGB", size))
+    picture = photos.middle(Image.new("RGB", size))
     assert max(picture.size) <= 2 * min(picture.size)
     assert min(picture.size) == min(size)
 
@@ -334,9 +334,9 @@ def test_the_check_of_a_network_changes_nothing():
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("my_networks:tny", "there is no model function in my_networks: 'tny': did you mean tiny?"),
-        ("my_networks:number", "there is no model function in my_networks: 'number'"),
-        ("my_networks:", "there is no model function in my_networks: ''"),
+        ("my_networks:tny", "there is no model in my_networks 'tny': did you mean tiny?"),
+        ("my_networks:number", "there is no model in my_networks 'number'"),
+        ("my_networks:", "there is no model in my_networks ''"),
         ("no_such_module:net", "the model 'no_such_module:net' cannot be loaded (No module named"),
         ("my_networks:too_many", "returns 2 x 4 outputs for 2 images, not 2 x 3: one per class"),
         (

@@ -12,18 +12,18 @@ import pytest
 import torch
 from PIL import Image
 
-from data import layouts
+from paper import layouts
 from sgdf_lab import data
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.signals import stop_on_signal
 from sgdf_lab.support.errors import UserError
+from sgdf_lab.train import decoded
 from sgdf_lab.train.batches import micro_batch_sizes
 from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.pipelines import decoded
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models.vision import MEAN, STD
-from sgdf_lab.tasks.photos import classifier as photos
+from sgdf_lab.paper.photos import trainer as photos
 
 CPU = torch.device("cpu")
 

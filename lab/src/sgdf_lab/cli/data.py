@@ -39,7 +39,7 @@ def run_list(options: argparse.Namespace) -> None:
 
 def show_datasets(folder: str | Path | None, console: "Console") -> None:
     from sgdf_lab import data
-    from sgdf_lab.data.location import data_folder
+    from sgdf_lab.data.dataset import data_folder
 
     folder = data_folder(folder)
     columns = [

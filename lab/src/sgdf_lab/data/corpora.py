@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf_lab.data.fetch import Remote, disk_error, fetch_files
-from sgdf_lab.data.location import data_folder, fetch_command
-from sgdf_lab.data.spec import DatasetSpec
-from sgdf_lab.data.verify import file_checksum
+from sgdf_lab.data.dataset import DatasetSpec, data_folder, fetch_command
+from sgdf_lab.data.fetch import Remote, disk_error, fetch_files, file_checksum
 from sgdf_lab.support.errors import UserError, message_of
 from sgdf_lab.support.files import replacing, visible_files
 
@@ -168,3 +166,27 @@ def extract(archive: Path, member: str, target: Path) -> None:
         raise UserError(
             f"{archive} is damaged ({message_of(error)}): delete it and run the same command again"
         ) from error
+
+
+# --- the corpora ----------------------------------------------------------------------------------
+
+HELD_OUT = {"train": 95_000_000, "test": 5_000_000}  # the last 5 % are for validation
+
+#: The user's own text: any file, or a folder of files.
+TEXT = TextDataset(name="text", train=0, test=0)
+
+#: The first 100 million bytes of an English Wikipedia, as XML.
+ENWIK8 = TextDataset(
+    name="enwik8",
+    **HELD_OUT,
+    remote=Remote("https://mattmahoney.net/dc/enwik8.zip", ""),
+    md5="a1fa5ffddb56f4953e226637dabbb36a",
+)
+
+#: enwik8's articles as 100 million letters a to z and spaces.
+TEXT8 = TextDataset(
+    name="text8",
+    **HELD_OUT,
+    remote=Remote("https://mattmahoney.net/dc/text8.zip", ""),
+    md5="3bea1919949baf155f99411df5fada7e",
+)

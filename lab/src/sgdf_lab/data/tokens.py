@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.location import data_folder
+from sgdf_lab.data.dataset import data_folder
 from sgdf_lab.data.tokenizer import NotUtf8, Tokenizer, end_of_line, start_of_character
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import replacing, write_atomically

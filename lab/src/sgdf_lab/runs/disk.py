@@ -46,8 +46,7 @@ from sgdf_lab.support.files import (
     write_atomically,
 )
 from sgdf_lab.support.provenance import commit, machine
-from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_layout, layout
-from sgdf_lab.train.portable import unloadable
+from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_layout, layout, unloadable
 
 SAVING_SHARE = 0.02  # the largest part of the time that checkpoints may take
 LOCKS: set[int] = set()  # file descriptors of the locks that this process holds

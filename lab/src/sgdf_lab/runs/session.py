@@ -18,7 +18,6 @@ from sgdf_lab.runs.results import failure_from, summary_of
 from sgdf_lab.runs.signals import StopRequest, stop_on_signal
 from sgdf_lab.runs.tensorboard import EventWriter
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import trainers
 from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_without_layout
 from sgdf_lab.train.distributed import ALONE, Team
 from sgdf_lab.train.loop import Trainer, take_turns
@@ -101,7 +100,7 @@ class Session:
                 started = True
                 context = self.context
                 # Before the folder, so that a mistake leaves none.
-                trainer = trainers.build_trainer(
+                trainer = self.config.task_definition.load_trainer().build_trainer(
                     self.config,
                     context.device,
                     data_dir=context.data_dir,

@@ -20,7 +20,6 @@ from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.sweeps import ENGINES, processes
 from sgdf_lab.sweeps.board import board, print_line
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
-from sgdf_lab.tasks import trainers
 
 
 def run_all(
@@ -111,7 +110,7 @@ def in_order_of_seeds(configs: Iterable[Config]) -> list[Config]:
 def check_data(configs: Iterable[Config], context: RunContext) -> None:
     """Report missing data once, rather than in every run."""
     for config in {(config.task, config.data): config for config in configs}.values():
-        trainers.check(config, context.data_dir)
+        config.task_definition.load_trainer().check(config, context.data_dir)
 
 
 def run_here(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from sgdf_lab import optimizers
@@ -19,12 +20,9 @@ from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import joint_norm
 from sgdf_lab.train import schedules
 from sgdf_lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
-from sgdf_lab.train.checkpoints import check_state, load_optimizer
-from sgdf_lab.train.cuda_graphs import CudaGraphs
+from sgdf_lab.train.checkpoints import check_state, load_optimizer, to_portable
+from sgdf_lab.train.device import CudaGraphs, EpochSums, GroupRates
 from sgdf_lab.train.distributed import ALONE, Team, gathered, scattered
-from sgdf_lab.train.portable import to_portable
-from sgdf_lab.train.rates import GroupRates
-from sgdf_lab.train.sums import EpochSums
 
 if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time imports go one way
     from sgdf_lab.runs.config import Config
@@ -361,6 +359,42 @@ class Trainer:
         for name, optimizer in self.optimizers.items():
             load_optimizer(optimizer, state[name])
         self.done = state["epoch"]
+
+
+class HessianTrainer(Trainer):
+    """A trainer whose model predicts classes or tokens.
+
+    So it can estimate the Hessian's diagonal, which Sophia asks for every few steps.
+    """
+
+    def _labels_in(self, size: int) -> int:
+        """The labels of a batch of this size."""
+        return size
+
+    def _extra_every(self) -> int:
+        optimizer = self._hessian_optimizer()
+        return optimizer.hessian_every if optimizer else 0
+
+    def _extra_step(self, size: int) -> None:
+        """Give the optimizer the gradient for labels drawn from the model's own output."""
+        self.optimizer.zero_grad(set_to_none=True)
+        start, share = self.team.share(size)
+        position = self.batches.position - size + start
+        for count in micro_batch_sizes(share, self.config.accumulate):
+            inputs, _ = self.batches.take(position, count)
+            with self._autocast():
+                logits = self.model(inputs)
+            logits = logits.float().flatten(0, -2)
+            # The largest of logits plus Gumbel noise is a sample of their softmax.
+            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp_(1e-20, 1 - 1e-7)))
+            labels = (logits.detach() + noise).argmax(1)
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            (loss / self._labels_in(size)).backward()
+            position = position + count
+        self.team.sum_(self._grads())
+        optimizer = self._hessian_optimizer()
+        assert optimizer
+        optimizer.update_hessian(self._labels_in(size))
 
 
 def check_team(team: Team, config: "Config", examples: int) -> None:

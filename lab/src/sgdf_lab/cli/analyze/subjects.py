@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sgdf_lab.data import Dataset, Split
     from sgdf_lab.runs.config import Config
-    from sgdf_lab.train.pipelines.resident import ResidentBatches
+    from sgdf_lab.train.images import ResidentBatches
 
 
 # --- files: numbers with their origin as JSON, figures as PNG and SVG -----------------------------
@@ -192,7 +192,7 @@ def check_task(config: "Config") -> None:
 
 def training_images(config: "Config", dataset: "Dataset") -> "Split":
     """Without those that the run held out for validation."""
-    from sgdf_lab.train.pipelines.resident import hold_out
+    from sgdf_lab.train.images import hold_out
 
     return hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
 
@@ -239,7 +239,7 @@ def choose_images(
     """Always the same `count` images of a split, or all, in batches or in one."""
     import torch
 
-    from sgdf_lab.train.pipelines.resident import ResidentImages
+    from sgdf_lab.train.images import ResidentImages
 
     images = ResidentImages(split, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
@@ -323,7 +323,7 @@ class FirstSteps:
         import torch
 
         from sgdf_lab.train.batches import seed_for
-        from sgdf_lab.train.pipelines.resident import ResidentBatches
+        from sgdf_lab.train.images import ResidentBatches
 
         torch.manual_seed(seed_for("dropout", config.seed))
         self.model = initial_model(config, dataset, device)
