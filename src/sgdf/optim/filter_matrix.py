@@ -244,7 +244,10 @@ class MatrixOptimizer(FilterOptimizer):
         )
         count = state["basis_step"] if group["eigenbasis"] else None
         turn = self._turns.get(p, 0)
-        return Row(p, p.grad, state["step"], m, slow, s, v, count, factors, basis, place, turn)
+        shape = tuple(p.shape)
+        return Row(
+            p, p.grad, state["step"], m, slow, s, v, count, factors, basis, place, turn, shape
+        )
 
     def _sides(self, p: Tensor, group: Group) -> tuple[int | None, int | None]:
         """The lengths of the sides of p that have a basis."""
