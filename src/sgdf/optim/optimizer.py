@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.filter import Denominator
-from sgdf.kernels import cpu, cuda, foreach, loop, matrix
+from sgdf.kernels import cpu, cuda, exchange, foreach, loop
+from sgdf.kernels.matrix import MATRIX
 from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
@@ -57,7 +58,7 @@ KERNELS: dict[str, Callable[[Any], None]] = {
     "foreach": foreach.step,
     "cpu": cpu.step,
     "cuda": cuda.step,
-    matrix.MATRIX: matrix.step,
+    MATRIX: exchange.step,
 }
 FUSED = ("cpu", "cuda")
 #: The column of a `Work` for every moment.
@@ -347,10 +348,15 @@ class FilterOptimizer(Optimizer):
                 del self.state[p][key]
         for key in self.moments_of(group) if saved else ():
             if key in saved:
-                loaded = loaded_moment(p, key, saved, group["state_dtype"])
+                home = self._home(p, key, group)
+                loaded = loaded_moment(home, key, saved, group["state_dtype"])
             else:
                 loaded = self._missing_moment(p, key, saved, group)
             self.state[p].update(loaded)
+
+    def _home(self, p: Tensor, key: str, group: dict[str, Any]) -> Tensor:
+        """A tensor like which a moment of p is laid out, and divided among processes."""
+        return p
 
     def _defaults_of(self, group: dict[str, Any]) -> dict[str, Any]:
         """The default of every setting of the group."""
