@@ -32,10 +32,29 @@ SAME = {
     ("SGD", "SGDF"): ("weight_decay", "maximize"),
     ("Momentum", "SGDF"): ("weight_decay", "decoupled_weight_decay", "maximize"),
 }
+#: The settings of the first versions of torch's SGD and Adam, and the entries of their state.
+TORCHS = {
+    "SGD": ({"lr", "momentum", "dampening", "weight_decay", "nesterov"}, {"momentum_buffer"}),
+    "Adam": (
+        {"lr", "betas", "eps", "weight_decay", "amsgrad"},
+        {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+    ),
+}
+OF_MOMENTUM = {"beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize"}
+FLAGS = {"maximize", "foreach", "differentiable", "fused"}
+LATER = {*FLAGS, "capturable", "decoupled_weight_decay"}
+#: What schedulers add to a group, and names.
+SCHEDULERS = {
+    *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),
+    "param_names",
+}
+#: What FilterAdam divides by and cannot do without: the next steps would be thousands of lr.
+DIVISOR = {"separate": "exp_avg_sq", "fluctuation": "exp_var"}
 #: What the settings meant before there were names for them.
 BEFORE = {"gain_eps": None, "second_moment": "separate"}
 #: The entries of a parameter's state that mean the same in `SAME`, but for momentum buffers.
 MOMENTS = ("exp_avg", "exp_var", "exp_avg_sq")
+LEAST_FLUCTUATION = 0.1  # of v^; see `_fluctuation`
 STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS))
 
 
@@ -91,7 +110,12 @@ def check_state(index: Any, p: Tensor, state: dict[str, Any], keys: Collection[s
 
 def check_step(index: Any, step: Any) -> None:
     """A step counter is one number, at least 0; older checkpoints have it as a Python number."""
-    scalar = isinstance(step, numbers.Real) or (isinstance(step, Tensor) and step.numel() == 1)
+    scalar = isinstance(step, numbers.Real) or (
+        isinstance(step, Tensor)
+        and step.numel() == 1
+        and step.layout == torch.strided
+        and not step.is_complex()
+    )
     if scalar and isinstance(step, Tensor) and step.is_meta:
         return  # no value to check
     if not scalar or not 0 <= float(step) < math.inf:
@@ -120,6 +144,8 @@ def _check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int,
         raise ValueError(f"{name} is not a tensor but {value!r}")
     if tuple(value.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+    if value.layout != torch.strided:
+        raise ValueError(f"{name} is sparse ({value.layout}), but moments are dense")
     if value.is_meta and not p.is_meta:
         raise ValueError(f"{name} is on the meta device, without values")
 
@@ -170,7 +196,8 @@ def convert_state_dict(
     if source == target or source is None or target is None or len(saved) != len(groups):
         return state_dict, None
     if (source, target) not in SAME:
-        raise ValueError(f"loaded state dict is not one that {name} can continue: {_why(source)}")
+        why = _foreign(saved, state) if source == "" else _no_counterpart(source)
+        raise ValueError(f"loaded state dict is not one that {name} can continue: {why}")
     complete = [
         {**own, **_converted_settings(loaded, own, source, target), "params": loaded["params"]}
         for own, loaded in zip(groups, saved, strict=True)
@@ -189,22 +216,31 @@ def convert_state_dict(
 
 
 def optimizer_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | None:
-    """The optimizer with these groups: one of ours, "SGD", "Adam" (also AdamW), or "" if unknown.
+    """The optimizer that has these groups and this state, or "" if it is none of those we know.
 
-    None if the groups have no settings.
+    Those are ours, "SGD" and "Adam" (also AdamW). None if the groups have no settings.
     """
-    settings = set(groups[0]) if groups else set()
-    if "lr" not in settings:
+    if all(set(group) <= {"params", "param_names"} for group in groups):
         return None
+    states = [set(entries) for entries in state.values() if entries]
+    kinds = {_optimizer_of(set(group) - {"params"}, states) for group in groups}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
     # Older versions had fewer settings, so one of ours is enough.
     if {"gain_scale", "gain_power"} & settings:
-        adam = "second_moment" in settings or any("exp_avg_sq" in s for s in state.values() if s)
-        return "FilterAdam" if adam else "SGDF"
-    if {"beta", "mu"} & settings:
-        return "Momentum"
-    if {"momentum", "dampening", "nesterov"} <= settings:
-        return "SGD"
-    return "Adam" if {"betas", "amsgrad"} <= settings else ""
+        adam = "second_moment" in settings or any("exp_avg_sq" in entries for entries in states)
+        known = all("exp_avg" in entries for entries in states)
+        return ("FilterAdam" if adam else "SGDF") if known else ""
+    if {"beta", "mu"} & settings and len(OF_MOMENTUM - settings) <= 1:
+        return "Momentum" if all("momentum_buffer" in entries for entries in states) else ""
+    for name, (first, entries) in TORCHS.items():
+        # Only torch's own have all flags. Without them: of an older version, and nothing added.
+        own = first <= settings and (settings >= FLAGS or settings <= first | LATER | SCHEDULERS)
+        if own and all(kept <= entries for kept in states):
+            return name
+    return ""
 
 
 def _converted_settings(
@@ -259,12 +295,17 @@ def _converted_state(
     return {"step": torch.tensor(float(step), device="cpu"), "exp_avg": buffer}
 
 
-def _why(source: str) -> str:
-    if source:
-        return f"it is of {_full(source)}, whose state and learning rate have no counterpart here"
+def _no_counterpart(source: str) -> str:
+    return f"it is of {_full(source)}, whose state and learning rate have no counterpart here"
+
+
+def _foreign(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str:
+    settings = sorted({name for group in groups for name in group} - {"params"})
+    entries = sorted({str(name) for kept in state.values() for name in kept or ()})
+    of_state = f" and its state ({', '.join(entries)})" if entries else ""
     return (
-        "its settings are not those of SGDF, FilterAdam, FilterAdamW, Momentum or torch's SGD, "
-        "Adam, AdamW"
+        f"its settings ({', '.join(settings)}){of_state} are not those of SGDF, FilterAdam, "
+        "FilterAdamW, Momentum or torch's SGD, Adam, AdamW"
     )
 
 
@@ -339,6 +380,14 @@ def loaded_moment(
     return {key: value.to(device=p.device, dtype=state_dtype(p, requested), copy=True)}
 
 
+def lacks_divisor(state: dict[str, Any], group: dict[str, Any]) -> bool:
+    """Whether the moment that FilterAdam divides by is neither in a state nor can be made."""
+    key = DIVISOR.get(group.get("second_moment", ""))
+    if key is None or key in state or float(state.get("step", 0)) < 1:
+        return False
+    return derive_moment(key, state, group["betas"]) is None
+
+
 def derive_moment(key: str, state: dict[str, Any], betas: tuple[float, float]) -> Tensor | None:
     """The missing moment `key` of a parameter, in float32 or float64; None if it cannot be made."""
     needed = {"exp_avg_sq": "exp_var", "exp_var": "exp_avg_sq"}.get(key)
@@ -360,12 +409,17 @@ def _second_moment(m: Tensor, s: Tensor, t: float, betas: tuple[float, float]) -
 
 
 def _fluctuation(m: Tensor, v: Tensor, t: float, betas: tuple[float, float]) -> Tensor:
-    """The s with which m and s give the v^ of v; 0 where m^2 by itself is larger."""
+    """The s with which m and s give the v^ of v.
+
+    At least a tenth of what it would be for m = 0: v averages over more steps than m^2, which may
+    be larger, and a step divided by an s of 0 would have any length.
+    """
     beta1, beta2 = betas
     if t == 1 or beta1 == 0:  # one gradient: m is (1-b1) g, and s is (1-b2) (b1 g)^2
         return (1 - beta2) * (beta1 / (1 - beta1)) ** 2 * m * m
     of_m, of_s = second_moment_weights(t, beta1, beta2, "derived")
-    return ((v / one_minus_power(beta2, t) - of_m * m * m) / of_s).clamp(min=0)
+    v_hat = v / one_minus_power(beta2, t)
+    return torch.maximum(v_hat - of_m * m * m, LEAST_FLUCTUATION * v_hat) / of_s
 
 
 def _per_part(function: Any, m: Tensor, other: Tensor, t: float, betas: Any) -> Tensor:

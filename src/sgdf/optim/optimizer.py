@@ -29,6 +29,7 @@ from sgdf.optim.checkpoints import (
     changed_memory,
     convert_state_dict,
     derive_moment,
+    lacks_divisor,
     loaded_moment,
     validate_state_dict,
 )
@@ -297,6 +298,7 @@ class FilterOptimizer(Optimizer):
         """
         as_saved: dict[str, Any] = {}
         said: list[str | None] = []
+        anew: list[Any] = []
 
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
@@ -314,19 +316,30 @@ class FilterOptimizer(Optimizer):
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for i, (p, group) in zip(ids, where, strict=True):
                 saved = as_saved["state"].get(i, {})
-                if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
+                step = self.state[p].get("step") if saved else None
+                if isinstance(step, Tensor):
+                    dtype = step.dtype if step.is_floating_point() else torch.float32
+                    self.state[p]["step"] = step.to(dtype, copy=True).reshape(())
                 for key in self.all_moments:
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
                         del self.state[p][key]
+                if saved and lacks_divisor(saved, group):
+                    del self.state[p]
+                    anew.append(i)
+                    continue
                 for key in self.moments_of(group) if saved else ():
                     if key in saved:
                         loaded = loaded_moment(p, key, saved, group["state_dtype"])
                     else:
                         loaded = self._missing_moment(p, key, saved, group)
                     self.state[p].update(loaded)
-            if not any(said):
+            if anew:
+                said.append(
+                    f"{len(anew)} of its parameters have nothing to make the second moment from: "
+                    "their moments and steps start anew"
+                )
+            elif not any(said):
                 saved = [as_saved["state"].get(i, {}) for i in ids]
                 loaded = [self.state.get(p, {}) for p, _ in where]
                 said.append(changed_memory(type(self).__name__, where, saved, loaded))
@@ -341,8 +354,8 @@ class FilterOptimizer(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-        for warning in filter(None, said):
-            warnings.warn(warning, stacklevel=2)
+        if any(said):
+            warnings.warn("; ".join(filter(None, said)), stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
