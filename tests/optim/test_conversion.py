@@ -119,7 +119,8 @@ def test_conversion_between_formats_of_the_state(state_dtype):
     assert state["exp_avg_sq"].dtype == torch.float32
     _, state = run(small, wide)
     kept = {"step", "exp_avg", "exp_var"}
-    scales = {"exp_avg_scale", "exp_var_scale"} if state_dtype == torch.int8 else set()
+    of_int8 = {"exp_avg_scale", "exp_var_scale", "memory_order"}
+    scales = of_int8 if state_dtype == torch.int8 else set()
     assert set(state) == kept | scales
     assert state["exp_var"].dtype == (torch.uint8 if scales else state_dtype)
 

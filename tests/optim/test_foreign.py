@@ -288,8 +288,8 @@ def test_a_state_dict_without_settings_is_loaded_as_it_is():
 
 #: Classes whose groups or states look like ours or torch's, but have another rule.
 LOOKALIKES = {
-    "pytorch_optimizer": "A2Grad AccSGD AdaBelief AdaGC AdamP AggMo Amos ApolloDQN BCOS FTRL Gravity "
-    "LARS MSVAG Nero QHM RACS SGDP SGDW SM3 SRMM SignSGD SpectralSphere Tiger",
+    "pytorch_optimizer": "A2Grad AccSGD AdaBelief AdaGC AdamP AggMo Amos ApolloDQN BCOS FTRL "
+    "Gravity LARS MSVAG Nero QHM RACS SGDP SGDW SM3 SRMM SignSGD SpectralSphere Tiger",
     "timm.optim": "AdaBelief AdafactorBigVision AdamP AdamWLegacy Adopt NAdamW NvNovoGrad RAdam "
     "SGDW",
     "torch.optim": "Muon",

@@ -14,9 +14,16 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import one_minus_power, second_moment, second_moment_weights
-from sgdf.kernels.quantized import Quantized, blocks_per_row, dequantize, quantize_
+from sgdf.kernels.quantized import (
+    Quantized,
+    blocks_per_row,
+    dequantize,
+    laid_out,
+    memory_order,
+    quantize_,
+)
 from sgdf.optim.settings import check_settings
-from sgdf.optim.state import local, moment_in, new_moment, state_dtype
+from sgdf.optim.state import ORDER, local, moment_in, new_moment, state_dtype
 
 OURS = ("SGDF", "FilterAdam", "Momentum")
 #: The settings that mean the same, by source and target.
@@ -55,7 +62,7 @@ BEFORE = {"gain_eps": None, "second_moment": "separate"}
 #: The entries of a parameter's state that mean the same in `SAME`, but for momentum buffers.
 MOMENTS = ("exp_avg", "exp_var", "exp_avg_sq")
 LEAST_FLUCTUATION = 0.1  # of v^; see `_fluctuation`
-STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS))
+STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS), ORDER)
 
 
 def validate_state_dict(
@@ -130,12 +137,21 @@ def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None
     if scale is not None and in_8_bits:
         blocks = (p.shape[0], blocks_per_row(p)) if p.dim() else ()
         _check_tensor(index, p, f"{key}_scale", scale, blocks)
+        _check_order(index, p, state.get(ORDER))
     elif scale is not None or not (moment.is_floating_point() or moment.is_complex()):
         beside = "without" if scale is None else "with"
         raise ValueError(
             f"loaded state dict: {key} of parameter {index} has dtype {moment.dtype} {beside} "
             f"{key}_scale"
         )
+
+
+def _check_order(index: Any, p: Tensor, order: Any) -> None:
+    if order is None:
+        return
+    _check_tensor(index, p, ORDER, order, (p.dim(),))
+    if sorted(map(int, order)) != list(range(p.dim())) or int(order[0]) != 0:
+        raise ValueError(f"loaded state dict: invalid {ORDER} of parameter {index}: {order!r}")
 
 
 def _check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, ...]) -> None:
@@ -367,12 +383,23 @@ def loaded_moment(
     """A copy of a moment of a checkpoint, in the format that `requested` means for p."""
     target, source = new_moment(p, key, requested), moment_in(saved, key)
     ours = moment_in(target, key)
-    if isinstance(source, Quantized) and isinstance(ours, Quantized):
-        return {name: saved[name].to(p.device, copy=True) for name in target}
-    value = dequantize(local(source)) if isinstance(source, Quantized) else source
+    if not isinstance(source, Quantized):
+        value = source
+    else:
+        codes, scale = local(source)
+        order = saved.get(ORDER)
+        if order is not None:  # older checkpoints have none, but strides
+            codes = laid_out(codes, tuple(map(int, order)))
+        if isinstance(ours, Quantized):
+            target_codes, target_scale = local(ours)
+            if memory_order(codes) == memory_order(target_codes):
+                target_codes.copy_(codes)
+                target_scale.copy_(scale)
+                return target
+        value = dequantize(Quantized(codes, scale))
     if isinstance(ours, Quantized):
-        value = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
-        quantize_(local(ours), value)
+        wide = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
+        quantize_(local(ours), wide)
         return target
     if isinstance(source, Quantized):
         local(ours).copy_(value)

@@ -45,6 +45,7 @@ from sgdf.optim.settings import (
     unsupported_by_foreach,
 )
 from sgdf.optim.state import (
+    ORDER,
     PLAIN,
     is_fake,
     local_row,
@@ -323,6 +324,7 @@ class FilterOptimizer(Optimizer):
                 for key in self.all_moments:
                     if key in saved:
                         self.state[p].pop(f"{key}_scale", None)
+                        self.state[p].pop(ORDER, None)
                         del self.state[p][key]
                 if saved and lacks_divisor(saved, group):
                     del self.state[p]
