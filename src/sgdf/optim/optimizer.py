@@ -37,10 +37,12 @@ from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
+    drop_amsgrad,
+    explain_settings,
     filter_settings,
     refuse_misspelt,
     refuse_module,
-    refuse_settings_of_sgd,
+    refuse_settings_of_torch,
     rounds_at_random,
     unsupported_by_foreach,
 )
@@ -79,11 +81,13 @@ class FilterOptimizer(Optimizer):
         self._plans = PlanCache()
         refuse_module(params)
         super().__init__(params, defaults)
+        explain_settings(type(self).__name__, self.param_groups, stacklevel=4)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
+            drop_amsgrad(type(self), param_group)
             foreign = {key: param_group[key] for key in param_group if key not in self.defaults}
-            refuse_settings_of_sgd(type(self), foreign)
+            refuse_settings_of_torch(type(self), foreign)
             refuse_misspelt(type(self), foreign, {"params", "param_names", *self.defaults})
             refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
