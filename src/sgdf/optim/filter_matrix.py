@@ -378,10 +378,13 @@ class MatrixOptimizer(FilterOptimizer):
     def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         return convert_matrix_state_dict(self, state_dict)
 
-    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
-        super()._restore(p, group, saved)
+    def _starts_anew(self, saved: dict[str, Any], group: Group) -> bool:
+        return group["matrices"] is False and super()._starts_anew(saved, group)
+
+    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> bool:
+        restored = super()._restore(p, group, saved)
         if group["matrices"] is False:
-            return
+            return restored
         self._agreed, state = set(), self.state[p]
         for name in self.basis_shapes(p, group):
             if name in saved:
@@ -390,6 +393,7 @@ class MatrixOptimizer(FilterOptimizer):
                 state[name] = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
         for name in [name for name in state if not self._has(p, name, group)]:
             del state[name]
+        return restored
 
 
 def shape_of(p: Tensor, group: Group) -> tuple[int, int]:

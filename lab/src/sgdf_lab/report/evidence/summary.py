@@ -75,7 +75,7 @@ def summarize(
     used = [run for c in contestants for run in c.runs if run.record]
     summary: Summary = {
         "version": VERSION,
-        "name": labels.visible(sweep.name),
+        "name": visible(sweep.name),
         "title": sweep.title,
         "task": config.task,
         "model": config.model,
