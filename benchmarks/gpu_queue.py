@@ -136,12 +136,19 @@ def sweep(
 
 
 TINY = ("--device", "cpu", "--data", "synthetic", "--jobs", "1")
-ONE_EPOCH = ("--epochs", "1", "--set", "batch=4")
+
+
+def settings(*words: str) -> tuple[str, ...]:
+    return tuple(part for word in words for part in ("--set", word))
+
+
+ONE_EPOCH = ("--epochs", "1", *settings("batch=4"))
 CLASSIFIER = ("--model", "cnn", "--seeds", "1", *ONE_EPOCH)
-TINY_TEXT = ("--model", "gpt-tiny", "--trials", "1", "--seeds", "1", *(
-    word for setting in ("steps=2", "eval_every=1", "eval_tokens=64", "test_tokens=64", "batch=2",
-                         "context=16", "corpus=") for word in ("--set", setting)
-))  # fmt: skip
+TINY_TEXT = (
+    *("--model", "gpt-tiny", "--trials", "1", "--seeds", "1"),
+    *settings("steps=2", "eval_every=1", "eval_tokens=64", "test_tokens=64", "batch=2"),
+    *settings("context=16", "corpus="),
+)
 
 
 def paper(preset: str, minutes: float, *words: str, tiny: tuple[str, ...] = ()) -> Command:
@@ -200,8 +207,8 @@ def entries() -> tuple[Entry, ...]:
         ), inputs=("benchmarks/language.py", "lab/src/sgdf_lab/train/*.py")),
         Entry("cifar10-fast", "10 seeds of SGD-Nesterov (aim: 94.00 in the mean) and of SGDF", (
             sweep("benchmarks/cifar10-fast.toml", 6, "cifar10-fast", "--together", "5",
-                  tiny=("--model", "airbench-tiny", "--seeds", "0", "--set", "steps=1", "--set", "eval_every=1",
-                        "--set", "batch=4")),
+                  tiny=("--model", "airbench-tiny", "--seeds", "0", *settings(
+                      "steps=1", "eval_every=1", "batch=4"))),
         ), ("cifar10",), ("benchmarks/cifar10-fast.toml",)),
         Entry("first-steps", "first steps of ResNet18 in 12 epochs, 9 settings, 3 seeds", (
             sweep("benchmarks/first-steps/resnet18.toml", 25, "first-steps-resnet18",
@@ -234,29 +241,28 @@ def entries() -> tuple[Entry, ...]:
         Entry("hessian-cifar100", "ResNet18 on CIFAR-100, and the spectrum of its Hessian", (
             sweep("benchmarks/gpu/resnet18-cifar100.toml", 20, "resnet18-cifar100",
                   tiny=CLASSIFIER),
-            Command(("-m", "sgdf_lab", "analyze", "hessian", f"{WORKING}/resnet18-cifar100/*s0*",
+            Command(("-m", "sgdf_lab", "analyze", "hessian", f"{WORKING}/resnet18-cifar100/*-s*",
                      "--out", OUT, *ON_GPU), 20, "resnet18-cifar100-hessian",
                     tiny=("--device", "cpu", "--k", "2", "--images", "8", "--no-density",
                           "--trace-samples", "2")),
         ), ("cifar100",), ("benchmarks/gpu/resnet18-cifar100.toml",)),
         Entry("imagenette", "ResNet18 on real pictures, tuned alike", (
             sweep("benchmarks/gpu/imagenette.toml", 60, "imagenette", "--data-dir", "{imagenette}",
-                  tiny=("--trials", "1", "--seeds", "1", "--epochs", "1", "--set", "size=32",
-                        "--set", "batch=4")),
+                  tiny=("--data", "real", "--trials", "1", "--seeds", "1", *ONE_EPOCH,
+                        *settings("size=32", "validation=2"))),
         ), ("imagenette",), ("benchmarks/gpu/imagenette.toml",)),
         Entry("detection", "Faster R-CNN on VOC: SGDF and SGD", (
             paper("voc-fasterrcnn", 240, "--only", "sgdf", "sgd",
-                  tiny=("--set", "weights=random")),
+                  tiny=settings("weights=random")),
         ), ("voc",)),
         Entry("fine-tuning", "ViT-B/32, trained here on CIFAR-100, fine-tuned to CIFAR-10", (
             Command(("-m", "sgdf_lab", "train", "finetune-cifar100", "--model", "vit-b32",
                      "--optimizer", "adamw", "--set", "weights=random", "--epochs", "20",
                      "--out", f"{WORKING}/vit-b32", *ON_GPU), 12, resumes=True,
-                    tiny=("--model", "vit-tiny", "--device", "cpu", "--data", "synthetic",
-                          "--set", "size=32", *ONE_EPOCH)),
+                    tiny=("--model", "vit-tiny", *TINY[:4], *settings("size=32"), *ONE_EPOCH)),
             sweep("benchmarks/gpu/fine-tuning.toml", 15, "fine-tuning", "--set",
                   f"weights={WORKING}/vit-b32/*/last.pt",
-                  tiny=("--model", "vit-tiny", "--seeds", "0", "--set", "size=32", *ONE_EPOCH)),
+                  tiny=("--model", "vit-tiny", "--seeds", "0", *settings("size=32"), *ONE_EPOCH)),
         ), ("cifar10", "cifar100"), ("benchmarks/gpu/fine-tuning.toml",)),
         Entry("wgan-gp", "WGAN-GP with SGDF at rates at which it does not diverge", (
             Command(("-m", "sgdf_lab", "train", "cifar10", "--model", "resnet18", "--optimizer",
@@ -264,8 +270,8 @@ def entries() -> tuple[Entry, ...]:
                     2, resumes=True, tiny=(*TINY[:4], "--model", "cnn", *ONE_EPOCH)),
             sweep("benchmarks/gpu/wgan-gp.toml", 60, "wgan-gp-rates", "--set",
                   f"features={WORKING}/features/*",
-                  tiny=("--model", "dcgan-tiny", "--seeds", "0", "--epochs", "1", "--set",
-                        "fid_samples=16", "--set", "batch=8")),
+                  tiny=("--model", "dcgan-tiny", "--seeds", "0", *ONE_EPOCH,
+                        *settings("fid_every=1", "fid_samples=16"))),
         ), ("cifar10",), ("benchmarks/gpu/wgan-gp.toml",)),
     )  # fmt: skip
 
@@ -303,6 +309,8 @@ def is_done(entry: Entry, command: Command, sums: dict[str, str] | None = None) 
 
 
 def write_done(entry: Entry, command: Command, sums: dict[str, str], seconds: float) -> None:
+    import torch
+
     from sgdf_lab.support import provenance
     from sgdf_lab.support.files import write_json
 
@@ -313,7 +321,7 @@ def write_done(entry: Entry, command: Command, sums: dict[str, str], seconds: fl
         "version": version(entry, command),
         "data": {name: sums[name] for name in entry.data},
         "commit": provenance.commit(),
-        "machine": provenance.machine("cuda"),
+        "machine": provenance.machine("cuda" if torch.cuda.is_available() else "cpu"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
@@ -451,6 +459,7 @@ def say(text: str) -> None:
 
 # --- a tiny size ----------------------------------------------------------------------------------
 
+STOPPED = 130  # the exit code after Ctrl-C or SIGTERM
 TINY_OPTIMIZERS = ("sgdf", "sgd", "adam", "filter-adam")
 TINY_NETWORKS = {"cifar10": "cnn", "cifar100": "cnn", "voc": "fasterrcnn-tiny"}
 
@@ -470,6 +479,7 @@ def try_all(chosen: Sequence[Entry]) -> int:
         paper_presets.PRESETS[name] = replace(preset, cells=tuple(one_each.values()))
     failed = []
     with tempfile.TemporaryDirectory() as folder:
+        DATA_PLACES["{imagenette}"] = str(tiny_pictures(Path(folder) / "imagenette"))
         for entry in chosen:
             for number, command in enumerate(entry.commands):
                 start = time.monotonic()
@@ -490,10 +500,24 @@ def try_all(chosen: Sequence[Entry]) -> int:
                 except SystemExit as end:
                     code = int(bool(end.code))
                 say(f"{entry.name}: {time.monotonic() - start:.1f} s, exit code {code}")
+                if code == STOPPED:
+                    return code
                 if code:
                     failed.append(f"{entry.name}: {shlex.join(words)}")
     print("\n".join(["failed:", *failed] if failed else ["all commands run"]))
     return int(bool(failed))
+
+
+def tiny_pictures(folder: Path) -> Path:
+    import numpy as np
+    from PIL import Image
+
+    for number in range(16):
+        place = folder / ("train", "val")[number % 2] / ("cat", "dog")[number // 2 % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    return folder
 
 
 # --- the command line -----------------------------------------------------------------------------

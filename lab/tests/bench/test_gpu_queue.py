@@ -1,4 +1,4 @@
-"""The queue of measurements for a GPU: what it skips, how it stops, and that every command runs."""
+"""The queue for a GPU: what it skips, how it stops, and that every command runs."""
 
 import json
 import os
@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import gpu_queue
 import pytest
+
+import gpu_queue
 from gpu_queue import Command, Entry, Queue
 
 ROOT = Path(__file__).parents[3]
