@@ -240,7 +240,7 @@ def entries() -> tuple[Entry, ...]:
               (paper("correction", 40),), ("cifar10", "cifar100")),
         Entry("hessian-cifar100", "ResNet18 on CIFAR-100, and the spectrum of its Hessian", (
             sweep("benchmarks/gpu/resnet18-cifar100.toml", 20, "resnet18-cifar100",
-                  tiny=CLASSIFIER),
+                  tiny=("--model", "mlp", *CLASSIFIER[2:])),
             Command(("-m", "sgdf_lab", "analyze", "hessian", f"{WORKING}/resnet18-cifar100/*-s*",
                      "--out", OUT, *ON_GPU), 20, "resnet18-cifar100-hessian",
                     tiny=("--device", "cpu", "--k", "2", "--images", "8", "--no-density",
@@ -427,8 +427,10 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def with_places(words: Sequence[str], out: str, work: str, results: str) -> list[str]:
-    """The words of a command, with its places and what their patterns match."""
+def with_places(
+    words: Sequence[str], out: str, work: str, results: str, matched: int | None = None
+) -> list[str]:
+    """The words of a command, with its places and what their patterns match (at most so many)."""
     found: list[str] = []
     for word in words:
         for name, place in {OUT: out, WORKING: work, RECORDS: results, **DATA_PLACES}.items():
@@ -437,7 +439,7 @@ def with_places(words: Sequence[str], out: str, work: str, results: str) -> list
         matches = sorted((ROOT / pattern).parent.glob(Path(pattern).name)) if "*" in pattern else []
         if "*" in str(Path(pattern).parent):
             matches = sorted(ROOT.glob(pattern)) or sorted(Path("/").glob(pattern.lstrip("/")))
-        found += [f"{setting}{equals}{match}" for match in matches] or [word]
+        found += [f"{setting}{equals}{match}" for match in matches[:matched]] or [word]
     return found
 
 
@@ -486,7 +488,11 @@ def try_all(chosen: Sequence[Entry]) -> int:
                 out = Path(folder) / "records" / entry.name / str(number)
                 out.parent.mkdir(parents=True, exist_ok=True)
                 words = with_places(
-                    (*command.words, *command.tiny), str(out), f"{folder}/work", f"{folder}/results"
+                    (*command.words, *command.tiny),
+                    str(out),
+                    f"{folder}/work",
+                    f"{folder}/results",
+                    1,
                 )
                 try:
                     if words[:2] == ["-m", "sgdf_lab"]:

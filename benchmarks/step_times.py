@@ -71,7 +71,7 @@ def contestants(file: Path, *, quick: bool) -> list[Config]:
 
 
 def measured(config: Config, device: torch.device, rounds: int) -> dict[str, Any]:
-    lab = config.task_definition.load_trainer().build_trainer(config, device)
+    lab = config.task_definition.module.build_trainer(config, device)
     per_epoch = len(lab.sizes)
     for _ in range(max(2, -(-8 // per_epoch))):  # until every graph is captured
         epoch(lab)

@@ -227,7 +227,7 @@ class Training:
         """Train; give what was measured at each point, before its step."""
         case, replicas, clipped = self.case, None, []
         shape = Shape(warmup=0.05)
-        rates = factors("cosine", epoch=0, epochs=1, steps_per_epoch=case.steps, shape=shape)
+        rates = factors("cosine", shape, first=0, count=case.steps, steps=case.steps)
         for step in range(1, max(case.points) + 1):
             lr = case.lr * rates[step - 1]
             point = next(p for p in sorted(case.points) if p >= step)

@@ -263,7 +263,7 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     assert options["gain_power"] in (0, 0.5, 1), "other powers need more units"
     assert (options["weight_decay"], options["maximize"]) == (0, False), "exact_step ignores them"
     step = step.item() + 1
-    wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
+    wide = [dequantize(x) if isinstance(x, Quantized) else x.float() for x in moments]
     values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)
     terms = terms_of_a_step(p, g, step, moments, options)
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
@@ -280,7 +280,9 @@ def assert_rounds_the_statement(before, after, index, seed, options):
             bits = random.bits(purpose, moment.codes)
             assert_codes_between(moment, value, unit * size, bits)
         else:
-            assert_between(moment, value, unit * size, lambda x: x.float())
+            bits = random.bits(purpose, moment) if moment.dtype == torch.bfloat16 else None
+            dtype = moment.dtype
+            assert_between(moment, value, unit * size, lambda x, d=dtype, b=bits: rounded(x, d, b))
     bits = None
     if options["stochastic_rounding"] and p.dtype == torch.bfloat16:
         bits = random.bits(FOR_PARAMETER, p)

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 __all__ = [
+    "DEFAULT_FORM",
     "FLOAT32",
     "FLOAT64",
     "SECOND_MOMENTS",
     "Corrections",
+    "DefaultForm",
     "Denominator",
     "Filter",
     "FilterSettings",
@@ -69,6 +71,18 @@ class Denominator(NamedTuple):
     eps: Any = 1e-8
 
 
+class DefaultForm(NamedTuple):
+    """What FilterAdamW does where its user names nothing else."""
+
+    gain_scale: float  #: 2: 2K, 1: K
+    second_moment: str
+    gain_eps: float = 0.0  #: the filter does not depend on the magnitude of the gradients
+
+
+#: Of FilterAdamW in PyTorch and in JAX.
+DEFAULT_FORM = DefaultForm(gain_scale=2.0, second_moment="separate")
+
+
 def moment_names(settings: FilterSettings, denominator: Denominator | None) -> tuple[str, ...]:
     """The moments that an update keeps, in the order in which kernels receive them."""
     from_s = denominator is not None and denominator.second_moment != "separate"
@@ -81,7 +95,7 @@ def moment_names(settings: FilterSettings, denominator: Denominator | None) -> t
 
 
 def default_gain_eps(eps: Any, second_moment: str = "separate") -> Any:
-    """The term in the denominator of K, where a user gives none.
+    """The term in the denominator of K for `gain_eps=None`.
 
     It is `eps`, as in the paper, unless the second moment is one of ours. The paper's 1e-8 is
     compared with *squared* gradients, so the gain goes to 0 if gradients are far below 1e-4. With

@@ -1,4 +1,4 @@
-"""The four optimizers as torch's own optimizer tests describe them.
+"""The optimizers as torch's own optimizer tests describe them.
 
 `OPTIMIZER_INFOS` has the type of `torch.testing._internal.common_optimizers.optim_db`. To run
 torch's `test_optim.py` on them, put them in its place before that file is imported:
@@ -28,7 +28,7 @@ from torch.testing._internal.common_optimizers import (
     get_error_inputs_for_all_optims,
 )
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum
 
 SCHEDULERS = (
     [lambda opt: StepLR(opt, gamma=0.9, step_size=10)],
@@ -101,6 +101,20 @@ ADAM_SETTINGS: list[dict[str, Any]] = [
     {"second_moment": "derived", "gain_eps": 1e-3, "bias_correction": False},
     {"second_moment": "fluctuation"},
 ]
+MATRIX_SETTINGS: list[dict[str, Any]] = [
+    {"betas": (0.5, 0.9), "eps": 1e-3},
+    {"gain_scale": 0.0, "slow_weight": 0.0},
+    {"gain_scale": 2.0, "gain_power": 1.0, "gain_eps": 1e-3},
+    {"aux_lr": 1e-2, "aux_betas": (0.8, 0.9), "aux_weight_decay": 0.1},
+    {"basis_interval": 2, "turn_moments": False},
+    {"max_basis_dim": 5},
+]
+MUON_SETTINGS: list[dict[str, Any]] = [
+    *MATRIX_SETTINGS,
+    {"bias_correction": False},
+    {"adjust_lr_fn": "original"},
+    *({"eigenbasis": True, **settings} for settings in ({}, *MATRIX_SETTINGS)),
+]
 MOMENTUM_SETTINGS: list[dict[str, Any]] = [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]
 
 BAD_FILTER_SETTINGS = [
@@ -111,6 +125,13 @@ BAD_FILTER_SETTINGS = [
     ({"gain_scale": -1.0}, "Invalid gain_scale value: -1.0"),
     ({"gain_power": -1.0}, "Invalid gain_power value: -1.0"),
     ({"gain_eps": -1e-8}, "Invalid gain_eps value: -1e-08"),
+]
+BAD_MATRIX_SETTINGS = [
+    *BAD_FILTER_SETTINGS,
+    ({"slow_beta": 1.0}, "Invalid slow_beta value: 1.0"),
+    ({"slow_weight": -0.1}, "Invalid slow_weight value: -0.1"),
+    ({"basis_interval": 0}, "Invalid basis_interval value: 0"),
+    ({"max_basis_dim": 0}, "Invalid max_basis_dim value: 0"),
 ]
 BAD_ADAM_SETTINGS = [
     *BAD_FILTER_SETTINGS,

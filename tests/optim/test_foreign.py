@@ -243,7 +243,7 @@ def test_a_filter_adam_without_the_setting_second_moment_is_one():
     """As older versions saved it."""
     checkpoint = deepcopy(trained(FilterAdam, 3).state_dict())
     del checkpoint["param_groups"][0]["second_moment"]
-    optimizer = FilterAdam([torch.ones(SIZE, requires_grad=True)], lr=7.0)
+    optimizer = FilterAdam([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.load_state_dict(checkpoint)

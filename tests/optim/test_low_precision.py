@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf.kernels import cuda
 from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
 from sgdf.kernels.rounding import (
     FOR_TREND,
@@ -245,8 +246,83 @@ def test_8_bits_and_random_rounding_exclude_foreach_and_differentiable():
         for setting in ({"state_dtype": torch.int8}, {"stochastic_rounding": True}):
             with pytest.raises(RuntimeError, match=r"state_dtype=torch\.int8.*stochastic_rounding"):
                 SGDF([p], **refused, **setting)
+    with pytest.raises(RuntimeError, match=r"`differentiable` does not support .*bfloat16"):
+        SGDF([p], differentiable=True, state_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="Invalid state_dtype"):
         Momentum([p], state_dtype=torch.int8)
+
+
+# --- bfloat16 state -----------------------------------------------------------------------------
+
+ALL_PATHS = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "C++": {"fused": True},
+    "Triton": {"fused": True},
+}
+
+
+@pytest.mark.parametrize("path", ALL_PATHS)
+def test_moments_in_bfloat16_decay(path, monkeypatch):
+    """By a thousandth per step, less than half the distance of two numbers."""
+    if path == "Triton":
+        pytest.importorskip("triton")
+        monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
+    moments = {}
+    for state_dtype in (None, torch.bfloat16):
+        p = torch.zeros(4000, requires_grad=True)
+        options = {"state_dtype": state_dtype, "second_moment": "separate"}
+        optimizer = FilterAdam([p], lr=0.0, **options, **ALL_PATHS[path])
+        p.grad = torch.full((4000,), 3.0)
+        optimizer.step()
+        for key in ("exp_var", "exp_avg_sq"):
+            optimizer.state[p][key].fill_(0.7)
+        for _ in range(10 if path == "Triton" else 200):
+            p.grad = torch.full((4000,), 0.03)
+            optimizer.step()
+        state = optimizer.state[p]
+        moments[state_dtype] = [state[key].double().mean() for key in ("exp_var", "exp_avg_sq")]
+    torch.testing.assert_close(moments[torch.bfloat16], moments[None], rtol=2e-3, atol=0)
+    assert moments[None][1] < 0.7 * 0.9991 ** (10 if path == "Triton" else 200)
+
+
+def test_loop_foreach_and_cpp_draw_the_same_bits_for_bfloat16_state():
+    """All but elements whose value before rounding differs in its last bits."""
+    states = []
+    for path in ("loop", "foreach", "C++"):
+        params = [torch.linspace(-2, 2, 3000).requires_grad_(), torch.ones(5, requires_grad=True)]
+        options = {"state_dtype": torch.bfloat16, "rounding_seed": 7}
+        optimizer = FilterAdam(params, lr=1e-3, **options, **ALL_PATHS[path])
+        advance(optimizer, 1)
+        states.append([optimizer.state[p]["exp_avg_sq"] for p in params])
+    assert all(map(torch.equal, states[0], states[2]))
+    for a, b in zip(*states[:2], strict=True):
+        assert (a != b).float().mean() < 0.01
+        torch.testing.assert_close(a, b, rtol=2**-7, atol=0)
+
+
+def test_float16_state_is_refused_with_the_reason():
+    for make in (SGDF, FilterAdam, Momentum):
+        with pytest.raises(ValueError, match=r"float16, in which squares .* use torch.bfloat16"):
+            make([torch.ones(3)], state_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("state_dtype", [torch.int8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("path", ["loop", "fused"])
+def test_a_compiled_step_leaves_state_in_few_bits_out_of_its_graph(path, state_dtype):
+    """inductor's C++ cannot compile it, and a graph would not draw the kernels' bits."""
+    results = []
+    for wrap in (lambda step: step, torch.compile):
+        torch._dynamo.reset()
+        p = torch.linspace(-1, 1, 64 * 256).reshape(64, 256).requires_grad_()
+        flags = {"foreach": False} if path == "loop" else {}
+        optimizer = SGDF([p], lr=torch.tensor(0.1), state_dtype=state_dtype, **flags)
+        step = wrap(optimizer.step)
+        for seed in range(3):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+            step()
+        results.append((p.detach(), *optimizer.state[p].values()))
+    assert all(map(torch.equal, *results))
 
 
 # --- bfloat16 parameters ------------------------------------------------------------------------

@@ -344,12 +344,6 @@ def test_fashion_mnist_comes_from_debian(tiny, fashion, server, screen, tools):
     assert "dataset-fashion-mnist" in dataset.source
 
 
-def test_digits_need_no_fetching(tiny, screen):
-    fetch_into(tiny, "digits", screen)
-    assert "nothing to fetch" in screen.file.getvalue()
-    assert not tiny.exists()
-
-
 def test_list_says_what_is_here_and_how_to_get_the_rest(tiny, screen):
     published.cifar10_pickles(tiny / "cifar10", published.made_up("cifar10"))
     published.made(tiny / "cifar100").joinpath("cifar-100-python.tar.gz.part").write_bytes(b"x")

@@ -52,7 +52,7 @@ def build(optimizer: str = "sgd-nesterov", **overrides: Any) -> FastClassifier:
         data="synthetic",
         overrides={**SMALL, **overrides},
     )
-    trainer = config.task_definition.load_trainer().build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     assert isinstance(trainer, FastClassifier)
     return trainer
 
@@ -120,7 +120,7 @@ def test_images_are_mirrored_in_every_other_pass():
 def test_real_images_are_divided_by_their_own_deviation():
     """The recipe's numbers; the paper's protocol for CIFAR divides by others."""
     config = configs.make("cifar10-fast", model="airbench-tiny", overrides=SMALL)
-    trainer = config.task_definition.load_trainer().build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     test = trainer.evaluation["test"]
     for images in (trainer.batches.images, test):
         assert images.std.tolist() == pytest.approx([0.2470, 0.2435, 0.2616])
@@ -145,9 +145,7 @@ def test_images_move_by_two_pixels_with_reflected_edges():
 
 def test_the_schedule_is_a_triangle():
     def factor(step: int) -> float:
-        (value,) = schedules.factors(
-            "triangle", epoch=step, epochs=476, steps_per_epoch=1, shape=schedules.Shape()
-        )
+        (value,) = schedules.factors("triangle", schedules.Shape(), first=step, count=1, steps=476)
         return value
 
     # From 0.2 to 1 at step int(0.23 * 476) = 109, then to 0.07 after step 475.

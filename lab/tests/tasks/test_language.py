@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from data.published import put
 from runs.commands import fault, folder_in
 from sgdf_lab import data
 from sgdf_lab.cli.main import main
@@ -24,7 +25,6 @@ from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
 from sgdf_lab.runs.records import read_runs
@@ -61,7 +61,7 @@ def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
     config = configs.make(
         "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
     )
-    trainer = config.task_definition.load_trainer().build_trainer(
+    trainer = config.task_definition.module.build_trainer(
         config, torch.device("cpu"), data_dir=data_dir
     )
     assert isinstance(trainer, LanguageModel)
@@ -170,7 +170,7 @@ def test_sophia_gets_its_hessian():
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
         overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
     )  # fmt: skip
-    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in trainer.epoch():
         pass
     state = next(iter(trainer.optimizer.state.values()))
@@ -179,16 +179,6 @@ def test_sophia_gets_its_hessian():
 
 
 # --- a run ----------------------------------------------------------------------------------------
-
-
-def test_a_user_sees_steps(tmp_path, capsys):
-    folder = train(tmp_path, "--set", "steps=20", "--set", "eval_every=10", "--optimizer", "adamw")
-    said = capsys.readouterr().out
-    best = lines(folder)[-1]["val_loss"]
-    assert "step 20/20" in said
-    assert f"best validation loss {best:.3f} in step 20, final {best:.3f}" in said
-    assert "its last 5%" in said
-    assert "epoch" not in said
 
 
 def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
@@ -262,52 +252,6 @@ def test_a_run_whose_validation_loss_is_not_finite_has_diverged(tmp_path, monkey
     assert json.loads((folder / "result.json").read_text())["status"] == "diverged"
     assert math.isfinite(lines(folder)[0]["train_loss"])
     assert "diverged in step 4" in capsys.readouterr().out
-
-
-def test_a_sweep_is_compared_by_steps_and_by_time(tmp_path, capsys):
-    file = tmp_path / "text.toml"
-    file.write_text(
-        'task = "text"\nmodel = "gpt-tiny"\ndata = "synthetic"\nseeds = [0, 1]\n'
-        "[set]\nsteps = 12\neval_every = 4\nbatch = 4\ncontext = 16\neval_tokens = 512\n"
-        '[grid]\noptimizer = ["adamw"]\nlr = [0.001, 0.01]\n'
-    )
-    out = tmp_path / "runs"
-    assert main(["sweep", str(file), "--list"]) == 0
-    assert "seed 0, 12 steps, lr 0.001" in capsys.readouterr().out
-    assert main(["sweep", str(file), "--device", "cpu", "--jobs", "1", "--out", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "12 steps, batch 4" in said
-    assert "Validation loss in nats/token, lower is better, best over the steps" in said
-    assert re.search(r" (4|8|12) steps, [\d.]+ s", said), "steps and time to the target"
-    assert "epoch" not in said
-    page = (out / "text.html").read_text()
-    charts = [json.loads(chart) for chart in re.findall(
-        r'<script type="application/json">(.*?)</script>', page)]  # fmt: skip
-    titles = re.findall(r"<h3>(.*?)</h3>", page)
-    assert titles == ["Differences from adamw, lr 0.001", "Validation loss", "Loss",
-                      "Validation loss by learning rate", "Validation loss by time"]  # fmt: skip
-    _, by_step, losses, _, by_time = charts
-    assert by_step["layout"]["xaxis"]["title"]["text"] == "step"
-    assert [4, 8, 12] in by_step["xs"]
-    assert [button["label"] for button in losses["layout"]["updatemenus"][0]["buttons"]] == [
-        "training", "validation"
-    ]  # fmt: skip
-    assert by_time["layout"]["xaxis"]["title"]["text"] == "seconds"
-    assert [trace["customdata"] for trace in by_time["data"]] == [[4, 8, 12]] * 2
-    assert all(x == sorted(x) for x in by_time["xs"])
-
-
-def test_a_figure_is_drawn(tmp_path):
-    figures = pytest.importorskip("sgdf_lab.report.figures")
-    train(tmp_path / "runs", "--set", "steps=8", "--set", "eval_every=2", "--optimizer", "adamw")
-    (comparison,) = compare_runs(read_runs([tmp_path / "runs"])[0])
-    complete, end = figures.epochs_figure(comparison).axes
-    assert (complete.get_xlim(), complete.get_xlabel()) == ((2, 8), "step")
-    assert end.get_xlim() == (6, 8)
-    assert list(complete.lines[0].get_xdata()) == [2, 4, 6, 8]
-    words = [str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")]
-    assert main(["report", *words, "--figure", str(tmp_path / "curves")]) == 0
-    assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 # --- length ---------------------------------------------------------------------------------------
@@ -483,7 +427,7 @@ def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
     corpus(folder, b"Something else, and long enough.\n" * 60)
     with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
-        config.task_definition.load_trainer().check(config, folder)
+        config.task_definition.module.check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -557,11 +501,9 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     overrides = {"tokenizer": str(tokenizer), "context": 5}
     first = configs.make(task, overrides=overrides, data_dir=folder)
     if task == "text":
-        data_of_run = (
-            first.task_definition.load_trainer()
-            .build_trainer(first, torch.device("cpu"), data_dir=folder)
-            .batches
-        )
+        data_of_run = first.task_definition.module.build_trainer(
+            first, torch.device("cpu"), data_dir=folder
+        ).batches
         assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
     tokenizer.write_text('{"model": {"type": "Unigram"}}')
     other = configs.make(task, overrides=overrides, data_dir=folder)
@@ -570,7 +512,7 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     assert ("fingerprint" in plain.options) == (task == "text")
     if task == "text":
         with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
-            first.task_definition.load_trainer().check(first, folder)
+            first.task_definition.module.check(first, folder)
 
 
 def words_tokenizer(**more: Any) -> str:
@@ -695,7 +637,7 @@ def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
         remote=Remote(f"{url}/enwik8.zip", ""),
         md5=hashlib.md5(text).hexdigest(),
     )
-    published.put(monkeypatch, "enwik8", facts)
+    put(monkeypatch, "enwik8", facts)
 
 
 def zipped(text: bytes, name: str = "enwik8") -> bytes:

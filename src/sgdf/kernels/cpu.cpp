@@ -209,10 +209,13 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
         if (!std::is_same<T, double>::value)
             convert(reinterpret_cast<double *>(address), [](T x) { return double(x); });
         break;
-    case BF16:
-        convert(reinterpret_cast<std::uint16_t *>(address),
-                [](T x) { return to_bfloat16(float(x)); });
+    case BF16: {
+        auto *__restrict to = reinterpret_cast<std::uint16_t *>(address) + tile.start;
+        for (int i = 0; i < tile.n; i++)
+            to[i] = random ? to_bfloat16(float(computed[i]), random[i])
+                           : to_bfloat16(float(computed[i]));
         break;
+    }
     case F16:
         convert(reinterpret_cast<std::uint16_t *>(address),
                 [](T x) { return to_float16(float(x)); });
@@ -375,19 +378,18 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
         std::uint32_t random[TILE];
         const std::int64_t at = tile.index * size; // quantized.padded_index of its first element
         for (int j = 0; j < 3; j++) {
-            if (row.length && x[j])
+            if (!x[j])
+                continue;
+            const Dtype dtype = row.dtype(2 + j);
+            const bool at_random = dtype >= I8 || (dtype == BF16 && kind != MOMENTUM);
+            if (at_random)
                 random_bits(random, at, tile.n, key, FOR_MOMENT[j]);
-            if (x[j])
-                store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j], random);
+            store(dtype, row.moment[j], row.scale[j], tile, x[j], at_random ? random : nullptr);
         }
-        if (o.stochastic && row.dtype(0) == BF16) {
+        const bool at_random = o.stochastic && row.dtype(0) == BF16;
+        if (at_random)
             random_bits(random, at, tile.n, key, FOR_PARAMETER);
-            auto *stored = reinterpret_cast<std::uint16_t *>(row.p) + tile.start;
-            for (int i = 0; i < tile.n; i++)
-                stored[i] = to_bfloat16(float(p[i]), random[i]);
-        } else {
-            store(row.dtype(0), row.p, 0, tile, p, nullptr);
-        }
+        store(row.dtype(0), row.p, 0, tile, p, at_random ? random : nullptr);
     }
 }
 

@@ -119,8 +119,11 @@ def _store(moment: Moment, value: Tensor, random: RandomBits | None, purpose: in
     if isinstance(moment, Quantized):
         assert random is not None
         quantize_(moment, value, random.bits(purpose, moment.codes))
-    else:
-        as_real(moment).copy_(value)
+        return
+    moment = as_real(moment)
+    if moment.dtype == torch.bfloat16 and random is not None:
+        value = round_to_bfloat16(value.float(), random.bits(purpose, moment))
+    moment.copy_(value)
 
 
 def _load(moment: Moment, dtype: torch.dtype) -> Tensor:

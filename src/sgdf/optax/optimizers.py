@@ -5,7 +5,13 @@ from typing import Any
 
 import optax
 
-from sgdf.filter import SECOND_MOMENTS, Denominator, FilterSettings, default_gain_eps
+from sgdf.filter import (
+    DEFAULT_FORM,
+    SECOND_MOMENTS,
+    Denominator,
+    FilterSettings,
+    default_gain_eps,
+)
 from sgdf.optax.transformation import descend, filter_transformation
 
 
@@ -284,12 +290,12 @@ def filter_adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
     *,
-    gain_scale: float = 2.0,
+    gain_scale: float = DEFAULT_FORM.gain_scale,
     gain_power: float = 1.0,
-    gain_eps: float | None = None,
+    gain_eps: float | None = DEFAULT_FORM.gain_eps,
     correction: bool = True,
     bias_correction: bool = True,
-    second_moment: str = "separate",
+    second_moment: str = DEFAULT_FORM.second_moment,
     mask: Any | Callable[[optax.Params], Any] | None = None,
 ) -> optax.GradientTransformation:
     """AdamW whose first moment is the Wiener-filtered gradient.
@@ -309,7 +315,8 @@ def filter_adamw(
             default is PyTorch's; that of ``optax.adamw`` is 1e-4.
         gain_scale: see `filter_adam`; 0 is AdamW itself.
         gain_power: see `filter_adam`.
-        gain_eps: see `filter_adam`.
+        gain_eps: added to the denominator of the gain, beside *squared* gradients. With 0 the
+            filter does not depend on the magnitude of the gradients. None: see `filter_adam`.
         correction: see `scale_by_wiener_filter`.
         bias_correction: see `filter_adam`.
         second_moment: "separate", "derived" or "fluctuation"; see `filter_adam`.

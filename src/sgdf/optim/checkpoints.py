@@ -7,7 +7,7 @@ stays the optimizer's own; other entries are dropped, and a sentence says what w
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ SAME = {
     ("SGD", "SGDF"): ("weight_decay", "maximize"),
     ("Momentum", "SGDF"): ("weight_decay", "decoupled_weight_decay", "maximize"),
 }
+#: What the settings meant before there were names for them.
+BEFORE = {"gain_eps": None, "second_moment": "separate"}
 #: The entries of a parameter's state that mean the same in `SAME`, but for momentum buffers.
 MOMENTS = ("exp_avg", "exp_var", "exp_avg_sq")
 STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS))
@@ -42,7 +44,7 @@ def validate_state_dict(
     groups: list[dict[str, Any]],
     keys: tuple[str, ...],
     setting_names: Collection[str],
-    own_settings: Collection[str],
+    own_settings: Callable[[dict[str, Any]], Collection[str]],
 ) -> dict[str, Any]:
     """A copy of `state_dict` with valid settings, complete, and state that fits the parameters.
 
@@ -51,7 +53,7 @@ def validate_state_dict(
         groups: the optimizer's parameter groups. They provide the settings that are missing.
         keys: the entries of a parameter's state that the optimizer uses.
         setting_names: the settings of a group.
-        own_settings: those that are always the optimizer's own, whatever `state_dict` says.
+        own_settings: those of a group that are the optimizer's own, whatever `state_dict` says.
     """
     saved = state_dict["param_groups"]
     sizes = [len(group["params"]) for group in groups]
@@ -60,7 +62,8 @@ def validate_state_dict(
     complete, state = [], dict(state_dict["state"])
     for group, loaded in zip(groups, saved, strict=True):
         own = {name: group[name] for name in setting_names if name in group}
-        merged = {**own, **loaded, **{name: group[name] for name in own_settings}}
+        older = {name: BEFORE[name] for name in BEFORE.keys() & own if "gain_scale" in loaded}
+        merged = {**own, **older, **loaded, **{name: group[name] for name in own_settings(group)}}
         check_settings(merged)
         complete.append(merged)
         for i, p in zip(loaded["params"], group["params"], strict=True):
@@ -119,6 +122,37 @@ def _check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int,
         raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
     if value.is_meta and not p.is_meta:
         raise ValueError(f"{name} is on the meta device, without values")
+
+
+def changed_memory(
+    name: str,
+    where: list[tuple[Tensor, dict[str, Any]]],
+    saved: list[dict[str, Any]],
+    loaded: list[dict[str, Any]],
+) -> str | None:
+    """A sentence if the moments of these parameters take more or less memory than they did."""
+    elements = sum(p.numel() for (p, _), state in zip(where, saved, strict=True) if state)
+    before, after = (
+        sum(map(_bytes_of_moments, states)) / max(elements, 1) for states in (saved, loaded)
+    )
+    if not before or abs(after / before - 1) < 0.05:
+        return None
+    own = {f"state_dtype={group['state_dtype']}" for _, group in where}
+    own |= {
+        f"second_moment={group['second_moment']!r}"
+        for _, group in where
+        if "second_moment" in group
+    }
+    return (
+        f"loaded a state of {before:.3g} bytes per parameter into {name}, which keeps {after:.3g} "
+        f"with {', '.join(sorted(own))}: pass the saved run's state_dtype and second_moment to the "
+        "constructor to keep its memory"
+    )
+
+
+def _bytes_of_moments(state: dict[str, Any]) -> int:
+    kept = [value for key, value in state.items() if key.removesuffix("_scale") in MOMENTS]
+    return sum(value.numel() * value.element_size() for value in kept)
 
 
 # --- the state of another optimizer -------------------------------------------------------------
@@ -222,7 +256,7 @@ def _converted_state(
         buffer = buffer.to(wide) * ((1 - beta) / mu)
     # SGD counts no steps. So many that a complete m has no bias left to correct, in float32.
     step = math.ceil(24 * math.log(2) / -math.log(beta))
-    return {"step": torch.tensor(float(step)), "exp_avg": buffer}
+    return {"step": torch.tensor(float(step), device="cpu"), "exp_avg": buffer}
 
 
 def _why(source: str) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sgdf.filter import SECOND_MOMENTS, FilterSettings, default_gain_eps
+from sgdf.matrix import LR_SCALES
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
@@ -26,8 +27,12 @@ SWITCHES = (
     "capturable",
     "differentiable",
     "stochastic_rounding",
+    "eigenbasis",
+    "turn_moments",
 )
-STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
+#: What the parameters of a group are: to be told by their dimensions, vectors, matrices, batches.
+KINDS = (None, False, True, "stacked")
+STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -63,6 +68,8 @@ def check_settings(settings: dict[str, Any]) -> None:
         require(is_number(mu) and mu > 0.0, "mu value", mu)
     weight_decay = settings["weight_decay"]
     require(is_number(weight_decay) and weight_decay >= 0.0, "weight_decay value", weight_decay)
+    if "slow_beta" in settings:
+        check_matrices(settings)
     check_flags(settings)
     # 8-bit rounding needs the step for its random numbers, and Momentum does not count steps.
     check_state_dtype(settings["state_dtype"], but=() if "betas" in settings else (torch.int8,))
@@ -78,9 +85,10 @@ def check_settings(settings: dict[str, Any]) -> None:
             raise RuntimeError(
                 "`foreach` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
             )
-    if settings["differentiable"] and unsupported_by_foreach(settings):
+    if settings["differentiable"] and rounds_at_random(settings):
         raise RuntimeError(
-            "`differentiable` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
+            "`differentiable` does not support `state_dtype=torch.int8` or `torch.bfloat16`, or "
+            "`stochastic_rounding`"
         )
 
 
@@ -110,6 +118,27 @@ def check_filter(settings: FilterSettings) -> None:
     require(switch in (True, False), "bias_correction value", switch)
 
 
+def check_matrices(settings: Mapping[str, Any]) -> None:
+    """Validate the settings of a matrix step."""
+    for name in ("slow_beta", "basis_decay"):
+        value = settings[name]
+        require(is_number(value) and 0.0 <= value < 1.0, f"{name} value", value)
+    weight = settings["slow_weight"]
+    require(is_number(weight) and 0.0 <= weight <= 1.0, "slow_weight value", weight)
+    for name in ("basis_interval", "max_basis_dim", "ns_steps"):
+        value = settings[name]
+        require(isinstance(value, int) and value > 0, f"{name} value", value)
+    coefficients = settings["ns_coefficients"]
+    right = len(coefficients) == 3 and all(map(is_number, coefficients))
+    require(right, "ns_coefficients value", coefficients)
+    known = settings["adjust_lr_fn"] in (None, *LR_SCALES)
+    names = ", ".join(map(repr, LR_SCALES))
+    require(known, f"adjust_lr_fn value (not one of {names})", settings["adjust_lr_fn"])
+    require(settings["matrices"] in KINDS, "matrices value", settings["matrices"])
+    if settings["eigenbasis"] and settings["capturable"]:
+        raise RuntimeError("`eigenbasis` does not support `capturable`")
+
+
 def check_gain_eps(gain_eps: Any) -> None:
     require(
         gain_eps is None or (is_number(gain_eps) and gain_eps >= 0.0), "gain_eps value", gain_eps
@@ -117,7 +146,9 @@ def check_gain_eps(gain_eps: Any) -> None:
 
 
 def check_second_moment(settings: dict[str, Any]) -> None:
-    kind = settings.get("second_moment", "separate")
+    kind = settings.get("second_moment")
+    if kind is None:  # SGDF, or the default, before a group is made with it
+        return
     names = ", ".join(map(repr, SECOND_MOMENTS))
     require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", kind)
     # Then m is g and s is 0: nothing is left to derive a second moment from.
@@ -126,6 +157,11 @@ def check_second_moment(settings: dict[str, Any]) -> None:
 
 
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
+    if dtype == torch.float16:
+        raise ValueError(
+            "Invalid state_dtype value: torch.float16, in which squares of gradients above 256 are "
+            "infinite and those of gradients below 1e-4 are 0: use torch.bfloat16 or torch.int8"
+        )
     allowed = [known for known in STATE_DTYPES if known not in but]
     names = ", ".join(str(known) for known in allowed)
     require(dtype in allowed, f"state_dtype value (not one of {names})", dtype)
@@ -154,6 +190,12 @@ def require(valid: Any, what: str, value: Any) -> None:
 def unsupported_by_foreach(settings: dict[str, Any]) -> bool:
     """Whether the foreach functions cannot do what is asked for."""
     return settings["state_dtype"] == torch.int8 or settings.get("stochastic_rounding", False)
+
+
+def rounds_at_random(settings: dict[str, Any]) -> bool:
+    """Whether a step draws random bits: for parameters, or for state in few bits."""
+    in_few_bits = settings["state_dtype"] in (torch.int8, torch.bfloat16) and "betas" in settings
+    return in_few_bits or settings.get("stochastic_rounding", False)
 
 
 def constructor_defaults(cls: type) -> dict[str, Any]:

@@ -22,14 +22,19 @@ from sgdf_lab.sweeps.execute import run_all
 from sgdf_lab.sweeps.plan import Sweep, write_plan
 from sgdf_lab.train.distributed import is_team
 
+#: Shows what there is of a sweep, from the folder of its runs.
+Show = Callable[[Sweep, Path, Console], None]
+
 
 def run(sweep: Sweep, options: argparse.Namespace) -> None:
     """Run everything; when finished or interrupted, show what there is."""
     refuse_failures(execute(sweep, options))
 
 
-def execute(sweep: Sweep, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same, with the results of all runs, failed ones too."""
+def execute(
+    sweep: Sweep, options: argparse.Namespace, show: Show | None = None
+) -> list[dict[str, Any]]:
+    """The same, shown by `show`, with the results of all runs, failed ones too."""
     if is_team():
         raise UserError("torchrun shares one run among processes: use it with sgdf train only")
     context, console = sweep_context_from(options), open_console()
@@ -41,7 +46,7 @@ def execute(sweep: Sweep, options: argparse.Namespace) -> list[dict[str, Any]]:
                 say(console, plan_in_words(sweep, context, arguments))
             return run_all(sweep.configs, context, console=console, on_end=on_end, **arguments)
         finally:
-            show(sweep, context.out, console)
+            (show or show_comparison)(sweep, context.out, console)
 
 
 @contextlib.contextmanager
@@ -83,7 +88,7 @@ def plan_in_words(sweep: Sweep, context: RunContext, arguments: dict[str, Any]) 
     return f"{runs} {how}, written to {visible(context.out)}; the same command resumes them"
 
 
-def show(sweep: Sweep, out: Path, console: Console) -> None:
+def show_comparison(sweep: Sweep, out: Path, console: Console) -> None:
     """Print the tables, and write the page beside the runs."""
     folders = (out / config.name for config in sweep.configs)
     records, skipped = read_runs(folder for folder in folders if folder.is_dir())

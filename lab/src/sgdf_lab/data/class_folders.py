@@ -119,7 +119,7 @@ def _read(home: Path) -> ClassFolders:
 
 
 def split_folders(home: Path) -> dict[str, str]:
-    """The folders of a split: train with test, or with validation, or with both, or alone.
+    """The folders of a split: train with test, validation or both, or only train.
 
     In small or capital letters. Beside other folders, one with the name train may be a class.
     """

@@ -34,7 +34,7 @@ class Tokens:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the text that is held out."""
+        """The average over the text that is held out."""
         test = 0 if self.test is None else len(self.test)
         return self.validation_bytes / (len(self.validation) + test)
 
@@ -69,7 +69,7 @@ def join(parts: Iterable[NDArray[Any]], tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def digest_with(tokenizer: str, digest: str) -> str:
-    """The hash of a corpus and of the tokenizer's file; of the corpus alone if there is none."""
+    """The hash of a corpus and of the tokenizer's file; or of the corpus only, if there is none."""
     both = f"{digest} {tokenizer}".encode()
     return hashlib.sha256(both).hexdigest() if tokenizer else digest
 

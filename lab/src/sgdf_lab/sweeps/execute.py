@@ -110,7 +110,7 @@ def in_order_of_seeds(configs: Iterable[Config]) -> list[Config]:
 def check_data(configs: Iterable[Config], context: RunContext) -> None:
     """Report missing data once, rather than in every run."""
     for config in {(config.task, config.data): config for config in configs}.values():
-        config.task_definition.load_trainer().check(config, context.data_dir)
+        config.task_definition.module.check(config, context.data_dir)
 
 
 def run_here(

@@ -115,7 +115,7 @@ class DecodedBatches:
         return len(self.files)
 
     def fingerprint(self) -> str:
-        """Of the names and labels: the files are too many to read."""
+        """A hash of names and labels: the files are too many to read."""
         return digest_of(self.files.names, self.files.labels)
 
     def draw(self, epoch: int) -> None:

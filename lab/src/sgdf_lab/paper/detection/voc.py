@@ -55,7 +55,7 @@ class Example:
     """An image and the objects in it.
 
     A box is left, top, right, bottom in pixels from 0, with the right and bottom edges after the
-    last pixel: the first pixel of an image alone is 0, 0, 1, 1.
+    last pixel: the first pixel of an image is 0, 0, 1, 1.
     """
 
     path: Path
