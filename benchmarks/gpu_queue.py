@@ -15,6 +15,7 @@ the queue may be killed at any instant. `docs/measure.md` tells how to contribut
 import argparse
 import contextlib
 import ctypes
+import glob
 import hashlib
 import json
 import os
@@ -253,16 +254,18 @@ def entries() -> tuple[Entry, ...]:
         ), ("imagenette",), ("benchmarks/gpu/imagenette.toml",)),
         Entry("detection", "Faster R-CNN on VOC: SGDF and SGD", (
             paper("voc-fasterrcnn", 240, "--only", "sgdf", "sgd",
-                  tiny=settings("weights=random")),
+                  tiny=("--only", "sgdf", *settings("weights=random"))),
         ), ("voc",)),
         Entry("fine-tuning", "ViT-B/32, trained here on CIFAR-100, fine-tuned to CIFAR-10", (
             Command(("-m", "sgdf_lab", "train", "finetune-cifar100", "--model", "vit-b32",
                      "--optimizer", "adamw", "--set", "weights=random", "--epochs", "20",
                      "--out", f"{WORKING}/vit-b32", *ON_GPU), 12, resumes=True,
-                    tiny=("--model", "vit-tiny", *TINY[:4], *settings("size=32"), *ONE_EPOCH)),
+                    tiny=("--model", "vit-tiny", *TINY[:4], *ONE_EPOCH,
+                          *settings("size=32", "accumulate=1"))),
             sweep("benchmarks/gpu/fine-tuning.toml", 15, "fine-tuning", "--set",
                   f"weights={WORKING}/vit-b32/*/last.pt",
-                  tiny=("--model", "vit-tiny", "--seeds", "0", *settings("size=32"), *ONE_EPOCH)),
+                  tiny=("--model", "vit-tiny", "--seeds", "0", *ONE_EPOCH,
+                        *settings("size=32", "accumulate=1"))),
         ), ("cifar10", "cifar100"), ("benchmarks/gpu/fine-tuning.toml",)),
         Entry("wgan-gp", "WGAN-GP with SGDF at rates at which it does not diverge", (
             Command(("-m", "sgdf_lab", "train", "cifar10", "--model", "resnet18", "--optimizer",
@@ -436,9 +439,7 @@ def with_places(
         for name, place in {OUT: out, WORKING: work, RECORDS: results, **DATA_PLACES}.items():
             word = word.replace(name, place)
         setting, equals, pattern = word.rpartition("=")
-        matches = sorted((ROOT / pattern).parent.glob(Path(pattern).name)) if "*" in pattern else []
-        if "*" in str(Path(pattern).parent):
-            matches = sorted(ROOT.glob(pattern)) or sorted(Path("/").glob(pattern.lstrip("/")))
+        matches = sorted(glob.glob(pattern, root_dir=ROOT)) if "*" in pattern else []
         found += [f"{setting}{equals}{match}" for match in matches[:matched]] or [word]
     return found
 
