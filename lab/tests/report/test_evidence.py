@@ -16,6 +16,7 @@ from report import made
 from sgdf_lab.cli.main import main
 from sgdf_lab.report.evidence import Summary, across, figures, tables
 from sgdf_lab.report.evidence.summary import summarize
+from sgdf_lab.report.tables import escaped
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.packed import pack
 from sgdf_lab.runs.records import read_runs
@@ -509,7 +510,7 @@ def test_the_tables_fit_a_terminal_and_the_page_has_the_same_cells(tmp_path):
     assert "| FilterAdamW, K | 85.33 ± 0.58 (3) | +3.33 [+1.90, +4.77] | 0.02 |" in page
     for table in tables.tables(summary):
         for cell in (cell for row in table.rows for cell in row):
-            assert tables.escaped(cell) in page
+            assert escaped(cell) in page
 
 
 def test_the_figures_have_the_numbers_of_the_summary(tmp_path):
@@ -542,14 +543,6 @@ def test_of_many_contestants_those_with_the_filter_have_a_panel(tmp_path):
     for axes in (left, right):
         heights = sorted(text.xyann[1] for text in axes.texts)
         assert len({round(height, 6) for height in heights}) == len(axes.get_lines())
-
-
-def test_a_far_difference_is_an_arrow_and_does_not_stretch_the_axis():
-    near = [{"mean": 0.1 * i, "low": 0.1 * i - 0.1, "high": 0.1 * i + 0.1} for i in (-1, 1, 2)]
-    far = {"mean": -9.0, "low": -9.1, "high": -8.9}
-    low, high = figures.axis_edges([*near, far])
-    assert -1 < low < -0.2
-    assert 0.3 < high < 1
 
 
 TOML = """

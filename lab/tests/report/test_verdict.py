@@ -8,9 +8,9 @@ import pytest
 from report import made
 from sgdf_lab import tasks
 from sgdf_lab.report import numbers, wording
+from sgdf_lab.report.comparison import Comparison, compare_runs
 from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.statistics import Comparison, compare_runs
-from sgdf_lab.report.verdict import headline
+from sgdf_lab.report.wording import headline
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.sweeps.contestants import contestants_of
 from sgdf_lab.sweeps.plan import sweep_from_file
@@ -62,7 +62,9 @@ def test_p_values_are_corrected_for_all_comparisons_with_the_reference(tmp_path:
     found = comparison(tmp_path / "four", adam=(50.0, 51.1), **others)
     assert set(verdicts(found).values()) == {""}
     (row,) = [row for row in found.rows if row.label == "adam"]
-    assert row.p_holm == pytest.approx(4 * (row.paired.p if row.paired else 0))
+    assert row.paired is not None
+    assert row.paired.p is not None
+    assert row.paired.p_holm == pytest.approx(4 * row.paired.p)
 
 
 def test_several_are_grouped_and_many_are_counted(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
         known = by_label[values["label"]]
         for name in ("n", "mean", "low", "high", "p"):
             assert getattr(row.paired, name) == pytest.approx(known[name]), name
-        assert row.p_holm == pytest.approx(known["p_holm"])
+        assert row.paired.p_holm == pytest.approx(known["p_holm"])
         assert row.verdict == known["verdict"]
         shown = wording.against_reference(row, page.result.digits)
         assert shown.endswith(known["verdict"] or "]") or row.paired.low is None

@@ -24,7 +24,7 @@ from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
-from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import disk
 from sgdf_lab.runs.records import read_runs
@@ -281,20 +281,10 @@ def test_a_sweep_is_compared_by_steps_and_by_time(tmp_path, capsys):
     assert re.search(r" (4|8|12) steps, [\d.]+ s", said), "steps and time to the target"
     assert "epoch" not in said
     page = (out / "text.html").read_text()
-    charts = [json.loads(chart) for chart in re.findall(
-        r'<script type="application/json">(.*?)</script>', page)]  # fmt: skip
     titles = re.findall(r"<h3>(.*?)</h3>", page)
-    assert titles == ["Differences from adamw, lr 0.001", "Validation loss", "Loss",
-                      "Validation loss by learning rate", "Validation loss by time"]  # fmt: skip
-    _, by_step, losses, _, by_time = charts
-    assert by_step["layout"]["xaxis"]["title"]["text"] == "step"
-    assert [4, 8, 12] in by_step["xs"]
-    assert [button["label"] for button in losses["layout"]["updatemenus"][0]["buttons"]] == [
-        "training", "validation"
-    ]  # fmt: skip
-    assert by_time["layout"]["xaxis"]["title"]["text"] == "seconds"
-    assert [trace["customdata"] for trace in by_time["data"]] == [[4, 8, 12]] * 2
-    assert all(x == sorted(x) for x in by_time["xs"])
+    assert titles == ["Differences from adamw, lr 0.001", "Validation loss", "Training loss",
+                      "Validation loss by time", "Validation loss by learning rate"]  # fmt: skip
+    assert {">step</text>", ">seconds</text>"} <= {*re.findall(r">[a-z]+</text>", page)}
 
 
 def test_a_figure_is_drawn(tmp_path):

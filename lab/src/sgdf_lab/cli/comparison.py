@@ -10,9 +10,10 @@ from rich.console import Console
 
 from sgdf_lab.cli.options import engine_arguments, say, sweep_context_from
 from sgdf_lab.cli.screen import open_console
-from sgdf_lab.report import page, terminal
+from sgdf_lab.report import page, tables
+from sgdf_lab.report.choice import choice_of
+from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.report.labels import visible
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
@@ -20,6 +21,7 @@ from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_all
 from sgdf_lab.sweeps.plan import Sweep, write_plan
+from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.train.distributed import is_team
 
 #: Shows what there is of a sweep, from the folder of its runs.
@@ -97,8 +99,12 @@ def show_comparison(sweep: Sweep, out: Path, console: Console) -> None:
     if not records:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
-    comparisons = compare_runs(records, sweep.configs, is_chosen=sweep.is_chosen)
-    terminal.show(console, comparisons)
+    choices = None
+    if sweep.chosen_from:
+        found = [c for c in contestants_in(sweep.chosen_from, out) if c.chosen]
+        choices = {c.chosen.config.cell_key: choice_of(c) for c in found if c.chosen}
+    comparisons = compare_runs(records, sweep.configs, choices=choices)
+    tables.show_comparisons(console, comparisons)
     if sweep.note:
         say(console, sweep.note)
     file = out / f"{sweep.name}.html"

@@ -41,7 +41,7 @@ class Sweep:
     configs: tuple[Config, ...]
     note: str = ""  # for the reader of the results
     subject: str = ""  # the title without the stage
-    is_chosen: bool = False  # its settings are the choice of an earlier stage
+    chosen_from: "Sweep | None" = None  # the tuned sweep whose best settings these are
     contestants: int = 0  # of trials, in turns; their best settings follow, with these seeds
     seeds: tuple[int, ...] = ()
     finalists: int = 0  # so many of the best trials run again, with the seeds of the choice

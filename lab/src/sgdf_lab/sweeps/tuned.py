@@ -182,7 +182,7 @@ def best_of(sweep: Sweep, out: Path) -> Sweep:
         raise UserError(f"no trial of {first.optimizer} on {first.task} has finished")
     planned = tuple(replace(config, seed=seed) for seed in sweep.seeds for config in chosen)
     title = f"{sweep.subject}: the best setting of each"
-    return Sweep(f"{sweep.name}-best", title, planned, subject=sweep.subject, is_chosen=True)
+    return Sweep(f"{sweep.name}-best", title, planned, subject=sweep.subject, chosen_from=sweep)
 
 
 def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
