@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.filter import Denominator
-from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels import cpu, cuda, foreach, loop, matrix
 from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
@@ -48,11 +48,12 @@ from sgdf.optim.state import (
     only_creates_state,
 )
 
-KERNELS: dict[str, Callable[[Work], None]] = {
+KERNELS: dict[str, Callable[[Any], None]] = {
     "loop": loop.step,
     "foreach": foreach.step,
     "cpu": cpu.step,
     "cuda": cuda.step,
+    matrix.MATRIX: matrix.step,
 }
 FUSED = ("cpu", "cuda")
 #: The column of a `Work` for every moment.
@@ -155,7 +156,7 @@ class FilterOptimizer(Optimizer):
 
     _update_outside_graph = _disable_dynamo(_update)
 
-    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Work | None:
+    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Any:
         """The work of a step on one group; None if no parameter has a gradient."""
         rule = self.rule(group)
         plan = None
@@ -285,9 +286,9 @@ class FilterOptimizer(Optimizer):
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
-            name, groups = type(self).__name__, self.param_groups
-            state_dict, warning = convert_state_dict(name, groups, state_dict)
+            state_dict, warning = self._convert(state_dict)
             said.append(warning)
+            groups = self.param_groups
             as_saved.update(
                 validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
             )
@@ -297,19 +298,7 @@ class FilterOptimizer(Optimizer):
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for i, (p, group) in zip(ids, where, strict=True):
-                saved = as_saved["state"].get(i, {})
-                if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
-                for key in self.all_moments:
-                    if key in saved:
-                        self.state[p].pop(f"{key}_scale", None)
-                        del self.state[p][key]
-                for key in self.moments_of(group) if saved else ():
-                    if key in saved:
-                        loaded = loaded_moment(p, key, saved, group["state_dtype"])
-                    else:
-                        loaded = self._missing_moment(p, key, saved, group)
-                    self.state[p].update(loaded)
+                self._restore(p, group, as_saved["state"].get(i, {}))
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
@@ -324,13 +313,35 @@ class FilterOptimizer(Optimizer):
         for warning in filter(None, said):
             warnings.warn(warning, stacklevel=2)
 
+    def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """A state dict that this optimizer can load, and a sentence on what was converted."""
+        return convert_state_dict(type(self).__name__, self.param_groups, state_dict)
+
+    def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> None:
+        """Replace what torch has loaded for p, and rounded, by what was saved."""
+        if isinstance(saved.get("step"), Tensor):
+            self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
+        for key in self.all_moments:
+            if key in saved:
+                self.state[p].pop(f"{key}_scale", None)
+                del self.state[p][key]
+        for key in self.moments_of(group) if saved else ():
+            if key in saved:
+                loaded = loaded_moment(p, key, saved, group["state_dtype"])
+            else:
+                loaded = self._missing_moment(p, key, saved, group)
+            self.state[p].update(loaded)
+
+    def _defaults_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The default of every setting of the group."""
+        return constructor_defaults(type(self))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
         self._plans = PlanCache()
-        missing = constructor_defaults(type(self))
         for group in self.param_groups:
-            for name, default in missing.items():
+            for name, default in self._defaults_of(group).items():
                 group.setdefault(name, default)
             for p in group["params"]:
                 step = self.state[p].get("step") if p in self.state else None
