@@ -24,7 +24,7 @@ from sgdf_lab.support.pages import filled, markdown_table
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "evidence"
 FIGURE = ROOT / "docs" / "figures" / "loss-curves"
-PAGES = ("docs/index.md",)
+PAGES = ("README.md", "docs/index.md")
 
 OURS = "FilterAdamW, 2K"  # its default form
 DRAWN = {"gpt-mini-encyclopedia": "encyclopedia articles", "gpt-mini-books-finals": "books"}

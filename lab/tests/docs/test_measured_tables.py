@@ -83,12 +83,6 @@ def first_steps(network: str) -> dict[tuple[Any, ...], list[float]]:
     return found
 
 
-def test_the_readme_on_the_first_steps():
-    (plain,), (warm,) = (first_steps("resnet18")["sgdf", w, False, False] for w in (False, True))
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{warm:.2f} with a warm-up, {plain:.2f} without; one seed" in readme
-
-
 @pytest.mark.parametrize(
     ("words", "key"),
     [

@@ -10,19 +10,20 @@ from sgdf_lab.sweeps.plan import Sweep
 
 # --- a GPT on Python's standard library ----------------------------------------------------------
 
-STEPS = 200
+STEPS = 150
 SEEDS = (0, 1)
 #: Fixed rates near those that were tuned for the GPTs of docs/evidence.md. No search here.
 SETTINGS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
     "nadamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
     "filter-adamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
-    "muon": {"lr": 2e-2, "momentum": 0.9, "weight_decay": 0.1, "adamw_lr": 4e-3},
+    "muon": {"lr": 2e-2, "weight_decay": 0.1, "adamw_lr": 4e-3},
+    "filter-muon": {"lr": 2e-2, "weight_decay": 0.1, "aux_lr": 4e-3},
 }
 TEXT = {
     "batch": 16,
     "context": 64,
-    "eval_tokens": 16_384,
+    "eval_tokens": 8_192,
     "schedule": "cosine",
     "warmup": 0.05,
     "clip": 1.0,
@@ -93,4 +94,4 @@ def digits_sweep(epochs: int = EPOCHS) -> Sweep:
         for lr in rates
         for seed in DIGITS_SEEDS
     )
-    return Sweep("demo", "Handwritten digits: four ways to descend", planned, DIGITS_NOTE)
+    return Sweep("digits", "Handwritten digits: four ways to descend", planned, DIGITS_NOTE)
