@@ -304,7 +304,9 @@ def test_the_command_of_the_lab_trains_the_demo(environments, surroundings):
         *([folder / "python", "-m", m] for m in ("sgdf", "sgdf_lab")),
     ):
         assert run(*command, "--version", **surroundings).strip() == sgdf.__version__
-    printed = run(folder / "sgdf", "demo", "--epochs", "1", "--jobs", "1", **surroundings)
+    printed = run(
+        folder / "sgdf", "demo", "--digits", "--epochs", "1", "--jobs", "1", **surroundings
+    )
     runs = surroundings["cwd"] / "runs" / "demo"
     assert len(list(runs.glob("*/result.json"))) == 48
     (page,) = runs.glob("*.html")

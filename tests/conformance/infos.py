@@ -28,7 +28,7 @@ from torch.testing._internal.common_optimizers import (
     get_error_inputs_for_all_optims,
 )
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum
 
 SCHEDULERS = (
     [lambda opt: StepLR(opt, gamma=0.9, step_size=10)],
