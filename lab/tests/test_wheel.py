@@ -209,13 +209,13 @@ TRY = """
 import importlib.metadata, importlib.util, sys
 from pathlib import Path
 import torch, sgdf
-from sgdf.kernels import cpu_library
+from sgdf.kernels import cpu
 
 home = Path(sys.prefix)
 assert importlib.util.find_spec("sgdf_lab") is None
 assert Path(sgdf.__file__).is_relative_to(home), sgdf.__file__
-assert cpu_library.SOURCE.is_relative_to(home)
-assert cpu_library.available()  # else the step would be taken without it, with a warning
+assert cpu.SOURCE.is_relative_to(home)
+assert cpu.available()  # else the step would be taken without it, with a warning
 assert importlib.metadata.version("sgdf") == sgdf.__version__
 p = torch.ones(5, requires_grad=True)
 optimizer = sgdf.SGDF([p], lr=0.5, fused=True)

@@ -16,7 +16,7 @@ import torch
 from agreement import terms_of_a_step
 from reference import Reference, numpy
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.kernels import cpu_library
+from sgdf.kernels import cpu
 from sgdf.optim import base
 from sgdf.optim.state import moment_in
 from torture.bench import Bench
@@ -162,7 +162,7 @@ def quiet() -> Iterator[None]:
 def as_triton(interpreted: bool) -> Any:
     """Let Triton's interpreter update tensors of the CPU."""
     if not interpreted:
-        if not cpu_library.available():
+        if not cpu.available():
             raise Bug(DIFFERENT, "the kernels cannot be compiled here")
         return mock.patch.object(base, "runs_on_triton", return_value=False)
     return mock.patch.object(base, "runs_on_triton", return_value=True)
