@@ -106,7 +106,7 @@ class Pair:
             # A trend with noise around it: neither the gain nor what it weighs is nearly zero.
             p.grad = (0.25 + numbers(tuple(p.shape), salt=number + 2)).to(p.dtype)
         # In float32 also where the CPU has bfloat16: the numbers are to be those of every machine.
-        with mock.patch.object(matrix, "cpu_multiplies_bfloat16", lambda: False):
+        with mock.patch.object(matrix, "cpu_multiplies_bfloat16", return_value=False):
             self.optimizer.step()
 
     def next_update(self) -> list[Tensor]:

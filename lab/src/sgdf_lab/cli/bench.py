@@ -5,7 +5,10 @@ import argparse
 from sgdf_lab.cli.options import Commands, number, path, positive
 
 # Names that the help shows, so that it needs no torch; a test compares them with sgdf_lab.bench.
-LISTS = ("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny")
+LISTS = (
+    *("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny"),
+    *("resnet18-matrices", "gpt-11m-matrices", "gpt-124m-matrices", "tiny-matrices"),
+)
 DEFAULT_LISTS = {"cpu": LISTS[:3], "cuda": LISTS[2:5]}
 CONTESTANTS = (
     *("sgd-fused", "sgd-foreach", "adamw-fused", "adamw-foreach"),
@@ -17,6 +20,8 @@ CONTESTANTS = (
     *("filteradamw-fused-constant", "wienerfilter-fused", "momentum-fused"),
     *("adamw-fused-bf16", "sgdf-fused-bf16", "sgdf-fused-bf16-random"),
     "filteradamw-fused-derived-bf16-int8-state-random",
+    *("muon-loop", "filtermuon", "filtermuon-one-average", "filtermuon-int8-state"),
+    *("filtermuon-eigenbasis", "soap-loop", "filtersoap", "filtersoap-short-sides"),
 )
 WITH_TARGETS = "targets"
 REPEATS = 30
