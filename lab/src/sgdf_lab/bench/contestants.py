@@ -102,10 +102,10 @@ LISTS = {
         "matrices of ResNet-18", lambda: matrices(resnet((2, 2, 2, 2), False)), ()
     ),
     "gpt-11m-matrices": ParameterList(
-        "matrices of a GPT of 11 M", partial(gpt_matrices, 6, 384), ()
+        "matrices of a GPT of 11 M", partial(gpt_matrices, 6, 384), ("cpu",)
     ),
     "gpt-124m-matrices": ParameterList(
-        "matrices of a GPT of 124 M", partial(gpt_matrices, 12, 768), ()
+        "matrices of a GPT of 124 M", partial(gpt_matrices, 12, 768), ("cuda",)
     ),
     "tiny-matrices": ParameterList(
         "tiny matrices, to try the command", partial(gpt_matrices, 1, 16), ()

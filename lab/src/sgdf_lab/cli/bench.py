@@ -9,7 +9,10 @@ LISTS = (
     *("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny"),
     *("resnet18-matrices", "gpt-11m-matrices", "gpt-124m-matrices", "tiny-matrices"),
 )
-DEFAULT_LISTS = {"cpu": LISTS[:3], "cuda": LISTS[2:5]}
+DEFAULT_LISTS = {
+    "cpu": (*LISTS[:3], "gpt-11m-matrices"),
+    "cuda": (*LISTS[2:5], "gpt-124m-matrices"),
+}
 CONTESTANTS = (
     *("sgd-fused", "sgd-foreach", "adamw-fused", "adamw-foreach"),
     *("torchao-adamw8bit", "bitsandbytes-adamw8bit"),
