@@ -103,7 +103,7 @@ class Task:
 
     def takes_model(self, name: str) -> bool:
         """Whether a network of that name may be trained on it."""
-        own = ":" in name and self.kind in ("classify", "photos")
+        own = ":" in name and self.kind in ("classify", "photos", "language")
         return own or self.any_model or name in (self.models or CLASSIFIERS)
 
     @property

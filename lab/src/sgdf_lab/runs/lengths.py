@@ -7,6 +7,7 @@ evaluation, and a user gives steps or tokens in its place.
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
+from sgdf_lab.registry.models import OWN_CONTEXT
 from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError
 
@@ -30,7 +31,9 @@ def evaluations(
     if len(lengths) == 2:
         raise UserError("give steps or tokens, not both")
     if "tokens" in lengths:
-        window = counted("context", options.get("context") or task.tokens_of.get(model, 1))
+        window = counted(
+            "context", options.get("context") or task.tokens_of.get(model, OWN_CONTEXT)
+        )
         return -(-lengths["tokens"] // (every * counted("batch", of_run["batch"]) * window))
     usual = task.epochs * task.options["eval_every"]  # however often it is evaluated
     return in_evaluations("steps", lengths.get("steps", usual), every)
