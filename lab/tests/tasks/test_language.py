@@ -26,7 +26,7 @@ from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.language import LanguageModel
@@ -256,7 +256,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder
     assert environment["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (again, straight)
     )
     assert all(torch.equal(mine[name], value) for name, value in other.items())
@@ -280,7 +280,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_fo
             assert mine[name] == pytest.approx(value, rel=1e-4), name
     begun = build().model.state_dict()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (ours, alone)
     )
     for name, end in other.items():
@@ -299,7 +299,7 @@ def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
     assert abs(half - len(trainer.evaluation.tokens)) <= 1
     assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
     trainer.model.load_state_dict(
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
     )
     for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
         expected = float(trainer._evaluate_on(part)) / len(part) / part.context

@@ -19,7 +19,7 @@ import sgdf_lab
 from paper import layouts
 from sgdf_lab import data
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.signals import stop_on_signal
+from sgdf_lab.runs.session import stop_on_signal
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train import decoded
 from sgdf_lab.train.batches import micro_batch_sizes

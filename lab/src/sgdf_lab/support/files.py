@@ -134,6 +134,18 @@ def read_text(path: Path, *, limit: int = TEXT_LIMIT) -> str:
         return file.read().decode("utf-8")
 
 
+def read_named(path: Path, *, limit: int = TEXT_LIMIT) -> str:
+    """The text of a file that a user named; what is wrong with it is one sentence."""
+    try:
+        return read_text(path, limit=limit)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text in UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder: a rename survives a power cut only after that."""
     descriptor = os.open(folder, os.O_RDONLY)
