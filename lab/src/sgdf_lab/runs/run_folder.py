@@ -173,6 +173,8 @@ class RunFolder:
 
     def _write_lists(self) -> None:
         for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
+            if is_folder(self.folder / name):
+                self._set_aside(self.folder / name, "damaged")
             write_atomically(self.folder / name, "".join(map(as_line, lines)), locked=True)
 
     # --- writing --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.results import ForeignRun, outcome, read_checked
+from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, message_of, unknown, visible
 from sgdf_lab.support.files import explained
@@ -218,15 +218,17 @@ def earlier_results(
 ) -> dict[str, dict[str, Any]]:
     """The results of runs that ended in an earlier sweep; not the failures, with `retry`.
 
-    The result of a run whose files do not agree is set aside: it resumes from its checkpoint.
+    The result of a run whose files do not agree is set aside: it resumes from its checkpoint. A
+    folder of other settings, or with none that can be read, is the user's to move away: what failed
+    because of it would be missing from a choice.
     """
     results = {}
     for config in configs:
         folder = context.out / config.name
+        if (folder / "config.json").exists():
+            check_settings_of(folder, config)
         try:
             result = read_checked(folder, config)
-        except ForeignRun:
-            raise
         except UserError as error:
             print_line(console, f"{message_of(error)}: it is run again")
             with explained(folder):
