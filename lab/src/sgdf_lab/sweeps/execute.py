@@ -22,7 +22,7 @@ from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, message_of, unknown, visible
 from sgdf_lab.support.files import explained
 from sgdf_lab.sweeps import ENGINES, tuned, worker
-from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, write_plan
+from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, write_plan
 from sgdf_lab.sweeps.progress import board, print_line
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.train.distributed import is_team
@@ -92,6 +92,8 @@ def run_sweep(
     sweep = sweep.with_data(context.data_dir)
     if isinstance(sweep, Tuned):
         tuned.check_validation_images(sweep, context.data_dir)
+        for line in lines_of_search(sweep):
+            print_line(console, line)
     results: list[dict[str, Any]] = []
     for stage in tuned.stages(sweep, context.out):
         write_plan(stage, context.out, context.command)
