@@ -7,7 +7,7 @@ checkpoints: the same command resumes it.
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ import torch
 from rich.console import Console
 
 from sgdf_lab.runs import packed
-from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.config import Config, frozen
+from sgdf_lab.runs.estimate import seconds_of_run
+from sgdf_lab.runs.progress import duration
 from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
-from sgdf_lab.support.errors import UserError, message_of, unknown, visible
+from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
 from sgdf_lab.sweeps import ENGINES, tuned, worker
-from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, write_plan
+from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
 from sgdf_lab.sweeps.progress import board, print_line
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.train.distributed import is_team
@@ -107,6 +109,36 @@ def run_sweep(
             finally:
                 show(stage)
     return results
+
+
+def estimate(sweep: Sweep, context: RunContext, engine: Engine) -> str:
+    """About how long all stages take on this CPU, in a sentence, from a few steps of each kind."""
+    if engine.name == "ray" or context.device.type != "cpu":
+        return "No estimate of the time: that of a GPU or a cluster is not known before it runs"
+    jobs, _ = engine.at_once(context.device)
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, available_cores() // jobs))
+    try:
+        sweep = sweep.with_data(context.data_dir)
+        kinds = {kind_of(config): config for config in reversed(sweep.configs)}
+        seconds = {kind: seconds_of_run(config, context) for kind, config in kinds.items()}
+    except (Exception, SystemExit) as error:  # a user's optimizer or data
+        return f"No estimate of the time: {describe(error)}"
+    finally:
+        torch.set_num_threads(before)
+    later = sum(stage_sizes(sweep).values()) / len(sweep.configs)
+    total = later * sum(seconds[kind_of(config)] for config in sweep.configs) / jobs
+    at_once = f"{jobs} at a time" if jobs > 1 else "one at a time"
+    return (
+        f"About {duration(total)} on {context.device}, {at_once}, at the pace of the first steps; "
+        "evaluations and what has run already are not counted"
+    )
+
+
+def kind_of(config: Config) -> Hashable:
+    """Runs of one kind take about as long."""
+    key: Hashable = frozen({**config.identity, "seed": None, "settings": None})
+    return key
 
 
 def plan_in_words(stage: Grid, context: RunContext, engine: Engine) -> str:

@@ -414,6 +414,19 @@ def settings_at(
     return {**values, "betas": [known[name] for name in names]}
 
 
+def stage_sizes(sweep: Sweep) -> dict[str, int]:
+    """How many runs each stage has, if all contestants reach it."""
+    if isinstance(sweep, Grid):
+        return {"runs": len(sweep.configs)}
+    contestants = len(sweep.trials)
+    sizes = {
+        "trials": len(sweep.configs),
+        "runs of finalists": contestants * sweep.finalists * len(sweep.choice_seeds),
+        "runs of the chosen settings": contestants * len(sweep.seeds),
+    }
+    return {words: size for words, size in sizes.items() if size}
+
+
 def lines_of_search(sweep: Tuned) -> list[str]:
     """What each contestant's trials vary, and a warning if they vary different numbers of settings.
 
