@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sgdf_lab.runs.config import Config
+from sgdf_lab.support.tables import say
 
 BAR_INTERVAL = 0.2  # seconds between two updates of a bar
 LINE_INTERVAL = 10.0  # seconds between two lines about epochs of a run
@@ -169,7 +170,7 @@ class ProgressLines(Progress):
 
     def line(self, text: str) -> None:
         self.last_line = time.monotonic()
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        say(self.console, text)
 
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""

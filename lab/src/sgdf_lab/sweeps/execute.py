@@ -23,9 +23,10 @@ from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
+from sgdf_lab.support.tables import say
 from sgdf_lab.sweeps import ENGINES, tuned, worker
 from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
-from sgdf_lab.sweeps.progress import board, print_line
+from sgdf_lab.sweeps.progress import board
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.train.distributed import is_team
 
@@ -95,14 +96,14 @@ def run_sweep(
     if isinstance(sweep, Tuned):
         tuned.check_validation_images(sweep, context.data_dir)
         for line in lines_of_search(sweep):
-            print_line(console, line)
+            say(console, line)
     results: list[dict[str, Any]] = []
     for stage in tuned.stages(sweep, context.out):
         write_plan(stage, context.out, context.command)
         with recorded(stage, context.out, record, console) as on_end:
             try:
                 if console.is_terminal:
-                    print_line(console, plan_in_words(stage, context, engine))
+                    say(console, plan_in_words(stage, context, engine))
                 results += run_all(
                     stage.configs, context, engine, retry=retry, console=console, on_end=on_end
                 )
@@ -167,7 +168,7 @@ def recorded(
     folders = [out / config.name for config in stage.configs]
     names = {folder.name for folder in folders}
     if taken := packed.complete(file, out, names) + packed.unpack(file, out, names):
-        print_line(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
+        say(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
     packed.pack(folders, file)
     try:
         yield lambda config: packed.pack([out / config.name], file)
@@ -264,7 +265,7 @@ def earlier_results(
         try:
             result = read_checked(folder, config)
         except UserError as error:
-            print_line(console, f"{message_of(error)}: it is run again")
+            say(console, f"{message_of(error)}: it is run again")
             with explained(folder):
                 os.replace(folder / "result.json", folder / "result.json.damaged")
             continue
@@ -276,7 +277,7 @@ def earlier_results(
             continue
         else:
             line = f"{outcome(config, result)} (in an earlier sweep; --retry trains it again)"
-            print_line(console, line)
+            say(console, line)
         results[config.name] = result
     return results
 

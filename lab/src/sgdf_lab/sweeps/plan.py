@@ -290,7 +290,11 @@ def finals_in(values: Table, trials: int) -> tuple[int, list[int]]:
 
 
 def trials_of(cell: Cell, trials: int, space: Space) -> list[Cell]:
-    betas = default_betas(optimizers.find(optimizer_of(cell)))
+    varied = [name for name in space if BETA.fullmatch(name)]
+    row = optimizers.find(optimizer_of(cell))
+    # Those of a class are looked up only where they are needed: most plans need no torch.
+    are_all = str(len(varied)) == row.kinds.get("betas")
+    betas = default_betas(row) if varied and not are_all else ()
     return [
         with_constant_gain({**cell, **settings_at(space, point, betas)})
         for point in points(space, trials)
@@ -331,13 +335,11 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any])
     """
     row = optimizers.find(optimizer)
     declared: Space = row.space or {"lr": around_default(row)}
-    betas = default_betas(row)
     for name in given:
-        if name in declared or name in row.kinds or row.any_setting:
-            continue
-        if not (BETA.fullmatch(name) and int(name[4:]) <= len(betas)):
-            names = [*row.kinds, *(f"beta{i}" for i, _ in enumerate(betas, start=1))]
-            raise unknown(f"setting of {optimizer}", name, names)
+        if name not in declared and name not in row.kinds and not row.any_setting:
+            betas = [f"beta{i}" for i, _ in enumerate(default_betas(row), start=1)]
+            if name not in betas:
+                raise unknown(f"setting of {optimizer}", name, [*row.kinds, *betas])
     found: Space = {}
     for name in {**declared, **given}:
         if name in fixed or (BETA.fullmatch(name) and "betas" in fixed):
