@@ -17,8 +17,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.names import optimizer_name
 from sgdf_lab.report.evidence.summary import REFERENCES, summarize
+from sgdf_lab.report.labels import optimizer_name
+from sgdf_lab.report.tables import as_markdown, escaped
 from sgdf_lab.report.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
@@ -154,7 +155,7 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
     """By page, what stands between its comments."""
     first, last = first_time(summaries), last_word(summaries)
     over_all = {
-        f"against {reference}": tables.as_markdown(across.table(across.across(first, reference)))
+        f"against {reference}": as_markdown(across.table(across.across(first, reference)))
         for reference in ACROSS
     }
     return {
@@ -351,7 +352,7 @@ def gains_table(summaries: Sequence[Summary]) -> str:
         digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
         for contestant in tables.ranked(summary):
             label = contestant["label"]
-            cells = [tables.escaped(tables.final_words(contestant, digits, seeds))]
+            cells = [escaped(tables.final_words(contestant, digits, seeds))]
             rivals = ("AdamW", "NAdamW", PAPER)
             cells += [in_one_cell(*against(summary, label, rival)) for rival in rivals]
             lines.append([link_to(summary), label, *cells])
@@ -359,21 +360,23 @@ def gains_table(summaries: Sequence[Summary]) -> str:
     return markdown_table(head, lines) if lines else "Planned; not complete yet."
 
 
-def in_one_cell(difference: str, p: str) -> str:
+def in_one_cell(difference: str, p: str, p_choice: str) -> str:
     """
-    >>> in_one_cell("−0.02 [−0.03, −0.01]", "0.004, ahead"), in_one_cell("reference", "")
-    ('−0.02 [−0.03, −0.01], p 0.004, **ahead**', 'reference')
+    >>> in_one_cell("−0.02 [−0.03, −0.01]", "0.004", "0.009, ahead")
+    '−0.02 [−0.03, −0.01], p 0.004, with the choice 0.009, **ahead**'
+    >>> in_one_cell("reference", "", "")
+    'reference'
     """
-    if not p:
-        return difference
-    value, comma, verdict = p.partition(", ")
-    return f"{difference}, p {value}{comma}" + (f"**{verdict}**" if verdict else "")
+    value, comma, verdict = p_choice.partition(", ")
+    parts = [difference, f"p {p}" * bool(p), f"with the choice {value}" * bool(value)]
+    return ", ".join(filter(None, parts)) + (f"{comma}**{verdict}**" if verdict else "")
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
     """A line for each optimizer without the filter, and below it one for each form with it."""
     found = [summary for summary in summaries if summary["name"] == FILTER_IN_FRONT]
-    head = ["", "the filter", "test loss", "minus AdamW", "p", "minus no filter", "p"]
+    p = ["p of the seeds", "p with the choice"]
+    head = ["", "the filter", "test loss", "minus AdamW", *p, "minus no filter", *p]
     return markdown_table(head, [line for summary in found for line in in_front_lines(summary)])
 
 
@@ -388,11 +391,11 @@ def in_front_lines(summary: Summary) -> Iterable[list[str]]:
             cells = [place_of_filter(contestant), tables.final_words(contestant, digits, seeds)]
             cells += against(summary, contestant["label"], "AdamW")
             cells += (
-                ["", ""]
+                [""] * 3
                 if contestant is alone
                 else against(summary, contestant["label"], alone["label"])
             )
-            yield [alone["label"], *map(tables.escaped, cells)]
+            yield [alone["label"], *map(escaped, cells)]
 
 
 def place_of_filter(contestant: Mapping[str, Any]) -> str:
@@ -405,11 +408,11 @@ def place_of_filter(contestant: Mapping[str, Any]) -> str:
 
 
 def against(summary: Summary, label: str, *references: str) -> list[str]:
-    """Difference and p value for each reference."""
+    """Difference and p values for each reference."""
     found = {comparison["reference"]: comparison for comparison in summary["comparisons"]}
     digits = summary["metric"]["digits"]
     cells = (tables.difference_words(found[name], label, digits) for name in references)
-    return [tables.escaped(cell) for pair in cells for cell in pair]
+    return [escaped(cell) for of_one in cells for cell in of_one]
 
 
 def link_to(summary: Summary) -> str:

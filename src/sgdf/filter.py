@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_FORM",
     "FLOAT32",
     "FLOAT64",
+    "LARGEST_8_BIT_UPDATE",
     "SECOND_MOMENTS",
     "Corrections",
     "DefaultForm",
@@ -118,6 +119,10 @@ class NumberRange(NamedTuple):
     largest_exponent: int
     smallest: float  #: the smallest normal number
 
+
+#: The largest step, in units of lr, where moments are in 8 bits: v may be stored as 0 beside an m
+#: that is not. Exact moments with the default betas and a v of their own never come to it.
+LARGEST_8_BIT_UPDATE = 10.0
 
 FLOAT32 = NumberRange(128, 2.0**-126)
 FLOAT64 = NumberRange(1024, 2.0**-1022)
@@ -350,6 +355,7 @@ def direction(
     denominator: Denominator | None = None,
     *,
     corrections: Corrections | None = None,
+    largest_update: float | None = None,
     numbers: NumberRange = FLOAT64,
     xp: Any = np,
 ) -> tuple[Any, Moments]:
@@ -362,6 +368,7 @@ def direction(
         settings: of the filter.
         denominator: what the estimate is divided by; None: nothing.
         corrections: of this step, if not those of `settings`.
+        largest_update: what a divided estimate is clipped to, for moments in 8 bits.
         numbers: the range of the dtype of g.
         xp: the library of g: numpy (also for floats), torch or jax.numpy.
 
@@ -394,6 +401,8 @@ def direction(
             kind = denominator.second_moment
             v_hat = second_moment(m, s, second_moment_weights(t, beta1, beta2, kind, xp_of_t))
         update = update / (xp.sqrt(v_hat) + denominator.eps)
+        if largest_update is not None:
+            update = xp.clip(update, -largest_update, largest_update)
     return update, Moments(m, s, v)
 
 

@@ -24,8 +24,9 @@ from sgdf_lab.paper.gan import dcgan, features
 from sgdf_lab.paper.gan import trainer as wgan_gp
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk, reading
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs import results
+from sgdf_lab.runs.results import published_value
+from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train.distributed import ALONE
 
@@ -232,7 +233,7 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
     assert sorted(path.name for path in (folder / "pictures").iterdir()) == names
     with Image.open(folder / "pictures" / names[0]) as picture:
         assert (picture.size, picture.mode) == ((128, 128), "RGB")
-    checkpoint = disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))
+    checkpoint = read_checkpoint(folder / "last.pt", torch.device("cpu"))
     steps = {
         name: {float(moments["step"]) for moments in checkpoint[name]["state"].values()}
         for name in ("optimizer", "generator_optimizer")
@@ -298,7 +299,7 @@ def test_two_processes_take_the_steps_of_one(teams, cifar, tmp_path, monkeypatch
             assert mine[name] == (value and pytest.approx(value, rel=1e-3)), name
     begun = build(optimizer="sgd").model.state_dict()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (ours, alone)
     )
     for name, end in other.items():
@@ -508,7 +509,7 @@ def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, 
         {"epoch": e, "lr": 0.01, "train_loss": -1.0, "fid": 90.5 if e == 100 else None}
         for e in range(1, 101)
     ]
-    (folder / "metrics.jsonl").write_text("".join(reading.as_line(line) for line in found))
+    (folder / "metrics.jsonl").write_text("".join(results.as_line(line) for line in found))
     result = {"status": "finished", "epochs": 100, "best_fid": 90.5, "best_epoch": 100,
               "final_fid": 90.5, "seconds": 1.0}  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result))

@@ -11,7 +11,7 @@ import sgdf
 from sgdf_lab import models, optimizers, paper, tasks
 from sgdf_lab.paper import presets
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import follows_paper
+from sgdf_lab.runs.results import follows_paper
 from sgdf_lab.train.schedules import SCHEDULES
 
 OPTIMIZERS = {

@@ -17,7 +17,7 @@ from sgdf_lab import data as datasets
 from sgdf_lab import tasks
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")

@@ -14,7 +14,8 @@ import pytest
 from report.markdown import bullet, decimals, section, sentence, table
 from sgdf_lab import paper
 from sgdf_lab.report import wording
-from sgdf_lab.report.statistics import compare_runs, difference_from
+from sgdf_lab.report.comparison import compare_runs, outcome
+from sgdf_lab.report.numbers import compare
 from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +70,8 @@ def test_the_table_of_the_evidence_is_that_of_the_runs(vgg11):
 
 
 def difference_between(rows, label, reference):
-    return difference_from(rows[reference].cell, rows[label].cell, rows[label].cell.task.metric)
+    metric = rows[label].cell.task.metric
+    return compare(outcome(rows[label].cell, metric), outcome(rows[reference].cell, metric))
 
 
 def test_the_interval_at_the_published_rate(vgg11):

@@ -37,9 +37,3 @@ def test_the_demo_ends_by_naming_its_page(tmp_path, monkeypatch, capsys):
     assert {p: p.read_bytes() for p in before} == before
     starts = [p.read_text() for p in tmp_path.glob("runs/demo/*/env.json")]
     assert all('"earlier": []' in text for text in starts), "nothing was run again"
-
-
-@pytest.mark.parametrize("words", [["--epochs", "0"], ["--epochs", "x"]])
-def test_epochs_are_positive(words, capsys):
-    with pytest.raises(SystemExit):
-        main(["demo", *words])

@@ -16,7 +16,7 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import fast
@@ -264,7 +264,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     again, straight = folder_in(out), folder_in(straight)
     assert json.loads((again / "env.json").read_text())["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (disk.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
+    mine, other = (run_folder.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
     for part in ("model", "lookahead"):
         assert all(torch.equal(mine[part][name], value) for name, value in other[part].items())
 

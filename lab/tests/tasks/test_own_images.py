@@ -335,7 +335,7 @@ def test_an_image_that_cannot_be_read(sgdf, tmp_path):
     (tmp_path / "photos" / "cat" / "0.jpg").write_text("no image")
     code, said = train(sgdf)
     assert code == 1
-    assert "photos/cat/0.jpg is not a complete image (cannot identify image file it)" in said
+    assert "photos/cat/0.jpg is not a complete image (it is none of JPEG, PNG" in said
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train import schedules
 from sgdf_lab.train.schedules import Shape

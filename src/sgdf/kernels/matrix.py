@@ -89,6 +89,9 @@ class Row(NamedTuple):
     basis: Sides = Sides()
     place: int = 0  #: in its group
     turn: int = 0  #: when its basis is refreshed
+    shape: tuple[int, ...] = ()  #: of the whole matrix, of which p may be the shard of a process
+    team: Any = None  #: the `exchange.Team` of processes that divide the work; None: this one only
+    owner: int = 0  #: which of them steps this matrix
 
 
 class MatrixWork(NamedTuple):
@@ -100,21 +103,16 @@ class MatrixWork(NamedTuple):
     plan: None = None
 
 
-def step(work: MatrixWork) -> None:
-    """One step of a group."""
-    for chunk in chunks(work.rows):
-        step_chunk(work.rule, chunk)
-
-
 def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
     """One step of parameters of the same shape, dtype, device and age."""
     with torch.no_grad(), full_float32(rows[0].p):
         g = gradients(rule, rows)
         if builds_basis(rows[0]):
             build_basis(rule, rows, g)
-            return
-        mean = averages(rule, rows, g)
-        apply(rule, rows, direction(rule, rows, g, mean))
+        else:
+            mean = averages(rule, rows, g)
+            apply(rule, rows, direction(rule, rows, g, mean))
+        count_for_basis(rows)
 
 
 def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -123,11 +121,11 @@ def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
     for row in rows:
         p, at = row.p, None if row.basis_step is None else float(row.basis_step)
         age = None if not row.step.is_cpu else float(row.step)
-        key = (p.shape, p.dtype, p.device, row.g.dtype, age, at)
+        key = (row.shape, p.dtype, p.device, row.g.dtype, age, at)
         groups.setdefault(key, []).append(row)
     for group in groups.values():
-        p = group[0].p
-        size = max(1, CHUNK.get(p.device.type, CHUNK["cuda"]) // max(1, p.numel()))
+        entries = max(1, math.prod(group[0].shape))
+        size = max(1, CHUNK.get(group[0].p.device.type, CHUNK["cuda"]) // entries)
         for first in range(0, len(group), size):
             yield group[first : first + size]
 
@@ -156,7 +154,7 @@ def gradients(rule: MatrixRule, rows: Sequence[Row]) -> Tensor:
     g = _stacked([row.g for row in rows], compute_dtype(p))
     if rule.maximize:
         g.neg_()
-    largest = largest_entry(rule.settings, p.numel(), 1, number_range(g.dtype))
+    largest = largest_entry(rule.settings, math.prod(rows[0].shape), 1, number_range(g.dtype))
     return g.clamp_(-largest, largest)
 
 
@@ -241,7 +239,6 @@ def builds_basis(row: Row) -> bool:
 
 def build_basis(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
     """The factors of the first gradient and their eigenvectors."""
-    increment([row.basis_step for row in rows if row.basis_step is not None])
     numbers = number_range(g.dtype)
     g = as_matrices(g, rule.stacked)
     state = with_first_gradient(g, MatrixState(None), rule.settings, numbers, torch)
@@ -251,48 +248,52 @@ def build_basis(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
 
 def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
     """`sgdf.matrix.direction` of a stack, from its gradients and trends, which it overwrites."""
-    settings = rule.settings
-    of_filter, eps = (
-        settings.filter,
-        _at_least(settings.filter.eps, number_range(g.dtype).smallest, torch),
-    )
+    if rows[0].basis_step is None:
+        return orthogonal(rule, estimates(rule, rows, g, mean))
     shape = g.shape
     g, mean = as_matrices(g, rule.stacked), as_matrices(mean, rule.stacked)
-    t, t2, xp = _times(rule, rows, g)
-    scalars = corrections(settings, t, t2, xp)
-    basis = Sides()
-    if rows[0].basis_step is not None:
-        basis = _stack([row.basis for row in rows])
-        _update_factors(rule, rows, g)
-        g, mean = rotate(g, basis, torch), rotate(mean, basis, torch)
+    basis = _stack([row.basis for row in rows])
+    _update_factors(rule, rows, g)
+    g, mean = rotate(g, basis, torch).view(shape), rotate(mean, basis, torch).view(shape)
+    update = estimates(rule, rows, g, mean)
+    update = as_matrices(update, rule.stacked).div_(_denominator(rule, rows, g))
+    update = rotate_back(update, basis, torch)
+    refresh(rule, rows)
+    return orthogonal(rule, update.view(shape))
 
-    s = None
-    if rows[0].s is not None:
-        each = [_load(row.s, g.dtype) for row in rows]  # type: ignore[arg-type]
-        residual = list((g - mean).view(shape).unbind())
-        torch._foreach_mul_(each, of_filter.betas[1])
-        torch._foreach_addcmul_(each, residual, residual, 1 - of_filter.betas[1])
-        s = as_matrices(_stacked(each, g.dtype), rule.stacked)
-        _store(rule, rows, "s", each)
+
+def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
+    """The filtered gradients, element by element, in the coordinates of s; updates s."""
+    of_filter = rule.settings.filter
+    scalars = corrections(rule.settings, *_times(rule, rows, g))
     if of_filter.constant_gain:
-        update = mean.div_(scalars.trend).lerp_(g, of_filter.gain_scale)
-    else:
-        scale, power = of_filter.gain_scale, of_filter.gain_power
-        update = estimate(g, mean, s, scalars, eps=eps, gain_scale=scale, gain_power=power)
-    if rows[0].v is not None:
-        update.div_(_denominator(rule, rows, g.view(shape), t2, xp))
-        update = rotate_back(update, basis, torch)
-        refresh(rule, rows)
-    if settings.orthogonalise:
-        matrix = update.shape[-2:]
-        update = newton_schulz(update, settings.ns_steps, settings.ns_coefficients)
-        update = update.mul_(lr_scale(settings.adjust_lr_fn, *matrix))
-    return update.view(shape)
+        return mean.div_(scalars.trend).lerp_(g, of_filter.gain_scale)
+    s = [_load(row.s, g.dtype) for row in rows]  # type: ignore[arg-type]
+    residual = list((g - mean).unbind())
+    torch._foreach_mul_(s, of_filter.betas[1])
+    torch._foreach_addcmul_(s, residual, residual, 1 - of_filter.betas[1])
+    new = _stacked(s, g.dtype)
+    _store(rule, rows, "s", s)
+    eps = _at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
+    scale, power = of_filter.gain_scale, of_filter.gain_power
+    return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
 
 
-def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor, t2: Scalar, xp: Any) -> Tensor:
-    """Update v, and return sqrt(v^) + eps."""
+def orthogonal(rule: MatrixRule, update: Tensor) -> Tensor:
+    """The update orthogonalised, if the rule says so, and scaled by its shape."""
+    settings = rule.settings
+    if not settings.orthogonalise:
+        return update
+    x = as_matrices(update, rule.stacked)
+    scale = lr_scale(settings.adjust_lr_fn, *x.shape[-2:])
+    x = newton_schulz(x, settings.ns_steps, settings.ns_coefficients)
+    return x.mul_(scale).view(update.shape)
+
+
+def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
+    """Update v, and return sqrt(v^) + eps as `sgdf.matrix.denominator` does."""
     beta2 = rule.settings.filter.betas[1]
+    _, t2, xp = _times(rule, rows, g)
     v = [_load(row.v, g.dtype) for row in rows]  # type: ignore[arg-type]
     each = list(g.unbind())
     torch._foreach_mul_(v, beta2)
@@ -309,15 +310,15 @@ def _times(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> tuple[Scalar, Sc
     row = rows[0]
     if rule.capturable or not row.step.is_cpu:
         steps = torch.stack([row.step for row in rows]).to(g.dtype)
-        steps = steps.repeat_interleave(len(g) // len(rows))[:, None, None]
+        steps = steps.view(-1, *[1] * (g.dim() - 1))
         return steps, steps, torch
     t = float(row.step)
+    # The first gradient built the basis: the count of those behind it is that of s and v.
     return t, t if row.basis_step is None else float(row.basis_step), math
 
 
 def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
     """Let L and R see the gradients."""
-    # The first gradient built the basis: the count of those behind it is that of s and v.
     decay = rule.settings.basis_decay
     for side, (a, b) in enumerate(((g, g.mT), (g.mT, g))):
         factors = [row.factors[side] for row in rows]
@@ -328,7 +329,7 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
 
 
 def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
-    """Refresh the bases whose turn it is, and count the gradient."""
+    """Refresh the bases whose turn it is."""
     due = []
     for row in rows:
         assert row.basis_step is not None
@@ -346,10 +347,16 @@ def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
         state = refreshed(state, rule.settings, number_range(dtype), torch)
         for name in moments:
             if moments[name] is not None:
-                new = getattr(state, name).reshape(len(due), *due[0].p.shape)
+                new = getattr(state, name).reshape(len(due), *due[0].shape)
                 _store(rule, due, name, list(new.unbind()))
         _unstack(state.basis, [row.basis for row in due])
-    increment([row.basis_step for row in rows if row.basis_step is not None])
+
+
+def count_for_basis(rows: Sequence[Row]) -> None:
+    """Count the gradient that L and R have seen."""
+    counters = [row.basis_step for row in rows if row.basis_step is not None]
+    if counters:
+        increment(counters)
 
 
 def _matrices(x: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ FOR_TREND: tl.constexpr = tl.constexpr(1)
 FOR_VARIANCE: tl.constexpr = tl.constexpr(0xC2B2AE35)
 FOR_SECOND_MOMENT: tl.constexpr = tl.constexpr(0x27D4EB2F)
 INTERPRETED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
+LARGEST_UPDATE: tl.constexpr = tl.constexpr(10.0)  # filter.LARGEST_8_BIT_UPDATE
 QUANTUM: tl.constexpr = tl.constexpr(256)  # elements per 8-bit block, as in quantized.py
 
 
@@ -401,6 +402,9 @@ def updated(
         update = divided(update, of_m * root(m * m + of_s * s, EXACT) + adam_eps, EXACT)
     elif SECOND > SEPARATE:
         update = divided(update, root(of_m * m * m + of_s * s, EXACT) + adam_eps, EXACT)
+    if not EXACT and (SECOND > 0 and SECOND != DERIVED):  # derived never comes to it
+        update = tl.maximum(update, -LARGEST_UPDATE, propagate_nan=tl.PropagateNan.ALL)
+        update = tl.minimum(update, LARGEST_UPDATE, propagate_nan=tl.PropagateNan.ALL)
     return update, m, s, v
 
 

@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.filter import Denominator
-from sgdf.kernels import cpu, cuda, foreach, loop, matrix
+from sgdf.kernels import cpu, cuda, exchange, foreach, loop
+from sgdf.kernels.matrix import MATRIX
 from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
@@ -29,6 +30,7 @@ from sgdf.optim.checkpoints import (
     changed_memory,
     convert_state_dict,
     derive_moment,
+    lacks_divisor,
     loaded_moment,
     validate_state_dict,
 )
@@ -36,14 +38,17 @@ from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
+    drop_amsgrad,
+    explain_settings,
     filter_settings,
     refuse_misspelt,
     refuse_module,
-    refuse_settings_of_sgd,
+    refuse_settings_of_torch,
     rounds_at_random,
     unsupported_by_foreach,
 )
 from sgdf.optim.state import (
+    ORDER,
     PLAIN,
     is_fake,
     local_row,
@@ -57,7 +62,7 @@ KERNELS: dict[str, Callable[[Any], None]] = {
     "foreach": foreach.step,
     "cpu": cpu.step,
     "cuda": cuda.step,
-    matrix.MATRIX: matrix.step,
+    MATRIX: exchange.step,
 }
 FUSED = ("cpu", "cuda")
 #: The column of a `Work` for every moment.
@@ -78,11 +83,13 @@ class FilterOptimizer(Optimizer):
         self._plans = PlanCache()
         refuse_module(params)
         super().__init__(params, defaults)
+        explain_settings(type(self).__name__, self.param_groups, stacklevel=4)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
+            drop_amsgrad(type(self), param_group)
             foreign = {key: param_group[key] for key in param_group if key not in self.defaults}
-            refuse_settings_of_sgd(type(self), foreign)
+            refuse_settings_of_torch(type(self), foreign)
             refuse_misspelt(type(self), foreign, {"params", "param_names", *self.defaults})
             refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
@@ -298,6 +305,7 @@ class FilterOptimizer(Optimizer):
         """
         as_saved: dict[str, Any] = {}
         said: list[str | None] = []
+        anew: list[Any] = []
 
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
@@ -314,8 +322,14 @@ class FilterOptimizer(Optimizer):
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for i, (p, group) in zip(ids, where, strict=True):
-                self._restore(p, group, as_saved["state"].get(i, {}))
-            if not any(said):
+                if not self._restore(p, group, as_saved["state"].get(i, {})):
+                    anew.append(i)
+            if anew:
+                said.append(
+                    f"{len(anew)} of its parameters have nothing to make the second moment from: "
+                    "their moments and steps start anew"
+                )
+            elif not any(said):
                 saved = [as_saved["state"].get(i, {}) for i in ids]
                 loaded = [self.state.get(p, {}) for p, _ in where]
                 said.append(changed_memory(type(self).__name__, where, saved, loaded))
@@ -330,27 +344,47 @@ class FilterOptimizer(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-        for warning in filter(None, said):
-            warnings.warn(warning, stacklevel=2)
+        if any(said):
+            warnings.warn("; ".join(filter(None, said)), stacklevel=2)
 
     def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         """A state dict that this optimizer can load, and a sentence on what was converted."""
         return convert_state_dict(type(self).__name__, self.param_groups, state_dict)
 
-    def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> None:
-        """Replace what torch has loaded for p, and rounded, by what was saved."""
-        if isinstance(saved.get("step"), Tensor):
-            self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
+    def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> bool:
+        """Replace what torch has loaded for p, and rounded, by what was saved.
+
+        False if the state starts anew, because there is nothing to make a moment from.
+        """
+        if not saved:
+            return True
+        step = self.state[p].get("step")
+        if isinstance(step, Tensor):
+            dtype = step.dtype if step.is_floating_point() else torch.float32
+            self.state[p]["step"] = step.to(dtype, copy=True).reshape(())
         for key in self.all_moments:
             if key in saved:
                 self.state[p].pop(f"{key}_scale", None)
+                self.state[p].pop(ORDER, None)
                 del self.state[p][key]
-        for key in self.moments_of(group) if saved else ():
+        if self._starts_anew(saved, group):
+            del self.state[p]
+            return False
+        for key in self.moments_of(group):
             if key in saved:
-                loaded = loaded_moment(p, key, saved, group["state_dtype"])
+                home = self._home(p, key, group)
+                loaded = loaded_moment(home, key, saved, group["state_dtype"])
             else:
                 loaded = self._missing_moment(p, key, saved, group)
             self.state[p].update(loaded)
+        return True
+
+    def _starts_anew(self, saved: dict[str, Any], group: dict[str, Any]) -> bool:
+        return lacks_divisor(saved, group)
+
+    def _home(self, p: Tensor, key: str, group: dict[str, Any]) -> Tensor:
+        """A tensor like which a moment of p is laid out, and divided among processes."""
+        return p
 
     def _defaults_of(self, group: dict[str, Any]) -> dict[str, Any]:
         """The default of every setting of the group."""

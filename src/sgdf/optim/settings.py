@@ -1,13 +1,15 @@
 """The settings of a parameter group: reading, validating and explaining them.
 
 Error messages are those of torch.optim. Names that are not settings, as those of torch's SGD and
-misspelt ones, are answered with what to write instead.
+misspelt ones, are answered with what to write instead. What has no effect, or hardly the one that
+was meant, is explained once.
 """
 
 import difflib
 import functools
 import inspect
 import numbers
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,6 +22,7 @@ from sgdf.matrix import LR_SCALES
 P = ParamSpec("P")
 Self = TypeVar("Self")
 
+LARGE_DECAY = 0.02  #: the share of the weights that a step removes; AdamW removes at most 1e-4
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
     "decoupled_weight_decay",
@@ -214,6 +217,28 @@ def given_settings(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in others}
 
 
+def explain_settings(name: str, groups: list[dict[str, Any]], stacklevel: int) -> None:
+    """Warn of settings that do nothing, or much more than they do elsewhere."""
+    rounded = [group["params"] for group in groups if group.get("stochastic_rounding")]
+    if rounded and all(p.dtype != torch.bfloat16 for params in rounded for p in params):
+        warnings.warn(
+            f"{name}: stochastic_rounding is for bfloat16 parameters, and none of these is one: it "
+            "has no effect",
+            stacklevel=stacklevel + 1,
+        )
+    shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]
+    if name == "SGDF" and max(shares, default=0) >= LARGE_DECAY:
+        warnings.warn(
+            f"SGDF: lr * weight_decay removes {max(shares):.1%} of the weights in every step. "
+            "AdamW's weight_decay is meant for AdamW's much smaller lr: with SGDF use that of SGD",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _are_numbers(group: dict[str, Any]) -> bool:
+    return all(isinstance(group[name], numbers.Real) for name in ("lr", "weight_decay"))
+
+
 # --- names that are not settings ----------------------------------------------------------------
 
 #: The least ratio of difflib. "weight_deacy" has 0.92, "beta1" 0.8; timm's "lr_scale" 0.67.
@@ -222,7 +247,7 @@ NESTEROV = (
     "SGD(lr=lr, momentum={momentum}, nesterov=True) is SGDF(lr=lr / (1 - {momentum}), "
     "betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0, bias_correction=False)"
 )
-#: What to write instead of a setting of torch's SGD, by class.
+#: What to write instead of a setting of torch's SGD or Adam, by class.
 CONVERSIONS = {
     "SGDF": {
         "nesterov": NESTEROV,
@@ -233,6 +258,7 @@ CONVERSIONS = {
         "SGDF(lr=lr / (1 - {momentum}), betas=({momentum}, 0.999))",
     },
     "FilterAdam": {
+        "amsgrad": "leave it out, there is no maximum of second moments here",
         "nesterov": "use betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0: "
         "Nesterov's momentum, as in NAdam",
         "dampening": "leave it out, because Adam's average weights each gradient by 1 - betas[0]",
@@ -249,21 +275,32 @@ CONVERSIONS = {
 def explains_conversion(
     init: Callable[Concatenate[Self, P], None],
 ) -> Callable[Concatenate[Self, P], None]:
-    """Let a constructor answer the settings of torch's SGD with how to convert them.
+    """Let a constructor answer the settings of torch's optimizers with how to convert them.
 
     A wrapper, so that the signature and `help` show the arguments that there are.
     """
 
     @functools.wraps(init)
     def wrapper(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        refuse_settings_of_sgd(type(self), kwargs)
+        drop_amsgrad(type(self), kwargs)
+        refuse_settings_of_torch(type(self), kwargs)
         init(self, *args, **kwargs)
 
     return wrapper
 
 
-def refuse_settings_of_sgd(cls: type, settings: dict[str, Any]) -> None:
-    known = next((CONVERSIONS[c.__name__] for c in cls.mro() if c.__name__ in CONVERSIONS), {})
+def conversions(cls: type) -> dict[str, str]:
+    return next((CONVERSIONS[c.__name__] for c in cls.mro() if c.__name__ in CONVERSIONS), {})
+
+
+def drop_amsgrad(cls: type, settings: dict[str, Any]) -> None:
+    """Remove `amsgrad=False`, torch's default, which configurations spell out."""
+    if "amsgrad" in conversions(cls) and not settings.get("amsgrad", True):
+        del settings["amsgrad"]
+
+
+def refuse_settings_of_torch(cls: type, settings: dict[str, Any]) -> None:
+    known = conversions(cls)
     given = [name for name in known if name in settings]
     # A `nesterov=False` or `dampening=0` beside a momentum is not what has to be converted.
     name = next((name for name in given if settings[name]), given[-1] if given else None)

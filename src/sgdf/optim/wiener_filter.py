@@ -233,7 +233,9 @@ class WienerFilter:
             p = params[i]
             names = moment_names(settings, None)
             check_state(i, p, saved, ("step", *names))
-            state[p] = {"step": saved["step"].detach().clone().cpu()}
+            if "step" not in saved:
+                raise ValueError(f"loaded state dict: parameter {i} has no step")
+            state[p] = {"step": new_step(p, on_device=False).fill_(float(saved["step"]))}
             for key in names:
                 state[p].update(
                     loaded_moment(p, key, saved, self.state_dtype)

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from sgdf_lab import data, models, plugins
 from sgdf_lab.data import ArrayDataset
-from sgdf_lab.runs.disk import read_checkpoint
-from sgdf_lab.runs.reading import read_config
+from sgdf_lab.runs.results import read_config
+from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError, reason_of
 from sgdf_lab.train.checkpoints import DamagedCheckpoint
 

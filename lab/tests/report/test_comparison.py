@@ -6,8 +6,8 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf_lab.report import page, wording
+from sgdf_lab.report.comparison import TimeToTarget
 from sgdf_lab.report.numbers import paired_difference
-from sgdf_lab.report.statistics import TimeToTarget
 
 
 def test_means_deviations_and_times(tmp_path: Path) -> None:
@@ -28,10 +28,10 @@ def test_the_interval_is_students_over_paired_seeds() -> None:
     # differences 1, 2, 6: mean 3, std sqrt(7); t(0.975, 2) = 4.302653
     difference = paired_difference([1.0, 2.0, 6.0], [0.0] * 3)
     assert difference.mean == pytest.approx(3)
-    assert difference.half_width == pytest.approx(4.302653 * math.sqrt(7 / 3), rel=1e-6)
+    assert difference.high == pytest.approx(3 + 4.302653 * math.sqrt(7 / 3), rel=1e-6)
     # two pairs: t(0.975, 1) = 12.70620; std of 0 and 1 is sqrt(1/2)
-    assert paired_difference([0.0, 1.0], [0.0] * 2).half_width == pytest.approx(
-        12.70620 / 2, rel=1e-6
+    assert paired_difference([0.0, 1.0], [0.0] * 2).high == pytest.approx(
+        0.5 + 12.70620 / 2, rel=1e-6
     )
 
 
@@ -48,7 +48,7 @@ def test_only_common_finished_seeds_are_paired(tmp_path: Path) -> None:
     adam = by_label["adam"].paired
     assert adam is not None
     assert (adam.n, adam.mean) == (2, pytest.approx(1.5))
-    assert adam.half_width == pytest.approx(12.70620 / 2, rel=1e-6)
+    assert adam.high == pytest.approx(1.5 + 12.70620 / 2, rel=1e-6)
     assert wording.against_reference(by_label["lion"]) == "n = 1: no interval"
     assert wording.against_reference(by_label["radam"]) == "no common seed"
     assert wording.against_reference(by_label["sgdf"]) == "reference"

@@ -2,28 +2,37 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell, cells_by_task
+from sgdf_lab.report.choice import Choice, choices_of
 from sgdf_lab.report.numbers import (
+    Outcome,
     PairedDifference,
     Spread,
-    holm,
-    paired_difference,
+    compare,
     result_metric,
     spread,
-    verdict,
+    with_verdicts,
 )
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.published import published_value
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.runs.results import published_value
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.contestants import ranking
+from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.tasks import Metric
+
+Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
+#: Without a choice by validation, two values are a comparison and three are a grid.
+LEAST = 3
 
 
 @dataclass(frozen=True)
@@ -48,11 +57,9 @@ class ComparisonRow:
     published: PublishedValue | None
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
-    paired: PairedDifference | None  # final, against the reference
-    p_holm: float | None  # of that difference, corrected for all others that were chosen
-    verdict: str  # "ahead" of the reference, "behind", or "" if no difference was found
     seconds_per_epoch: float | None
     time_to_target: TimeToTarget | None
+    paired: PairedDifference | None = None  # final, against the reference
     is_reference: bool = False
     is_chosen: bool = False  # among this optimizer's cells, by validation
 
@@ -63,6 +70,10 @@ class ComparisonRow:
     @property
     def optimizer(self) -> str:
         return self.cell.optimizer
+
+    @property
+    def verdict(self) -> str:
+        return self.paired.verdict if self.paired else ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ def compare_runs(
     planned: Iterable[Config] = (),
     target: float | None = None,
     *,
-    is_chosen: bool = False,
+    choices: Choices | None = None,
 ) -> list[Comparison]:
     """A comparison for each task and model.
 
@@ -113,54 +124,56 @@ def compare_runs(
         records: the runs.
         planned: runs without a folder are missing.
         target: what the time to is measured; default: a value that all reach.
-        is_chosen: the settings have been chosen by other runs, so none is set aside.
+        choices: how the settings were chosen by other runs, by cell; then none is set aside.
     """
     by_task = cells_by_task(records, planned)
-    return [compare_cells(cells, target, is_chosen=is_chosen) for cells in by_task]
+    return [compare_cells(cells, target, choices) for cells in by_task]
+
+
+def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[Comparison]:
+    """The comparisons of a stage of a sweep, whose settings may be chosen by the stages before."""
+    tuned = stage.chosen_from
+    choices = choices_of(contestants_in(tuned, out)) if tuned else None
+    return compare_runs(records, stage.configs, choices=choices)
 
 
 def compare_cells(
-    cells: Sequence[RunCell], target: float | None = None, *, is_chosen: bool = False
+    cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
 ) -> Comparison:
-    chosen = [] if is_chosen else chosen_cells(cells)
+    chosen = chosen_cells(cells) if choices is None else []
+    if choices is None:
+        choices = {cell.config.cell_key: choice_among(cells, cell) for cell in chosen}
     reference = reference_cell(cells, chosen)
     if target is None:
         decided = {cell.contest for cell in chosen}
         target = common_target([c for c in cells if c in chosen or c.contest not in decided])
     finished = [record for cell in cells for record in cell.finished.values()]
     result = result_metric(cells[0].task, finished)
-    rows = [compare_cell(cell, reference, result, target, cell in chosen) for cell in cells]
+    outcomes = {
+        cell.label: outcome(cell, result, choices.get(cell.config.cell_key)) for cell in cells
+    }
+    rows = []
+    for cell in cells:
+        row = describe(cell, target, result)
+        is_rival = reference is not None and cell is not reference and cell.finished
+        if reference and is_rival:
+            row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
+        rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
-    return replace(comparison, rows=tuple(with_verdicts(rows, comparison.set_aside, result)))
+    # Settings that were not chosen are not compared: they would cost the others their verdict.
+    judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
+    found = with_verdicts([row.paired for row in judged if row.paired], result)
+    verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
+    rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
+    return replace(comparison, rows=tuple(rows))
 
 
-def with_verdicts(
-    rows: Sequence[ComparisonRow], set_aside: set[str], result: Metric
-) -> list[ComparisonRow]:
-    """The verdict on every row that was not set aside."""
-    compared = [row.paired is not None and row.label not in set_aside for row in rows]
-    values = [
-        row.paired.p if row.paired and is_compared else None
-        for row, is_compared in zip(rows, compared, strict=True)
-    ]
-    return [
-        replace(row, p_holm=p, verdict=verdict(row.paired.mean if row.paired else None, p, result))
-        for row, p in zip(rows, holm(values), strict=True)
-    ]
-
-
-def compare_cell(
-    cell: RunCell,
-    reference: RunCell | None,
-    result: Metric,
-    target: float | None,
-    is_chosen: bool,
-) -> ComparisonRow:
+def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonRow:
+    """A cell by itself."""
     finished = list(cell.finished.values())
     best = spread([record.best for record in finished])
     value = published_value(cell.config)
     times = [seconds for record in cell.records for seconds in record.seconds.values()]
-    rival = reference if finished and cell is not reference else None
     return ComparisonRow(
         cell=cell,
         best=best,
@@ -175,28 +188,26 @@ def compare_cell(
             published_value(cell.config, metric) for metric in cell.task.metrics[1:]
         ),
         difference=best.mean - value.mean if best and value else None,
-        paired=difference_from(rival, cell, result) if rival else None,
-        p_holm=None,
-        verdict="",
         # The lower median: of two epochs the first includes the compilation.
         seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
-        is_reference=cell is reference,
-        is_chosen=is_chosen,
     )
 
 
 # --- estimates -----------------------------------------------------------------------------------
 
 
-def difference_from(reference: RunCell, cell: RunCell, result: Metric) -> PairedDifference:
-    """Final values minus the reference's, over the seeds that both have finished."""
-    pairs = []
-    for seed in sorted(cell.finished.keys() & reference.finished.keys()):
-        own, other = (c.finished[seed].final_of(result) for c in (cell, reference))
-        if own is not None and other is not None:
-            pairs.append((own, other))
-    return paired_difference([own for own, _ in pairs], [other for _, other in pairs])
+def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outcome:
+    finals = {seed: record.final_of(result) for seed, record in cell.finished.items()}
+    by_status: dict[str, list[int]] = {}
+    for record in cell.records:
+        by_status.setdefault(record.status, []).append(record.config.seed)
+    return Outcome(
+        {seed: value for seed, value in finals.items() if value is not None},
+        lost=by_status.get("diverged", []) + by_status.get("failed", []),
+        missing=[*by_status.get("unfinished", []), *cell.missing],
+        choice=choice,
+    )
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
@@ -244,6 +255,23 @@ def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
     return chosen
 
 
+def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
+    """How it was chosen; who lost a run when others did not was no candidate."""
+    values = {c.label: validation_values(c) for c in cells if c.contest == chosen.contest}
+    least = sum(value is None for value in values[chosen.label])
+    able = {
+        label: [value for value in own if value is not None]
+        for label, own in values.items()
+        if own and sum(value is None for value in own) <= least
+    }
+    labels = [label for label, own in able.items() if own]
+    return Choice(
+        [able[label] for label in labels],
+        labels.index(chosen.label),
+        lower_is_better=chosen.task.metric.lower_is_better,
+    )
+
+
 def validation_values(cell: RunCell) -> list[float | None]:
     """One for each run that has ended; None of those that diverged or failed."""
     ended = [record for record in cell.records if record.status != "unfinished"]
@@ -269,3 +297,57 @@ def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCe
         if cell := next(filter(preferred, able), None):
             return cell
     return None
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+def edge_warnings(comparison: Comparison) -> list[str]:
+    """A sentence for each setting whose best value is the smallest or the largest that was tried.
+
+    Values whose runs diverged or are still missing count as tried.
+    """
+    sentences = []
+    for optimizer in dict.fromkeys(row.optimizer for row in comparison.rows):
+        rows = [row for row in comparison.rows if row.optimizer == optimizer]
+        best = best_row(comparison, rows)
+        if best is None:
+            continue
+        for name, value in best.cell.config.settings.items():
+            if not is_number(value):
+                continue
+            tried = tried_values(best, rows, name)
+            if len(tried) < (2 if best.is_chosen else LEAST):
+                continue
+            if value == tried[-1]:
+                where, hint = "largest", "larger"
+            elif value == tried[0] and value > 0:
+                where, hint = "smallest", "smaller"
+            else:
+                continue
+            sentences.append(
+                f"The best {name} of {optimizer}, {value:g}, is the {where} of the {len(tried)} "
+                f"that were tried: a {hint} one may be better."
+            )
+    return sentences
+
+
+def best_row(comparison: Comparison, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
+    """The chosen one; where nothing was chosen, the one with the best final value."""
+    for row in rows:
+        if row.is_chosen:
+            return row
+    finals = {row.final.mean: row for row in rows if row.final}
+    return finals[comparison.result.best(finals)] if finals else None
+
+
+def tried_values(best: ComparisonRow, rows: Sequence[ComparisonRow], name: str) -> list[float]:
+    """The values of a setting in the cells that differ from the best in nothing else."""
+    own = {**best.cell.config.settings, name: None}
+    alike = (
+        row.cell.config.settings
+        for row in rows
+        if row.cell.protocol == best.cell.protocol
+        and {**row.cell.config.settings, name: None} == own
+    )
+    return sorted({settings[name] for settings in alike if is_number(settings.get(name))})
