@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import one_minus_power
-from sgdf.optim.checkpoints import _dense, check_step, loaded_moment, optimizer_of
+from sgdf.optim.checkpoints import _dense, check_step, check_tensor, loaded_moment, optimizer_of
 from sgdf.optim.state import moment_in, new_moment
 
 Group = dict[str, Any]
@@ -203,10 +203,9 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
                 state[i] = {key: value for key, value in values.items() if key not in dropped}
                 continue
             for name, shape in wanted.items():
-                found = torch.as_tensor(values[name])
-                if tuple(found.shape) != shape:
+                check_tensor(i, p, name, values[name], shape)
+                if not values[name].is_floating_point():
                     raise ValueError(
-                        f"loaded state dict: {name} of parameter {i} has shape "
-                        f"{tuple(found.shape)}, expected {shape}"
+                        f"loaded state dict: {name} of parameter {i} has dtype {values[name].dtype}"
                     )
     return {**state_dict, "state": state}
