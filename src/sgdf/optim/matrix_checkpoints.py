@@ -198,6 +198,9 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
                 if optimizer._has(p, name, complete)
             }
             missing = [name for name in wanted if name not in values]
+            if missing and not optimizer.orthogonalises:
+                state[i] = {}  # v and the steps start anew together: v of few gradients is small
+                continue
             if missing:
                 dropped = (*wanted, "exp_var", "exp_avg_sq", "exp_var_scale", "exp_avg_sq_scale")
                 state[i] = {key: value for key, value in values.items() if key not in dropped}
