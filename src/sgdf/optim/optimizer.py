@@ -28,6 +28,7 @@ from sgdf.kernels.work import FILTER, Rule, Work
 from sgdf.optim.checkpoints import (
     BEFORE,
     changed_memory,
+    check_form,
     convert_state_dict,
     derive_moment,
     lacks_divisor,
@@ -310,6 +311,7 @@ class FilterOptimizer(Optimizer):
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
+            check_form(state_dict)
             state_dict, warning = self._convert(state_dict)
             said.append(warning)
             groups = self.param_groups
