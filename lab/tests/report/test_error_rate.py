@@ -182,7 +182,7 @@ def test_survivors_are_never_ahead() -> None:
 def test_incomplete_comparisons_have_no_verdict() -> None:
     values = {seed: 8 + 0.01 * seed**1.5 for seed in range(3)}
     own = Outcome(values, missing=range(3, 10))
-    reference = Outcome({seed: 10.0 for seed in range(10)})
+    reference = Outcome(dict.fromkeys(range(10), 10.0))
     for pair in ((own, reference), (reference, own)):
         (found,) = with_verdicts([compare(*pair)], METRIC)
         assert (found.p_verdict < 0.01, found.verdict) == (True, "")

@@ -77,7 +77,7 @@ def step(work: Work) -> None:
         corrections = array("d", bytes(8 * CORRECTIONS * len(rows.indices)))
     else:
         times = rows.advance(work.steps)
-        if rule.stochastic_rounding or rows.quantized:
+        if rule.stochastic_rounding or rows.few_bits:
             rows.set_keys(rule.rounding_seed, times)
         corrections = _corrections(times, rule)
     rows.step(KINDS[rule.kind], corrections, _numbers(rule, work.scale))
@@ -120,7 +120,7 @@ class _Rows:
     def __init__(self, work: Work) -> None:
         self.indices: list[int] = []
         self.others: list[int] = []
-        self.quantized = False
+        self.few_bits = False  # whether a moment is rounded at random
         self.alive: list[Tensor] = []  # all that the table points to
         self.written: list[Tensor] = []
         self.table: list[int] = []
@@ -147,7 +147,7 @@ class _Rows:
             return None
         strides = p.stride()
         if g.stride() != strides and not _laid_out_like(p, g):
-            g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
+            g = torch.empty_strided(p.shape, strides, dtype=g.dtype, device=p.device).copy_(g)
         addresses, scales, length, missing = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0, 0
         for k, column in enumerate(moments):
             if column is None:
@@ -164,9 +164,10 @@ class _Rows:
                 scales[k] = scale.data_ptr()
                 dtypes.append(SIGNED if codes.dtype == torch.int8 else UNSIGNED)
                 self.alive.append(scale)
-                self.quantized = True
+                self.few_bits = True
             else:
                 codes = as_real(moment) if param.is_complex() else moment
+                self.few_bits |= codes.dtype == torch.bfloat16
                 dtypes.append(DTYPES.get(codes.dtype))
             if not codes.is_cpu or codes.shape != p.shape:
                 return None

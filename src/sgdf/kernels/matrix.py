@@ -103,12 +103,6 @@ class MatrixWork(NamedTuple):
     plan: None = None
 
 
-def step(work: MatrixWork) -> None:
-    """One step of a group."""
-    for chunk in chunks(row for row in work.rows if row.team is None):
-        step_chunk(work.rule, chunk)
-
-
 def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
     """One step of parameters of the same shape, dtype, device and age."""
     with torch.no_grad(), full_float32(rows[0].p):
@@ -353,7 +347,7 @@ def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
         state = refreshed(state, rule.settings, number_range(dtype), torch)
         for name in moments:
             if moments[name] is not None:
-                new = getattr(state, name).reshape(len(due), *due[0].p.shape)
+                new = getattr(state, name).reshape(len(due), *due[0].shape)
                 _store(rule, due, name, list(new.unbind()))
         _unstack(state.basis, [row.basis for row in due])
 

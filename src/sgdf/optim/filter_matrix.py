@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from sgdf.filter import FilterSettings
+from sgdf.kernels.exchange import Team
 from sgdf.kernels.matrix import MatrixRule, MatrixWork, Row
 from sgdf.kernels.work import compute_dtype
 from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides
@@ -21,7 +22,7 @@ from sgdf.optim.settings import (
     given_settings,
     require,
 )
-from sgdf.optim.state import moment_in, new_moment, new_step
+from sgdf.optim.state import local, local_row, moment_in, new_moment, new_step
 
 Group = dict[str, Any]
 
@@ -45,11 +46,14 @@ class MatrixOptimizer(FilterOptimizer):
     """Base class. Groups of matrices and groups of other parameters are kept apart."""
 
     all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_slow", "exp_var", "exp_avg_sq")
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment", "matrices")
     divides: ClassVar[bool] = True  # the element-wise part is FilterAdamW
     orthogonalises: ClassVar[bool]
 
+    _process_group: Any = None  # a copy of an optimizer works by itself
+
     def __init__(self, params: ParamsT, settings: dict[str, Any]) -> None:
+        self._process_group = settings.pop("process_group")
+        self._teams: dict[Any, Team] = {}
         self._aux = {name: settings.pop(name) for name in list(settings) if name.startswith(AUX)}
         defaults = {**FIXED, "matrices": None, **settings}
         check_settings({**defaults, **self._of_elements(defaults, {}, self._aux)})
@@ -115,6 +119,9 @@ class MatrixOptimizer(FilterOptimizer):
         }
         return {**own, "bias_correction": True, "matrices": False}
 
+    def own_settings(self, group: Group) -> tuple[str, ...]:
+        return ("state_dtype", "second_moment", "matrices")
+
     def _defaults_of(self, group: Group) -> dict[str, Any]:
         known = {**FIXED, "matrices": None, **constructor_defaults(type(self))}
         own = {name: value for name, value in known.items() if not name.startswith(AUX)}
@@ -127,21 +134,52 @@ class MatrixOptimizer(FilterOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._teams = {}
         self._assign_turns()
 
     def _assign_turns(self) -> None:
-        """Spread the refreshes of the bases evenly over the steps of an interval."""
+        """Spread the refreshes of bases over the steps of an interval, matrices over processes."""
         self._turns: dict[Tensor, int] = {}
-        sides = [
-            (sum(side**3 for side in self._sides(p, group) if side), p, group["basis_interval"])
+        self._owners: dict[Tensor, int] = {}
+        self._agreed: set[Tensor] = set()  # with the other processes, on the state of its basis
+        rows = [
+            (p, group, sum(side**3 for side in self._sides(p, group) if side))
             for group in self.param_groups
-            if group["matrices"] is not False and group["eigenbasis"]
+            if group["matrices"] is not False
             for p in group["params"]
         ]
-        for interval in {interval for _, _, interval in sides}:
-            costs = [(cost, p) for cost, p, every in sides if every == interval]
-            turns = shares([cost for cost, _ in costs], interval)
-            self._turns.update(zip((p for _, p in costs), turns, strict=True))
+        for interval in dict.fromkeys(group["basis_interval"] for _, group, _ in rows):
+            some = [(cost, p) for p, group, cost in rows if group["basis_interval"] == interval]
+            self._turns.update(
+                zip((p for _, p in some), shares([cost for cost, _ in some], interval), strict=True)
+            )
+        teams = {p: self._team_of(p) for p, _, _ in rows}
+        for team in dict.fromkeys(team for team in teams.values() if team is not None):
+            own = [(p, p.numel() * min(shape_of(p, g)) + cost) for p, g, cost in rows
+                   if teams[p] is team]  # fmt: skip
+            owners = shares([cost for _, cost in own], team.size)
+            self._owners.update(zip((p for p, _ in own), owners, strict=True))
+
+    def _team_of(self, p: Tensor) -> Team | None:
+        """The processes that divide the work on p, if there are any."""
+        group, sharded = self._process_group, False
+        if hasattr(p, "device_mesh"):
+            mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
+            at = [k for k, placement in enumerate(placements) if not placement.is_replicate()]
+            if any(not placements[k].is_shard(0) for k in at) or len(at) > 1:
+                raise RuntimeError(
+                    f"{type(self).__name__} supports matrices that are sharded by rows, over one "
+                    f"dimension of a mesh, but got {placements}"
+                )
+            if at:
+                group, sharded = mesh.get_group(at[0]), True
+        if group is None:
+            return None
+        return self._teams.setdefault((group, sharded), Team(group, sharded))
+
+    def _is_owner(self, p: Tensor) -> bool:
+        team = self._team_of(p)
+        return team is None or self._owners[p] == team.rank
 
     # --- one step -----------------------------------------------------------------------------
 
@@ -211,11 +249,11 @@ class MatrixOptimizer(FilterOptimizer):
             group["rounding_seed"],
             group["matrices"] == "stacked",
         )
-        rows = [
-            self._row(p, group, place)
-            for place, p in enumerate(group["params"])
-            if p.grad is not None
-        ]
+        params = [(k, p) for k, p in enumerate(group["params"]) if p.grad is not None]
+        rows = [self._row(p, group, place) for place, p in params]
+        if any(row.team for row in rows) and not self._agreed.issuperset(p for _, p in params):
+            self._agree_on_bases(rows)
+            self._agreed.update(p for _, p in params)
         return MatrixWork(rule, rows) if rows else None
 
     def _row(self, p: Tensor, group: Group, place: int) -> Row:
@@ -231,29 +269,70 @@ class MatrixOptimizer(FilterOptimizer):
         state = self.state[p]
         if "step" not in state:
             state["step"] = new_step(p, group["capturable"])
-        for name in self.moments_of(group):
+        kept = [name for name in self.moments_of(group) if self._has(p, name, group)]
+        for name in kept:
             if name not in state:
                 state.update(self._missing_moment(p, name, state, group))
         if group["eigenbasis"] and "basis_step" not in state:
             self._start_basis(p, group, state)
-        kept = self.moments_of(group)
         m, slow, s, v = (moment_in(state, x) if x in kept else None for x in self.all_moments)
         assert m is not None
         factors, basis = (
             Sides(*(state.get(f"{kind}_{side}") for side in SIDES)) for kind in ("factor", "basis")
         )
-        count = state["basis_step"] if group["eigenbasis"] else None
-        turn = self._turns.get(p, 0)
-        shape = tuple(p.shape)
+        own, g, m, slow, s, v = local_row(p, p.grad, m, slow, s, v)
         return Row(
-            p, p.grad, state["step"], m, slow, s, v, count, factors, basis, place, turn, shape
+            own,
+            g,
+            state["step"],
+            m,
+            slow,
+            s,
+            v,
+            state["basis_step"] if group["eigenbasis"] else None,
+            factors,
+            basis,
+            place,
+            self._turns.get(p, 0),
+            tuple(p.shape),
+            self._team_of(p),
+            self._owners.get(p, 0),
         )
+
+    def _has(self, p: Tensor, name: str, group: Group) -> bool:
+        """Whether this process keeps a part of p's state: a basis has only its owner."""
+        of_basis = name.startswith(("factor_", "basis_", "exp_var", "exp_avg_sq"))
+        if group["matrices"] is False or not group["eigenbasis"] or not of_basis:
+            return True
+        return name == "basis_step" or self._is_owner(p)
+
+    def _home(self, p: Tensor, key: str, group: Group) -> Tensor:
+        """s and v of a basis are whole, where p may be a shard."""
+        whole = key in ("exp_var", "exp_avg_sq") and group["matrices"] is not False
+        if not (whole and group["eigenbasis"] and hasattr(p, "to_local")):
+            return p
+        return torch.empty(p.shape, dtype=p.dtype, device=p.to_local().device)
+
+    @staticmethod
+    def _agree_on_bases(rows: list[Row]) -> None:
+        """Begin a basis anew in all processes if its owner has lost it: not every checkpoint has
+        the bases of all.
+        """
+        for team in dict.fromkeys(row.team for row in rows if row.team is not None):
+            some = [row for row in rows if row.team is team and row.basis_step is not None]
+            counts = [row.basis_step for row in some if row.basis_step is not None]
+            if counts:
+                least = torch.stack(counts).to(some[0].p.device)
+                minimum = torch.distributed.ReduceOp.MIN
+                torch.distributed.all_reduce(least, minimum, group=team.group)
+                for count, value in zip(counts, least.tolist(), strict=True):
+                    count.fill_(value)
 
     def _sides(self, p: Tensor, group: Group) -> tuple[int | None, int | None]:
         """The lengths of the sides of p that have a basis."""
-        shape = p.shape[-2:] if group["matrices"] == "stacked" else (p.shape[0], p[0].numel())
         has_basis = self.matrix_settings(group).has_basis
-        return tuple(side if has_basis(side) else None for side in shape)  # type: ignore[return-value]
+        rows, columns = shape_of(p, group)
+        return rows if has_basis(rows) else None, columns if has_basis(columns) else None
 
     def basis_shapes(self, p: Tensor, group: Group) -> dict[str, tuple[int, ...]]:
         """The shapes of the entries of p's state that belong to its basis, beside s and v."""
@@ -272,15 +351,17 @@ class MatrixOptimizer(FilterOptimizer):
     def _start_basis(self, p: Tensor, group: Group, state: dict[str, Any]) -> None:
         """Room for the factors and the basis, which the first gradient fills."""
         shapes, dtype = self.basis_shapes(p, group), compute_dtype(p)
-        if len(shapes) == 1 and min(p.shape[0], p[0].numel()) > 1:
+        if len(shapes) == 1 and min(shape_of(p, group)) > 1:
             warnings.warn(
                 f"both sides of a matrix of shape {tuple(p.shape)} are longer than max_basis_dim="
                 f"{group['max_basis_dim']}: it keeps its own coordinates",
                 stacklevel=2,
             )
         for name, shape in shapes.items():
-            counts = name == "basis_step"
-            state[name] = new_step(p, False) if counts else p.new_zeros(shape, dtype=dtype)
+            if name == "basis_step":
+                state[name] = new_step(p, False)
+            elif self._has(p, name, group):
+                state[name] = torch.zeros(shape, dtype=dtype, device=local(p).device)
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -292,21 +373,34 @@ class MatrixOptimizer(FilterOptimizer):
             return super()._missing_moment(p, key, state, group)
         if key == "exp_avg_slow":
             return started_average(p, state, group)
-        return new_moment(p, key, group["state_dtype"])
+        return new_moment(self._home(p, key, group), key, group["state_dtype"])
 
     def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         return convert_matrix_state_dict(self, state_dict)
 
-    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
-        super()._restore(p, group, saved)
+    def _starts_anew(self, saved: dict[str, Any], group: Group) -> bool:
+        return group["matrices"] is False and super()._starts_anew(saved, group)
+
+    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> bool:
+        restored = super()._restore(p, group, saved)
         if group["matrices"] is False:
-            return
+            return restored
+        self._agreed, state = set(), self.state[p]
         for name in self.basis_shapes(p, group):
             if name in saved:
-                like = new_step(p, False) if name == "basis_step" else p.new_zeros(())
-                dtype = like.dtype if name == "basis_step" else compute_dtype(p)
-                value = torch.as_tensor(saved[name])
-                self.state[p][name] = value.to(like.device, dtype, copy=True)
+                dtype = new_step(p, False).dtype if name == "basis_step" else compute_dtype(p)
+                device = "cpu" if name == "basis_step" else local(p).device
+                state[name] = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
+        for name in [name for name in state if not self._has(p, name, group)]:
+            del state[name]
+        return restored
+
+
+def shape_of(p: Tensor, group: Group) -> tuple[int, int]:
+    """The sides of a matrix: of a kernel the output channels and the rest."""
+    if group["matrices"] == "stacked":
+        return p.shape[-2], p.shape[-1]
+    return p.shape[0], p.numel() // p.shape[0]
 
 
 def _columns(rows: Iterable[tuple[Any, int, bool]]) -> tuple[list[Any], list[int]]:
@@ -401,6 +495,8 @@ class FilterMuon(MatrixOptimizer):
             parameter's, but at least float32. ``torch.int8``: 8-bit blocks, see `FilterAdam`.
         stochastic_rounding: round bfloat16 parameters up or down at random.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
+        process_group: processes that have the same gradients, as with DDP, and divide the work on
+            the matrices; as ``torch.distributed.group.WORLD``. With FSDP2 they always do.
 
     Examples:
         >>> import sgdf
@@ -455,6 +551,7 @@ class FilterMuon(MatrixOptimizer):
         state_dtype: torch.dtype | None = None,
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
+        process_group: Any = None,
     ) -> None:
         super().__init__(params, given_settings(locals()))
 
@@ -506,6 +603,8 @@ class FilterSOAP(MatrixOptimizer):
         state_dtype: dtype of averages and moments: see `FilterMuon`.
         stochastic_rounding: round bfloat16 parameters up or down at random.
         rounding_seed: seed of the random rounding, of parameters and of 8-bit state.
+        process_group: processes that have the same gradients, as with DDP, and divide the work on
+            the matrices; as ``torch.distributed.group.WORLD``. With FSDP2 they always do.
 
     Examples:
         >>> import sgdf
@@ -551,6 +650,7 @@ class FilterSOAP(MatrixOptimizer):
         state_dtype: torch.dtype | None = None,
         stochastic_rounding: bool = False,
         rounding_seed: int = 0,
+        process_group: Any = None,
     ) -> None:
         super().__init__(params, {**OF_SOAP, **given_settings(locals())})
 

@@ -191,9 +191,14 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
             values = state.get(i)
             if not values:
                 continue
-            wanted = optimizer.basis_shapes(p, {**group, **saved})
+            complete = {**group, **saved}
+            wanted = {
+                name: shape
+                for name, shape in optimizer.basis_shapes(p, complete).items()
+                if optimizer._has(p, name, complete)
+            }
             missing = [name for name in wanted if name not in values]
-            if missing and "eigenbasis" in saved and (saved["eigenbasis"] or group["eigenbasis"]):
+            if missing:
                 dropped = (*wanted, "exp_var", "exp_avg_sq", "exp_var_scale", "exp_avg_sq_scale")
                 state[i] = {key: value for key, value in values.items() if key not in dropped}
                 continue

@@ -454,10 +454,13 @@ _ROWS = (
         "Lion without the coordinates that would move against the gradient",
         BROWN, "dot", settings={"lr": 1e-4}, takes="lr betas weight_decay",
         fixed={"cautious": True, **_DECOUPLED}),
-    OptimizerRow("adopt", f"{_OURS}:adopt",
+    # The first step only starts the second moment. As in the authors' code, the clip counts the
+    # steps after that one.
+    OptimizerRow("adopt", "pytorch_optimizer:ADOPT",
         "Adam divided by the second moment before the gradient came in",
-        PURPLE, "solid", title="ADOPT", settings={"lr": 1e-3}, takes=_USUAL, capturable=False,
-        shardable=False),
+        PURPLE, "solid", title="ADOPT", settings={"lr": 1e-3}, takes=_USUAL,
+        fixed={"clip_lambda": lambda step: (step - 1) ** 0.25, **_DECOUPLED},
+        capturable=False, shardable=False),
     OptimizerRow("laprop", "pytorch_optimizer:LaProp", "momentum of normalised gradients",
         PURPLE, "dash", title="LaProp", settings={"lr": 4e-4}, takes=_USUAL, fixed=_DECOUPLED,
         capturable=False),

@@ -50,7 +50,7 @@ DECOUPLED = Range(1e-2, 1.0)
 
 
 def sgd_space(low: float, high: float, decay_rate: str) -> Space:
-    """Of SGD with any momentum, whose decay rate is the setting of that name."""
+    """The space of SGD with momentum; `decay_rate` is the name of its setting."""
     return {"lr": Range(low, high), decay_rate: MOMENTUM, "weight_decay": L2}
 
 

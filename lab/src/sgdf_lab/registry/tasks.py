@@ -87,8 +87,9 @@ class Task:
         """How a run knows a user's own data, if the task takes such."""
         return plugins.load_own(self.identifier) if self.identifier else None
 
-    def load_trainer(self) -> ModuleType:
-        """The module with the task's `check` and `build_trainer`; imported when a run begins."""
+    @property
+    def module(self) -> ModuleType:
+        """The module of its trainer, with `check` and `build_trainer`; imported when needed."""
         try:
             return importlib.import_module(self.trainer)
         except ModuleNotFoundError as error:

@@ -12,7 +12,7 @@ What this does not cover is the luck of which settings were tried: they are the 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -127,6 +127,15 @@ def choice_of(contestant: Contestant) -> Choice | None:
         seeds=[run.validation for run in contestant.seeds if run.validation is not None],
         lower_is_better=contestant.chosen.config.task_definition.metric.lower_is_better,
     )
+
+
+def choices_of(contestants: Iterable[Contestant]) -> dict[Hashable, Choice | None]:
+    """The same by the cell of the runs."""
+    return {
+        c.chosen.record.config.cell_key: choice_of(c)
+        for c in contestants
+        if c.chosen and c.chosen.record
+    }
 
 
 def p_with_luck(

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from sgdf_lab import data, models, plugins
 from sgdf_lab.data import ArrayDataset
-from sgdf_lab.runs.disk import read_checkpoint
-from sgdf_lab.runs.reading import read_config
+from sgdf_lab.runs.results import read_config
+from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError, reason_of
 from sgdf_lab.train.checkpoints import DamagedCheckpoint
 
@@ -146,7 +146,7 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 
 
 def from_file(path: Path) -> nn.Module:
-    """An exported program or TorchScript, which contain their code; weights alone do not."""
+    """An exported program or TorchScript, which contain their code, as mere weights do not."""
     try:
         with quiet():
             if path.suffix == ".pt2":

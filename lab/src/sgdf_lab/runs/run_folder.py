@@ -20,11 +20,12 @@ import fcntl
 import json
 import os
 import pickle
+import re
 import secrets
 import socket
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,13 @@ import torch
 
 from sgdf import __version__
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.ownership import LISTS, ForeignCheckpoint, check_contents, check_owner, owner
-from sgdf_lab.runs.reading import as_line, read_config, read_result
+from sgdf_lab.runs.results import (
+    ForeignRun,
+    as_line,
+    check_settings_of,
+    read_checked,
+    read_result,
+)
 from sgdf_lab.support.errors import Held, UserError
 from sgdf_lab.support.files import (
     create,
@@ -45,10 +51,12 @@ from sgdf_lab.support.files import (
     sync_folder,
     write_atomically,
 )
+from sgdf_lab.support.numbers import is_number
 from sgdf_lab.support.provenance import commit, machine
 from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_layout, layout, unloadable
 
 SAVING_SHARE = 0.02  # the largest part of the time that checkpoints may take
+LISTS = ("metrics", "times")  # in a checkpoint: a line for every epoch
 LOCKS: set[int] = set()  # file descriptors of the locks that this process holds
 
 
@@ -105,14 +113,22 @@ class RunFolder:
         if not path.exists():
             write_atomically(path, as_line(self.config.as_json(), indent=2), locked=True)
             return
-        if read_config(self.folder).identity != self.config.identity:
-            raise UserError(f"{path} has other settings than this run: move the folder away")
+        check_settings_of(self.folder, self.config)
 
     # --- reading back ---------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any] | None:
-        """The result, if the run has ended."""
-        return read_result(self.folder, self.config)
+        """The result, if the run has ended; a `UserError` if its files do not agree."""
+        result = read_result(self.folder, self.config)
+        if result is None:
+            return None
+        try:
+            return read_checked(self.folder, self.config)
+        except ForeignRun:
+            raise
+        except UserError as error:
+            again = f"remove {self.folder / 'result.json'} and run the same command again"
+            raise UserError(f"{error}; {again}") from None
 
     def load(
         self, device: torch.device, check: Callable[[dict[str, Any]], None] = lambda _: None
@@ -252,6 +268,61 @@ class RunFolder:
             self._write_lists()
             write_atomically(self.folder / "result.json", as_line(result, indent=2), locked=True)
             (self.folder / "previous.pt").unlink(missing_ok=True)
+
+
+# --- whose a checkpoint is ------------------------------------------------------------------------
+
+
+class ForeignCheckpoint(Exception):
+    """A checkpoint that another run wrote."""
+
+
+def owner(config: Config, data: str) -> dict[str, str]:
+    """What a checkpoint says about its run; `data` is empty if nothing identifies the data."""
+    return {"name": config.name, "config": config.digest, "data": data}
+
+
+def check_owner(checkpoint: Mapping[str, Any], config: Config, data: str) -> None:
+    """Raise `ForeignCheckpoint` if another run wrote it."""
+    if "run" not in checkpoint:
+        return
+    wrote, own = checkpoint["run"], owner(config, data)
+    if not isinstance(wrote, Mapping) or not all(isinstance(wrote.get(key), str) for key in own):
+        raise DamagedCheckpoint("it does not say which run wrote it")
+    if wrote["name"] != own["name"]:
+        is_name = re.fullmatch(r"[\w.-]{1,255}", wrote["name"])
+        whose = f"run {wrote['name']}" if is_name else "another run"
+        raise ForeignCheckpoint(f"belongs to {whose}")
+    if wrote["config"] != own["config"]:
+        raise ForeignCheckpoint("belongs to a run with other settings")
+    if wrote["data"] and data and wrote["data"] != data:
+        raise ForeignCheckpoint("belongs to a run on other data")
+
+
+def check_contents(checkpoint: Mapping[str, Any], config: Config) -> None:
+    """Raise `DamagedCheckpoint` unless its lists are those of its epoch, and nothing is missing."""
+    if "run" in checkpoint:
+        state = {k: v for k, v in checkpoint.items() if k not in ("run", "layout", *LISTS)}
+        check_layout(state, checkpoint.get("layout"))
+    for name in LISTS:
+        if not isinstance(checkpoint[name], list) or len(checkpoint[name]) != checkpoint["epoch"]:
+            raise DamagedCheckpoint(f"its {name} are not those of {checkpoint['epoch']} epochs")
+    metric = config.task_definition.metric
+    lines = zip(checkpoint["metrics"], checkpoint["times"], strict=True)
+    for epoch, (metrics, times) in enumerate(lines, start=1):
+        if not is_line(metrics, epoch) or not is_line(times, epoch):
+            raise DamagedCheckpoint(f"its lines of epoch {epoch} are damaged")
+        if metric.key not in metrics or times.get("seconds") is None:
+            raise DamagedCheckpoint(f"its lines of epoch {epoch} are not those of this task")
+
+
+def is_line(line: Any, epoch: int) -> bool:
+    """Whether it has the results of an epoch: numbers, truth values or nothing, by name."""
+    return (
+        isinstance(line, dict)
+        and line.get("epoch") == epoch
+        and all(v is None or isinstance(v, bool) or is_number(v) for v in line.values())
+    )
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -1,22 +1,27 @@
-"""The progress of a sweep: a bar over all runs on a terminal, else a line now and then."""
+"""The progress of a sweep: a bar over all runs on a terminal, else a line now and then.
+
+A run's process may be on another machine. All share the folder of the runs: while a run trains, a
+small file there, beside the runs, says how many epochs are done. Short runs write none.
+"""
 
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rich.progress
 from rich.console import Console
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.progress import duration
+from sgdf_lab.runs.progress import MessagesOnly, duration
 from sgdf_lab.runs.session import RunContext
-from sgdf_lab.support.files import read_text
-from sgdf_lab.sweeps import heartbeat
+from sgdf_lab.support.files import read_text, write_atomically
 
 BAR_INTERVAL = 0.5  # seconds between two looks at the runs' folders, for a bar
 LINE_INTERVAL = 30.0  # and for a line
+FILE_INTERVAL = 5.0  # between two writes of a run
 
 
 def print_line(console: Console, text: str) -> None:
@@ -42,7 +47,7 @@ def board(
             yield notify
     finally:
         for config in configs:  # of runs that were killed
-            heartbeat.remove(config, context.out)
+            remove(config, context.out)
 
 
 class Total:
@@ -72,7 +77,7 @@ class Total:
             epochs = read_text(out / name / "metrics.jsonl").count("\n")
         except (OSError, ValueError):
             epochs = 0
-        return max(epochs, heartbeat.epochs_told(config, out))
+        return max(epochs, epochs_told(config, out))
 
     def words(self, done: float) -> str:
         digits = 0 if self.in_steps or done == round(done) else 1
@@ -134,3 +139,43 @@ def repeated(work: Callable[[], None], interval: float) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+# --- the files of runs in training ---------------------------------------------------------------
+
+
+class Heartbeat(MessagesOnly):
+    """Passes messages on, and keeps the files."""
+
+    def __init__(self, notify: Callable[[str], None], out: Path) -> None:
+        super().__init__(notify)
+        self.out = out
+        self.written: dict[int, float] = {}  # when, by the id of the config
+
+    def step(self, config: Config, done: int, per_epoch: int) -> None:
+        now = time.monotonic()
+        if now - self.written.setdefault(id(config), now) < FILE_INTERVAL:
+            return
+        self.written[id(config)] = now
+        with contextlib.suppress(OSError):  # it only informs
+            write_atomically(file_of(config, self.out), f"{done / per_epoch:.4f}", locked=True)
+
+    def ended(self, config: Config, status: str) -> None:
+        remove(config, self.out)
+
+
+def file_of(config: Config, out: Path) -> Path:
+    return out / f".progress-{config.digest[:16]}"
+
+
+def epochs_told(config: Config, out: Path) -> float:
+    """What the file says; 0 if there is none."""
+    try:
+        return float(read_text(file_of(config, out), limit=100))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def remove(config: Config, out: Path) -> None:
+    with contextlib.suppress(OSError):
+        file_of(config, out).unlink(missing_ok=True)
