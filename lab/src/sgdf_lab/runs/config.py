@@ -325,7 +325,9 @@ def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -
     for name in () if row.any_setting else settings:
         if name in row.kinds:
             continue
-        lengths = {n for n in GIVEN if task.counts_steps and (n == "steps" or task.tokens_of)}
+        lengths = {
+            n for n in GIVEN if task.counts_steps and (n == "steps" or task.kind == "language")
+        }
         of_run = sorted(RUN_SETTINGS | lengths)
         of_task = sorted({*task.options} - {"fingerprint"})
         if difflib.get_close_matches(name, [*row.kinds, *of_run, *of_task]):
