@@ -31,8 +31,8 @@ from sgdf_lab.registry.models import GPTS
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
-from sgdf_lab.tasks.language.trainer import LanguageModel
-from sgdf_lab.train.pipelines.tokens import EvaluationWindows, TokenBatches
+from sgdf_lab.tasks.language import LanguageModel
+from sgdf_lab.train.tokens import EvaluationWindows, TokenBatches
 from trainer import epoch, timed
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second
@@ -102,7 +102,8 @@ def build(case: Case, optimizer: str, device: torch.device) -> LanguageModel:
     )
     random = np.random.default_rng(0)
     dtype = np.uint8 if case.vocabulary <= 256 else np.uint16
-    text = random.integers(0, case.vocabulary, 1 << 20, dtype=dtype)
+    length = 1 << (14 if case in QUICK else 20)
+    text = random.integers(0, case.vocabulary, length, dtype=dtype)
     cut = len(text) - len(text) // 20
     tokens = Tokens(text[:cut], text[cut:], case.vocabulary, len(text) - cut, "", "random tokens")
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ def load(kind: str, plugin: EntryPoint) -> Any:
 
 
 def load_object(kind: str, path: str, hint: str) -> Any:
-    """The object of ``package.module:Name`` or ``package.module.Name``.
+    """The class, function or network of ``package.module:Name`` or ``package.module.Name``.
 
     Args:
         kind: what it should be, for errors.
@@ -46,10 +46,11 @@ def load_object(kind: str, path: str, hint: str) -> Any:
         raise UserError(
             f"the {kind} {path!r} cannot be loaded ({reason_of(error)}): {hint}"
         ) from error
-    if not hasattr(module, attribute):
+    found = getattr(module, attribute, None)
+    if not callable(found):
         known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         raise unknown(f"{kind} in {module_name}", attribute, known)
-    return getattr(module, attribute)
+    return found
 
 
 def load_own(place: str) -> Any:

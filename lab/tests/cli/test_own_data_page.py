@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.layouts import photograph
+from paper.layouts import photograph
 from sgdf_lab.cli.main import main
 from sgdf_lab.report import read_records
 from sgdf_lab.tasks import find

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from data import published
-from sgdf_lab import data
 
 
 @pytest.fixture
@@ -11,6 +10,6 @@ def tiny(monkeypatch, tmp_path):
     """Datasets of about a hundred images, none of them installed; the data folder for them."""
     for name, spec in published.TINY.items():
         installed = tuple(tmp_path / "installed" for _ in spec.folders)
-        monkeypatch.setitem(data.DATASETS, name, replace(spec, folders=installed))
+        published.put(monkeypatch, name, replace(spec, folders=installed))
     monkeypatch.delenv("SGDF_DATA", raising=False)
     return tmp_path / "data"

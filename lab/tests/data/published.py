@@ -1,6 +1,7 @@
 """Tiny datasets, written as the real ones are published."""
 
 import gzip
+import importlib
 import io
 import json
 import pickle
@@ -13,15 +14,22 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from sgdf_lab.data import Split, cifar10, cifar100, fashion_mnist
-from sgdf_lab.data.formats.cifar import RECONSTRUCT
-from sgdf_lab.data.formats.idx import IDX_FILES
+from sgdf_lab import data
+from sgdf_lab.data import Split, cifar, fashion_mnist
+from sgdf_lab.data.cifar import RECONSTRUCT
+from sgdf_lab.data.fashion_mnist import IDX_FILES
 
 TINY = {
-    "cifar10": replace(cifar10.DATASET, train=50, test=10, digests=None),
-    "cifar100": replace(cifar100.DATASET, train=200, test=100, channel_means=()),
+    "cifar10": replace(cifar.CIFAR10, train=50, test=10, digests=None),
+    "cifar100": replace(cifar.CIFAR100, train=200, test=100, channel_means=()),
     "fashion-mnist": replace(fashion_mnist.DATASET, train=60, test=10),
 }
+
+
+def put(monkeypatch, name: str, spec: data.DatasetSpec) -> None:
+    """Let a dataset of the registry be another one."""
+    module, _, attribute = data.DATASETS[name].partition(":")
+    monkeypatch.setattr(importlib.import_module(module), attribute, spec)
 
 
 def made_up(name: str) -> tuple[Split, Split]:
@@ -73,7 +81,7 @@ def python2_pickle(value: object) -> bytes:
 def cifar10_batches(parts: tuple[Split, Split]) -> list[tuple[str, np.ndarray, np.ndarray]]:
     (images, labels), test = rows(parts[0]), rows(parts[1])
     train = zip(np.split(images, 5), np.split(labels, 5), strict=True)
-    return [(name, *batch) for name, batch in zip(cifar10.BATCHES, (*train, test), strict=True)]
+    return [(name, *batch) for name, batch in zip(cifar.BATCHES, (*train, test), strict=True)]
 
 
 def cifar10_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:

@@ -7,8 +7,8 @@ import torch
 
 from data import published
 from sgdf_lab import data
-from sgdf_lab.data import Split, cifar100
-from sgdf_lab.data.verify import TOLERANCE, channel_means
+from sgdf_lab.data import Split, cifar
+from sgdf_lab.data.arrays import TOLERANCE, channel_means
 from sgdf_lab.support.errors import UserError
 
 
@@ -17,7 +17,7 @@ def like_cifar100(order=(0, 1, 2), reverse=False):
     splits = []
     for count in (200, 100):
         random = torch.Generator().manual_seed(count)
-        means = torch.tensor(cifar100.DATASET.channel_means).view(1, 3, 1, 1)[:, list(order)]
+        means = torch.tensor(cifar.CIFAR100.channel_means).view(1, 3, 1, 1)[:, list(order)]
         noise = torch.rand(count, 3, 32, 32, generator=random) - 0.5
         images = ((means + 0.8 * noise) * 255).round().to(torch.uint8)
         labels = torch.arange(count) % 100
@@ -28,8 +28,8 @@ def like_cifar100(order=(0, 1, 2), reverse=False):
 @pytest.fixture
 def spec(monkeypatch):
     """CIFAR-100 with fewer images, and its real means."""
-    few = replace(cifar100.DATASET, train=200, test=100)
-    monkeypatch.setitem(data.DATASETS, "cifar100", few)
+    few = replace(cifar.CIFAR100, train=200, test=100)
+    published.put(monkeypatch, "cifar100", few)
 
 
 def test_means():
@@ -55,5 +55,5 @@ def test_other_pixels_are_refused(spec, tmp_path, write):
 
 
 def test_the_tolerance_tells_channels_apart():
-    red, green, blue = cifar100.DATASET.channel_means
+    red, green, blue = cifar.CIFAR100.channel_means
     assert min(red - green, green - blue) > 2 * TOLERANCE

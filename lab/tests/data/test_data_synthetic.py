@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sgdf_lab import data
-from sgdf_lab.data.verify import split_digest
+from sgdf_lab.data.arrays import split_digest
 
 DIGESTS = {
     "digits": ("070998e933920288", "24213f969a63b11d"),
@@ -16,7 +16,7 @@ DIGESTS = {
 
 
 def test_every_dataset_in_memory_has_one():
-    names = {n for n, spec in data.DATASETS.items() if isinstance(spec, data.ArrayDataset)}
+    names = {s.name for s in data.all_datasets() if isinstance(s, data.ArrayDataset)}
     assert names == DIGESTS.keys()
 
 

@@ -7,10 +7,8 @@ import tarfile
 import pytest
 
 from data import published
-from sgdf_lab.data import unpack as module
-from sgdf_lab.data.formats.members import read_members
-from sgdf_lab.data.unpack import unpack
-from sgdf_lab.data.verify import DamagedData
+from sgdf_lab.data import archive as module
+from sgdf_lab.data.archive import DamagedData, read_members, unpack
 from sgdf_lab.support.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""A new dataset is one file: in the package, or in a package of a user's own."""
+"""A dataset of an installed package. One in the lab itself: tests/test_contributing.py."""
 
 import json
 import re
@@ -17,9 +17,7 @@ FILE = '''
 
 import numpy as np
 
-from sgdf_lab.data.arrays import ArrayDataset
-from sgdf_lab.data.forms import Form
-from sgdf_lab.data.splits import as_split
+from sgdf_lab.data import ArrayDataset, Layout, as_split
 
 
 def read_stripes(path):
@@ -35,7 +33,7 @@ DATASET = ArrayDataset(
     shape=(1, 8, 8),
     mean=(0.5,),
     std=(0.5,),
-    forms=(Form("stripes.npz", "the arrays in", read_stripes),),
+    layouts=(Layout("stripes.npz", "the arrays in", read_stripes),),
 )
 '''
 
@@ -59,17 +57,6 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def in_the_package(tmp_path, monkeypatch):
-    """The file as one of sgdf_lab.data, found when the package is imported."""
-    (tmp_path / "added").mkdir()
-    (tmp_path / "added" / "stripes.py").write_text(FILE)
-    monkeypatch.setattr(data, "__path__", [*data.__path__, str(tmp_path / "added")])
-    monkeypatch.setattr(data, "DATASETS", data.discover())
-    yield
-    del sys.modules["sgdf_lab.data.stripes"], data.stripes
-
-
-@pytest.fixture
 def in_a_package_of_its_own(tmp_path, monkeypatch):
     """An installed distribution with an entry point for the dataset."""
     site = tmp_path / "site"
@@ -83,12 +70,7 @@ def in_a_package_of_its_own(tmp_path, monkeypatch):
     sys.modules.pop("their_stripes", None)
 
 
-@pytest.fixture(params=["in_the_package", "in_a_package_of_its_own"])
-def added(request):
-    return request.getfixturevalue(request.param)
-
-
-@pytest.mark.usefixtures("added")
+@pytest.mark.usefixtures("in_a_package_of_its_own")
 def test_it_loads(folder):
     dataset = data.load("stripes", folder)
     assert dataset.train.images.shape == (64, 1, 8, 8)
@@ -96,7 +78,7 @@ def test_it_loads(folder):
     assert data.load("stripes", synthetic=True).classes == 2
 
 
-@pytest.mark.usefixtures("added")
+@pytest.mark.usefixtures("in_a_package_of_its_own")
 def test_it_is_listed_and_fetched_by_hand(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["data", "list", "--data-dir", str(folder)]) == 0
@@ -112,14 +94,14 @@ def test_it_is_listed_and_fetched_by_hand(folder, tmp_path, capsys, monkeypatch)
     assert "stripes cannot be downloaded: put stripes.npz into" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("added")
+@pytest.mark.usefixtures("in_a_package_of_its_own")
 def test_missing_data_says_where_to_put_it(folder):
     (folder / "stripes" / "stripes.npz").unlink()
     with pytest.raises(UserError, match=r"stripes is not in .*: put stripes\.npz into"):
         data.load("stripes", folder)
 
 
-@pytest.mark.usefixtures("added")
+@pytest.mark.usefixtures("in_a_package_of_its_own")
 def test_it_trains(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(tasks.TASKS, "stripes", tasks.Task("stripes", "mlp", epochs=3, batch=8))
     where = ["--data-dir", str(folder), "--out", str(tmp_path / "runs"), "--device", "cpu"]

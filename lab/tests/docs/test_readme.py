@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_own_text_and_images_and_a_sweep_are_shown():
     assert [words[:2] for words in LINES[:2]] == [["train", "text"], ["train", "images"]]
     assert LINES[2][0] == "sweep"
-    assert sweep_from_file(ROOT / LINES[2][1]).contestants > 1
+    assert len(sweep_from_file(ROOT / LINES[2][1]).trials) > 1
 
 
 @pytest.mark.parametrize("words", LINES[:2], ids=lambda words: words[1])

@@ -5,16 +5,16 @@ import torch
 
 pytest.importorskip("torchmetrics")
 
+from paper.gan_driver import Features
 from sgdf_lab import data, optimizers, paper
 from sgdf_lab.data import Dataset, Split
-from sgdf_lab.models.dcgan import MODELS
+from sgdf_lab.paper.gan import trainer as wgan_gp
+from sgdf_lab.paper.gan.dcgan import MODELS
+from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
-from sgdf_lab.tasks.gan import wgan_gp
-from sgdf_lab.tasks.gan.fid import Distance
-from sgdf_lab.train import cuda_graphs
+from sgdf_lab.train import device as cuda_graphs
 from sgdf_lab.train.distributed import ALONE
 from sgdf_lab.train.loop import take_turns
-from tasks.gan_driver import Features
 
 pytestmark = [
     pytest.mark.gpu,

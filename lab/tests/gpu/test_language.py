@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from sgdf_lab.runs import config as configs
-from sgdf_lab.tasks import trainers
-from sgdf_lab.train import cuda_graphs
+from sgdf_lab.train import device as cuda_graphs
 from sgdf_lab.train.loop import Trainer, take_turns
 
 pytestmark = [
@@ -29,7 +28,9 @@ def make(
         data="synthetic",
         overrides={"batch": 8, "steps": 60, "eval_every": 10, "eval_tokens": 4096, **overrides},
     )
-    return trainers.build_trainer(config, torch.device(device), compile=compile)
+    return config.task_definition.module.build_trainer(
+        config, torch.device(device), compile=compile
+    )
 
 
 def evaluations(trainer: Trainer, count: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from sgdf_lab import data, optimizers
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.runs import config as configs
 from sgdf_lab.tasks.classify import resident_classifier
-from sgdf_lab.train import cuda_graphs
+from sgdf_lab.train import device as cuda_graphs
 from sgdf_lab.train.loop import Trainer, take_turns
 
 pytestmark = [

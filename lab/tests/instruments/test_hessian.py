@@ -70,16 +70,8 @@ def uneven(x, y, first):
     return [(x[:first], y[:first]), (x[first:], y[first:])]
 
 
-@pytest.fixture(scope="module", params=[lanczos.arpack, lanczos.restarted_lanczos])
-def solver(request):
-    """That of CPUs, and that of GPUs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanczos, "solve", request.param)
-        yield request.param
-
-
 @pytest.fixture(scope="module")
-def measured(solver):
+def measured():
     """The spectrum on uneven batches, the whole matrix, and the model before and after."""
     model, x, y = convnet()
     model[1].eval()  # modules need not all be in one mode
@@ -155,7 +147,7 @@ def test_a_small_model_gets_its_whole_matrix():
     assert found.trace_standard_error == 0
 
 
-def test_eigenvalues_that_occur_several_times_are_all_found(solver):
+def test_eigenvalues_that_occur_several_times_are_all_found():
     """The Hessian of 26 outputs is 26 times the same block."""
     torch.manual_seed(0)
     model, x = nn.Linear(20, 26, bias=False).double(), torch.randn(60, 20).double()
@@ -164,7 +156,7 @@ def test_eigenvalues_that_occur_several_times_are_all_found(solver):
     np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:30], rtol=1e-4)
 
 
-def test_more_negative_than_positive_ones(solver):
+def test_more_negative_than_positive_ones():
     """-(loss) has no positive eigenvalue: the largest are those nearest zero."""
     torch.manual_seed(0)
     model, x = nn.Linear(20, 26, bias=False), torch.randn(60, 20)
@@ -185,7 +177,7 @@ SPECTRA = {
 
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_matrix_whose_eigenvalues_are_known(solver, name, dtype):
+def test_a_matrix_whose_eigenvalues_are_known(name, dtype):
     expected = np.sort(SPECTRA[name])[::-1]
     random = np.random.default_rng(0)
     columns, _ = np.linalg.qr(random.standard_normal((300, 300)))
@@ -232,7 +224,7 @@ def test_wrong_derivatives_are_noticed(monkeypatch):
         small(model, F.cross_entropy, [(x, y)])
 
 
-def test_the_same_seed_gives_the_same_numbers(solver, monkeypatch):
+def test_the_same_seed_gives_the_same_numbers(monkeypatch):
     monkeypatch.setattr(hessian, "DENSE", 0)
     monkeypatch.setattr(hessian, "LANCZOS_STEPS", 10)
     model, x, y = linear(6, 8)

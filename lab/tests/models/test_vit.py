@@ -9,7 +9,6 @@ from sgdf_lab import models
 from sgdf_lab.models.vit import Attention, SmallViT
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.trainers import build_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,11 +29,6 @@ def test_the_one_for_a_cpu_has_16_tokens_of_any_image(shape):
     assert model.positions.shape == (1, 16, 64)
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
     assert sum(p.numel() for p in model.parameters()) < 170_000
-
-
-def test_the_one_for_a_cpu_takes_square_images():
-    with pytest.raises(UserError, match="takes square images, and these have 32x16"):
-        models.build_classifier("vit-mini", classes=2, shape=(1, 32, 16))
 
 
 def test_attention_is_that_of_torch():
@@ -85,13 +79,13 @@ def test_it_learns(monkeypatch):
     def tiny(classes, shape):
         return SmallViT(classes, shape, width=32, depth=2, heads=2)
 
-    row = models.MODELS["vit-small-cifar"]._replace(builder=tiny)
-    monkeypatch.setitem(models.MODELS, "vit-small-cifar", row)
+    row = models.CLASSIFIERS["vit-small-cifar"]._replace(builder=tiny)
+    monkeypatch.setitem(models.CLASSIFIERS, "vit-small-cifar", row)
     config = configs.make(
         "cifar10", model="vit-small-cifar", optimizer="adam", data="synthetic", epochs=3,
         overrides={"lr": 2e-3, "warmup": 0.1, "schedule": "cosine", "weight_decay": 0.0},
     )  # fmt: skip
-    trainer = build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in range(3):
         for _ in trainer.epoch():
             pass

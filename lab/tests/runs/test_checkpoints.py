@@ -15,7 +15,7 @@ import torch
 
 from sgdf_lab.report.pictures import last_picture
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import MessagesOnly
 from sgdf_lab.runs.records import read_runs
@@ -23,7 +23,7 @@ from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.pipelines.resident import ResidentBatches
+from sgdf_lab.train.images import ResidentBatches
 
 CPU = torch.device("cpu")
 OWN = "own_optimizers."
@@ -53,7 +53,7 @@ def begin(config: Config, out: Path, epochs: int = 2) -> Path:
             return next(asked) >= epochs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "SAVING_SHARE", 1e9)
+        patch.setattr(run_folder, "SAVING_SHARE", 1e9)
         with pytest.raises(KeyboardInterrupt):
             start(config, out, Asked())
     return out / config.name
@@ -293,9 +293,9 @@ def test_a_refused_state_changes_nothing():
     fresh = classify.build_trainer(config, CPU)
     before = {name: value.clone() for name, value in fresh.model.state_dict().items()}
     state["optimizer"]["param_groups"][0]["params"].pop()
-    with pytest.raises(disk.DamagedCheckpoint, match="groups of optimizer are not those"):
+    with pytest.raises(run_folder.DamagedCheckpoint, match="groups of optimizer are not those"):
         fresh.load_state_dict(state)
-    assert fresh.done == 0
+    assert fresh.steps_done == 0
     assert not fresh.optimizer.state
     assert all(torch.equal(before[name], v) for name, v in fresh.model.state_dict().items())
 

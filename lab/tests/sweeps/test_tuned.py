@@ -11,11 +11,12 @@ from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.cli.main import main
 from sgdf_lab.registry.optimizers import OPTIMIZERS
+from sgdf_lab.registry.spaces import Range
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import tuned
-from sgdf_lab.sweeps.plan import Sweep, sweep_from_file, sweep_from_preset, sweep_from_table
-from sgdf_lab.sweeps.spaces import Range
+from sgdf_lab.sweeps import plan, tuned
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_file, sweep_from_table
+from sgdf_lab.sweeps.presets import sweep_from_preset
 
 SPACES = {name: row.space for name, row in OPTIMIZERS.items() if row.space}
 DIGITS = {"task": "digits", "epochs": 1, "trials": 4, "seeds": [1, 2], "set": {"validation": 200}}
@@ -25,8 +26,10 @@ EVIDENCE = sorted((Path(__file__).parents[3] / "benchmarks" / "evidence").rglob(
 
 def test_everyone_gets_as_many_trials_at_the_same_parts_of_the_ranges():
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
-    assert (len(sweep.configs), sweep.contestants, sweep.seeds) == (8, 2, (1, 2))
-    ours, theirs = sweep.configs[::2], sweep.configs[1::2]
+    assert sweep.seeds == (1, 2)
+    ours, theirs = sweep.trials
+    assert sweep.configs[:3] == (ours[0], theirs[0], ours[1])
+    assert (len(ours), len(theirs)) == (4, 4)
     assert {c.optimizer for c in ours} == {"sgdf"}
     assert {c.seed for c in sweep.configs} == {0}
     assert {c.settings["gain_scale"] for c in ours} == {1.0}
@@ -57,7 +60,7 @@ def test_the_ends_of_a_range():
 
 @pytest.mark.parametrize("name", [*SPACES, "wiener-lion", "adopt"])
 def test_spaces_have_settings_that_the_optimizer_takes(name):
-    (cell, *_) = tuned.trials_of({"optimizer": name}, 2, {})
+    (cell, *_) = plan.trials_of({"optimizer": name}, 2, {})
     assert "lr" in cell
     settings = {k: v for k, v in cell.items() if k != "optimizer"}
     checked = optimizers.find(name).checked(settings)
@@ -65,16 +68,16 @@ def test_spaces_have_settings_that_the_optimizer_takes(name):
 
 
 def test_a_constant_gain_follows_beta1():
-    cells = tuned.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
+    cells = plan.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
     for cell in cells:
         assert cell["gain_power"] == 0
         assert cell["gain_scale"] == pytest.approx((1 - cell["betas"][0]) / 2, rel=1e-3)
         assert "gain_share" not in cell
     assert len({cell["gain_scale"] for cell in cells}) == 8
     with pytest.raises(UserError, match="gain_share is a number of at least 0, not -1"):
-        tuned.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
+        plan.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
     with pytest.raises(UserError, match="gain_share is a share of 1 - beta1: give betas"):
-        tuned.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
+        plan.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
 
 
 def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
@@ -126,7 +129,7 @@ def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_pat
 
 
 def trial(lr):
-    return configs.make("text", data="synthetic", epochs=1, overrides={"lr": lr})
+    return configs.make("text", data="synthetic", overrides={"lr": lr, "steps": 100})
 
 
 def ended(out, config, value):
@@ -139,13 +142,13 @@ def ended(out, config, value):
 
 @pytest.fixture
 def every_run_has_ended(monkeypatch):
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: {"status": "finished"})
 
 
 @pytest.mark.usefixtures("every_run_has_ended")
 def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
     trials = [trial(lr) for lr in (1.0, 2.0, 3.0)]
-    sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
+    sweep = Tuned("t", "t", (tuple(trials),), seeds=(1,))
     for config, value in zip(trials, (2.5, None, 2.4), strict=True):
         ended(tmp_path / "some", config, value)
         ended(tmp_path / "none", config, None)
@@ -158,8 +161,7 @@ def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
 def choice_among(out, measured):
     """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
     trials = [trial(lr) for lr in measured]
-    sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
-                  finalists=2, choice_seeds=(8, 9))  # fmt: skip
+    sweep = Tuned("t", "t", (tuple(trials),), seeds=(1,), finalists=2, choice_seeds=(8, 9))
     for config in trials:
         for seed, value in zip((0, 8, 9), measured[config.lr], strict=True):
             ended(out, dataclasses.replace(config, seed=seed), value)
@@ -199,7 +201,7 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
     last = sweep.configs[-1].name
     ends = {True: None, False: {"status": "finished"}}
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: ends[folder.name == last])
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: ends[folder.name == last])
     with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
         tuned.best_of(sweep, tmp_path)
 
@@ -247,10 +249,10 @@ def test_what_needs_trials(key, value):
 def test_the_preset(task, model):
     values = {"task": task, "model": model, "data": "synthetic", "trials": 2}
     sweep = sweep_from_preset("tuned", values)
-    assert len(sweep.configs) == 2 * sweep.contestants
+    assert {len(trials) for trials in sweep.trials} == {2}
     assert len(sweep.seeds) >= 5
     more = sweep_from_preset("tuned", {**values, "finalists": 2})
-    assert (more.finalists, more.choice_seeds) == (2, tuple(tuned.CHOICE_SEEDS))
+    assert (more.finalists, more.choice_seeds) == (2, tuple(plan.CHOICE_SEEDS))
     with pytest.raises(UserError, match="finalists needs trials"):
         sweep_from_preset("lr-grid", {"task": "digits", "finalists": 2})
     with pytest.raises(UserError, match="lr-grid is a grid: leave --trials out"):
@@ -260,9 +262,9 @@ def test_the_preset(task, model):
 @pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: path.stem)
 def test_the_files_of_the_evidence_can_be_planned(path):
     sweep = sweep_from_file(path)
-    assert sweep.contestants > 1
+    assert len(sweep.trials) > 1
     assert len(sweep.seeds) >= 5
-    for_cpu = path.parent.name in ("small", "again", "finals", "gains")
+    for_cpu = path.parent.name in ("small", "again", "finals", "form", "gains")
     precision = "fp32" if for_cpu else "bf16"
     assert {config.precision for config in sweep.configs} == {precision}
     for config in sweep.configs:  # what it is chosen by is not what is reported

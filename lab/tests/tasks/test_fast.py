@@ -16,14 +16,13 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks import fast, trainers
+from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
-from sgdf_lab.train import lookahead, schedules
-from sgdf_lab.train.lookahead import Lookahead
-from sgdf_lab.train.pipelines.stepped import SteppedBatches
+from sgdf_lab.train import schedules
+from sgdf_lab.train.images import SteppedBatches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +52,7 @@ def build(optimizer: str = "sgd-nesterov", **overrides: Any) -> FastClassifier:
         data="synthetic",
         overrides={**SMALL, **overrides},
     )
-    trainer = trainers.build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     assert isinstance(trainer, FastClassifier)
     return trainer
 
@@ -121,7 +120,7 @@ def test_images_are_mirrored_in_every_other_pass():
 def test_real_images_are_divided_by_their_own_deviation():
     """The recipe's numbers; the paper's protocol for CIFAR divides by others."""
     config = configs.make("cifar10-fast", model="airbench-tiny", overrides=SMALL)
-    trainer = trainers.build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     test = trainer.evaluation["test"]
     for images in (trainer.batches.images, test):
         assert images.std.tolist() == pytest.approx([0.2470, 0.2435, 0.2616])
@@ -146,9 +145,7 @@ def test_images_move_by_two_pixels_with_reflected_edges():
 
 def test_the_schedule_is_a_triangle():
     def factor(step: int) -> float:
-        (value,) = schedules.factors(
-            "triangle", epoch=step, epochs=476, steps_per_epoch=1, shape=schedules.Shape()
-        )
+        (value,) = schedules.factors("triangle", schedules.Shape(), first=step, count=1, steps=476)
         return value
 
     # From 0.2 to 1 at step int(0.23 * 476) = 109, then to 0.07 after step 475.
@@ -185,14 +182,14 @@ def test_views_are_averaged():
 
 def test_slow_weights_against_a_plain_loop():
     model = nn.Linear(1, 1, bias=False).double()
-    ahead, total, every = Lookahead(model), 7, 3
+    ahead, total, every = fast.Lookahead(model), 7, 3
     slow = fast_weight = model.weight.item()
-    decays = lookahead.decays(0, total, total, every)
+    decays = fast.lookahead_decays(0, total, total, every)
     for step in range(total):
         with torch.no_grad():
             model.weight += 0.1 * (step + 1)
         fast_weight += 0.1 * (step + 1)
-        if lookahead.is_due(step, total, every):
+        if fast.moves_slow_weights(step, total, every):
             ahead.update(torch.tensor(decays[step], dtype=torch.float64))
         if (step + 1) % 3 == 0:
             keep = 0.95**3 * ((step + 1) / 7) ** 3
@@ -200,7 +197,7 @@ def test_slow_weights_against_a_plain_loop():
         if step == 6:  # the run ends with the slow weights
             fast_weight = slow
         assert model.weight.item() == pytest.approx(fast_weight, rel=1e-12)
-    assert [i for i in range(total) if lookahead.is_due(i, total, every)] == [2, 5, 6]
+    assert [i for i in range(total) if fast.moves_slow_weights(i, total, every)] == [2, 5, 6]
 
 
 # --- together -------------------------------------------------------------------------------------
@@ -267,7 +264,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     again, straight = folder_in(out), folder_in(straight)
     assert json.loads((again / "env.json").read_text())["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (disk.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
+    mine, other = (run_folder.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
     for part in ("model", "lookahead"):
         assert all(torch.equal(mine[part][name], value) for name, value in other[part].items())
 

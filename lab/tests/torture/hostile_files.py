@@ -14,7 +14,7 @@ from pathlib import Path
 from data import published, test_data_unpack
 from report import made
 from sgdf.kernels import build, cpu
-from sgdf_lab.data.unpack import unpack
+from sgdf_lab.data.archive import unpack
 from sgdf_lab.support.errors import UserError
 from torture.bench import Bench, check_same
 from torture.hostile_runs import (

@@ -11,7 +11,6 @@ import torch
 
 from sgdf_lab.cli.main import leave
 from sgdf_lab.runs import config as configs
-from sgdf_lab.tasks import trainers
 from sgdf_lab.train.distributed import ALONE, Team, joined
 
 CPU = torch.device("cpu")
@@ -26,7 +25,7 @@ def train(optimizer: str, team: Team = ALONE) -> list[float]:
         data="synthetic",
         overrides={"context": 8, "batch": 4, "steps": 2, "eval_every": 2, "eval_tokens": 64},
     )
-    trainer = trainers.build_trainer(config, CPU, team=team)
+    trainer = config.task_definition.module.build_trainer(config, CPU, team=team)
     for _ in trainer.epoch():
         pass
     metrics = trainer.metrics()

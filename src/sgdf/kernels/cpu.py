@@ -4,8 +4,8 @@ All arrays are visited in memory order, so a tensor's parameter, gradient and mo
 laid out alike and without gaps. A gradient laid out differently is copied; a tensor with any
 other exception is updated by `loop`.
 
-The library is independent of shapes, dtypes and settings: all are arguments. It is compiled at
-first use and cached.
+The library is independent of shapes, dtypes and settings: all are arguments. A wheel for one kind
+of machine has it inside (`hatch_build.py`); else it is compiled at first use and cached.
 """
 
 import contextlib
@@ -242,6 +242,7 @@ def _in_rows(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
 # --- the compiled library -----------------------------------------------------------------------
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
+PREBUILT = Path(__file__).with_name("prebuilt")
 # Without contraction to FMA, +, -, * and / round as in the torch loop: see `work`. It costs no
 # time, because memory is the limit.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared"]
@@ -283,6 +284,10 @@ def _warn_unavailable() -> None:
 
 
 def _load() -> ctypes.CDLL:
+    prebuilt = PREBUILT / f"{torch.backends.cpu.get_cpu_capability().lower()}.so"
+    if prebuilt.exists():
+        with contextlib.suppress(OSError, AttributeError):  # torch has no OpenMP runtime
+            return _open(prebuilt)
     compiler = build.find_compiler()
     compile_to = functools.partial(_compile, compiler)
     return build.load_or_compile(f"filter-{_key(compiler)}", compile_to, _open)

@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.filter import Denominator
-from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels import cpu, cuda, exchange, foreach, loop
+from sgdf.kernels.matrix import MATRIX
 from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
@@ -56,11 +57,12 @@ from sgdf.optim.state import (
     only_creates_state,
 )
 
-KERNELS: dict[str, Callable[[Work], None]] = {
+KERNELS: dict[str, Callable[[Any], None]] = {
     "loop": loop.step,
     "foreach": foreach.step,
     "cpu": cpu.step,
     "cuda": cuda.step,
+    MATRIX: exchange.step,
 }
 FUSED = ("cpu", "cuda")
 #: The column of a `Work` for every moment.
@@ -173,7 +175,7 @@ class FilterOptimizer(Optimizer):
 
     _update_outside_graph = _disable_dynamo(_update)
 
-    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Work | None:
+    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Any:
         """The work of a step on one group; None if no parameter has a gradient."""
         rule = self.rule(group)
         plan = None
@@ -308,9 +310,9 @@ class FilterOptimizer(Optimizer):
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
-            name, groups = type(self).__name__, self.param_groups
-            state_dict, warning = convert_state_dict(name, groups, state_dict)
+            state_dict, warning = self._convert(state_dict)
             said.append(warning)
+            groups = self.param_groups
             as_saved.update(
                 validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
             )
@@ -320,26 +322,8 @@ class FilterOptimizer(Optimizer):
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for i, (p, group) in zip(ids, where, strict=True):
-                saved = as_saved["state"].get(i, {})
-                step = self.state[p].get("step") if saved else None
-                if isinstance(step, Tensor):
-                    dtype = step.dtype if step.is_floating_point() else torch.float32
-                    self.state[p]["step"] = step.to(dtype, copy=True).reshape(())
-                for key in self.all_moments:
-                    if key in saved:
-                        self.state[p].pop(f"{key}_scale", None)
-                        self.state[p].pop(ORDER, None)
-                        del self.state[p][key]
-                if saved and lacks_divisor(saved, group):
-                    del self.state[p]
+                if not self._restore(p, group, as_saved["state"].get(i, {})):
                     anew.append(i)
-                    continue
-                for key in self.moments_of(group) if saved else ():
-                    if key in saved:
-                        loaded = loaded_moment(p, key, saved, group["state_dtype"])
-                    else:
-                        loaded = self._missing_moment(p, key, saved, group)
-                    self.state[p].update(loaded)
             if anew:
                 said.append(
                     f"{len(anew)} of its parameters have nothing to make the second moment from: "
@@ -363,14 +347,57 @@ class FilterOptimizer(Optimizer):
         if any(said):
             warnings.warn("; ".join(filter(None, said)), stacklevel=2)
 
+    def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """A state dict that this optimizer can load, and a sentence on what was converted."""
+        return convert_state_dict(type(self).__name__, self.param_groups, state_dict)
+
+    def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> bool:
+        """Replace what torch has loaded for p, and rounded, by what was saved.
+
+        False if the state starts anew, because there is nothing to make a moment from.
+        """
+        if not saved:
+            return True
+        step = self.state[p].get("step")
+        if isinstance(step, Tensor):
+            dtype = step.dtype if step.is_floating_point() else torch.float32
+            self.state[p]["step"] = step.to(dtype, copy=True).reshape(())
+        for key in self.all_moments:
+            if key in saved:
+                self.state[p].pop(f"{key}_scale", None)
+                self.state[p].pop(ORDER, None)
+                del self.state[p][key]
+        if self._starts_anew(saved, group):
+            del self.state[p]
+            return False
+        for key in self.moments_of(group):
+            if key in saved:
+                home = self._home(p, key, group)
+                loaded = loaded_moment(home, key, saved, group["state_dtype"])
+            else:
+                loaded = self._missing_moment(p, key, saved, group)
+            self.state[p].update(loaded)
+        return True
+
+    def _starts_anew(self, saved: dict[str, Any], group: dict[str, Any]) -> bool:
+        return lacks_divisor(saved, group)
+
+    def _home(self, p: Tensor, key: str, group: dict[str, Any]) -> Tensor:
+        """A tensor like which a moment of p is laid out, and divided among processes."""
+        return p
+
+    def _defaults_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The default of every setting of the group."""
+        return constructor_defaults(type(self))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
         self._plans = PlanCache()
-        defaults = constructor_defaults(type(self))
-        missing = {**defaults, **{name: BEFORE[name] for name in BEFORE.keys() & defaults}}
         for group in self.param_groups:
-            for name, default in missing.items():
+            defaults = self._defaults_of(group)
+            older = {name: BEFORE[name] for name in BEFORE.keys() & defaults}
+            for name, default in {**defaults, **older}.items():
                 group.setdefault(name, default)
             for p in group["params"]:
                 step = self.state[p].get("step") if p in self.state else None

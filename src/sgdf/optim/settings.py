@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sgdf.filter import SECOND_MOMENTS, FilterSettings, default_gain_eps
+from sgdf.matrix import LR_SCALES
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
@@ -29,7 +30,11 @@ SWITCHES = (
     "capturable",
     "differentiable",
     "stochastic_rounding",
+    "eigenbasis",
+    "turn_moments",
 )
+#: What the parameters of a group are: to be told by their dimensions, vectors, matrices, batches.
+KINDS = (None, False, True, "stacked")
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
 
 
@@ -66,6 +71,8 @@ def check_settings(settings: dict[str, Any]) -> None:
         require(is_number(mu) and mu > 0.0, "mu value", mu)
     weight_decay = settings["weight_decay"]
     require(is_number(weight_decay) and weight_decay >= 0.0, "weight_decay value", weight_decay)
+    if "slow_beta" in settings:
+        check_matrices(settings)
     check_flags(settings)
     # 8-bit rounding needs the step for its random numbers, and Momentum does not count steps.
     check_state_dtype(settings["state_dtype"], but=() if "betas" in settings else (torch.int8,))
@@ -112,6 +119,27 @@ def check_filter(settings: FilterSettings) -> None:
     require(settings.correction in (True, False), "correction value", settings.correction)
     switch = settings.bias_correction
     require(switch in (True, False), "bias_correction value", switch)
+
+
+def check_matrices(settings: Mapping[str, Any]) -> None:
+    """Validate the settings of a matrix step."""
+    for name in ("slow_beta", "basis_decay"):
+        value = settings[name]
+        require(is_number(value) and 0.0 <= value < 1.0, f"{name} value", value)
+    weight = settings["slow_weight"]
+    require(is_number(weight) and 0.0 <= weight <= 1.0, "slow_weight value", weight)
+    for name in ("basis_interval", "max_basis_dim", "ns_steps"):
+        value = settings[name]
+        require(isinstance(value, int) and value > 0, f"{name} value", value)
+    coefficients = settings["ns_coefficients"]
+    right = len(coefficients) == 3 and all(map(is_number, coefficients))
+    require(right, "ns_coefficients value", coefficients)
+    known = settings["adjust_lr_fn"] in (None, *LR_SCALES)
+    names = ", ".join(map(repr, LR_SCALES))
+    require(known, f"adjust_lr_fn value (not one of {names})", settings["adjust_lr_fn"])
+    require(settings["matrices"] in KINDS, "matrices value", settings["matrices"])
+    if settings["eigenbasis"] and settings["capturable"]:
+        raise RuntimeError("`eigenbasis` does not support `capturable`")
 
 
 def check_gain_eps(gain_eps: Any) -> None:

@@ -98,8 +98,8 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
     if requested != torch.int8 or not quantizable(p):
         dtype = state_dtype(p, requested)
         return {key: torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)}
-    # The trend has a sign; variances and second moments do not.
-    code = torch.int8 if key == "exp_avg" else torch.uint8
+    # Averages of gradients have a sign; variances and second moments do not.
+    code = torch.int8 if key in ("exp_avg", "exp_avg_slow") else torch.uint8
     shape = (p.shape[0], blocks_per_row(p))
     if not hasattr(p, "device_mesh"):
         scale = torch.zeros(shape, dtype=torch.float32, device=p.device)

@@ -4,17 +4,19 @@ import contextlib
 import json
 import math
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from sgdf.optim import wait_until_compiled
 from sgdf_lab.bench import contestants
@@ -129,113 +131,46 @@ def compared_by_targets(device: str, list_name: str) -> set[str]:
     return named | set(BESIDE) if named else set()
 
 
-# --- terminal: tables and progress, with rich where it is installed -------------------------------
+# --- terminal -------------------------------------------------------------------------------------
 
-HEADER = (
-    *("optimizer", "path", "params", "state B/param", "ms", "± IQR/2"),
-    *("GB/s", "% of copy", "x SGD fused", "x AdamW fused", "extra mem %"),
-)
-TEXT_COLUMNS = 3  # the first columns of HEADER; the others are numbers
+COLUMNS = [
+    *(Column(name, "label") for name in ("optimizer", "path", "params")),
+    *map(Column, ("state B/param", "ms", "± IQR/2", "GB/s", "% of copy")),
+    *map(Column, ("x SGD fused", "x AdamW fused", "extra mem %")),
+]
 FULL_WIDTH = 200  # of what is written to a file
 
 
-class PlainScreen:
-    """Plain lines, used if rich is not installed."""
-
-    @property
-    def width(self) -> int:
-        """The width of the terminal; a file needs no wrapping."""
-        return shutil.get_terminal_size().columns if sys.stdout.isatty() else FULL_WIDTH
-
-    def line(self, text: str) -> None:
-        print(text, flush=True)
-
-    def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
-        self.line(f"\n{title}")
-        columns, rows = shown_columns(cells, self.width)
-        for line in tables.as_lines(columns, rows, self.width):
-            self.line(line)
-
-    @contextlib.contextmanager
-    def progress(self, name: str, _total: int) -> Iterator[Callable[[str], None]]:
-        last = ""
-
-        def tick(doing: str) -> None:
-            nonlocal last
-            if doing != last:
-                print(f"{name}: {doing}", file=sys.stderr, flush=True)
-            last = doing
-
-        yield tick
+def open_console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = FULL_WIDTH
+    return console
 
 
-class RichScreen(PlainScreen):
-    def __init__(self) -> None:
-        from rich.console import Console
+def say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
 
-        self.console = Console(highlight=False)
-        if not self.console.is_terminal:
-            self.console.width = FULL_WIDTH
 
-    @property
-    def width(self) -> int:
-        return self.console.width
-
-    def line(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
-
-    def table(self, title: str, cells: Sequence[Sequence[str]]) -> None:
-        columns, rows = shown_columns(cells, self.width)
-        bold = [number for number, row in enumerate(cells) if row[:2] == ["SGDF", "fused"]]
-        self.console.print()
-        self.console.print(tables.as_rich(columns, rows, self.width, title=title, bold=bold))
-        self.console.print()
-
-    @contextlib.contextmanager
-    def progress(self, name: str, total: int) -> Iterator[Callable[[str], None]]:
-        if not self.console.is_terminal:  # where rich would print the bar once, at its end
-            with super().progress(name, total) as tick:
-                yield tick
-            return
-        from rich.progress import Progress
-
-        with Progress(console=self.console, transient=True) as progress:
+@contextlib.contextmanager
+def shown_progress(console: Console, name: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal; elsewhere, where it would come at the end, a line for each stage."""
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
             task = progress.add_task(name, total=total)
             yield lambda doing: progress.update(task, advance=1, description=f"{name}: {doing}")
+        return
+    said: set[str] = set()
+
+    def tick(doing: str) -> None:
+        if doing not in said:
+            print(f"{name}: {doing}", file=sys.stderr, flush=True)
+        said.add(doing)
+
+    yield tick
 
 
-def shown_columns(
-    cells: Sequence[Sequence[str]], width: int
-) -> tuple[list[Column], list[Sequence[str]]]:
-    """All columns where there is room. Else the labels are one, ms has its spread, GB/s is left
-    out: the share of a copy tells the same.
-    """
-    columns = [Column(name, "label") for name in HEADER[:TEXT_COLUMNS]]
-    columns += [Column(name) for name in HEADER[TEXT_COLUMNS:]]
-    widths = [max(map(len, column)) for column in zip(HEADER, *cells, strict=True)]
-    if tables.total(widths) <= width:
-        return columns, list(cells)
-    folded = [
-        Column("optimizer, path", "label"),
-        *map(Column, ("state B/param", "ms ± IQR/2", *HEADER[7:])),
-    ]
-    return folded, [folded_row(row) for row in cells]
-
-
-def folded_row(row: Sequence[str]) -> list[str]:
-    optimizer, path, params, state, ms, spread, _, *rest = row
-    label = f"{optimizer} {path}" + (f", {params} parameters" if params != "fp32" else "")
-    return [label, state, ms if spread == "-" else f"{ms} ± {spread}", *rest]
-
-
-def open_screen() -> PlainScreen:
-    try:
-        return RichScreen()
-    except ModuleNotFoundError:
-        return PlainScreen()
-
-
-def show_parameter_list(measured: dict[str, Any], device: str, screen: PlainScreen) -> None:
+def show_parameter_list(measured: dict[str, Any], device: str, console: Console) -> None:
     """Show the table of one list, and below it the reasons of failures."""
     copy = measured["copy"]
     tensors = f"{measured['tensors']} tensor" + "s" * (measured["tensors"] > 1)
@@ -248,11 +183,14 @@ def show_parameter_list(measured: dict[str, Any], device: str, screen: PlainScre
             reasons.append(row["error"])
         failed = f"failed ({reasons.index(row['error']) + 1})" if row["error"] else None
         cells.append(cells_of(row, failed))
-    screen.table(title, cells)
+    bold = [number for number, row in enumerate(cells) if row[:2] == ["SGDF", "fused"]]
+    console.print()
+    console.print(tables.as_rich(COLUMNS, cells, console.width, title=title, bold=bold))
+    console.print()
     if disturbed(device, measured["rows"]):
-        screen.line("Other programs kept CPUs busy meanwhile: these times can be far too long.")
+        say(console, "Other programs kept CPUs busy meanwhile: these times can be far too long.")
     for number, reason in enumerate(reasons, 1):
-        screen.line(f"({number}) {reason}")
+        say(console, f"({number}) {reason}")
 
 
 def cells_of(row: dict[str, Any], failed: str | None) -> list[str]:
@@ -307,7 +245,7 @@ def step(
         seconds: limit for each contestant.
         total: approximate limit for all together, in seconds: it lowers `seconds`.
         memory: limit in GiB (default: what is free).
-        out: the file of the record (default: results/bench-step-DEVICE.json), which is written
+        out: the file of the record (default: bench/step-DEVICE.json), which is written
             after each list.
         command: recorded as the command that was typed.
 
@@ -322,22 +260,22 @@ def step(
     check_names("contestant", only or (), selectable())
     limit = math.inf if memory is None else memory * GIB
     budget = Budget(device, repeats, seconds, min(limit, free_bytes(device)))
-    target = out or Path("results") / f"bench-step-{device}.json"
+    target = out or Path("bench") / f"step-{device}.json"
     start = time.perf_counter()
-    record, screen = new_record(budget, command), open_screen()
+    record, console = new_record(budget, command), open_console()
     record["settings"]["total"] = total
-    screen.line(f"Measuring {', '.join(names)} on {device}; the record goes to {target}")
+    say(console, f"Measuring {', '.join(names)} on {device}; the record goes to {target}")
     for number, name in enumerate(names):
         if total is not None:
             left = total - (time.perf_counter() - start)
             rows = sum(len(select(one, only, device)) for one in names[number:])
             budget = replace(budget, seconds=min(seconds, max(left, 0) / max(rows, 1)))
-        add_parameter_list(name, only, budget, record, screen)
+        add_parameter_list(name, only, budget, record, console)
         record["complete"] = name == names[-1]
         write_record(record, target)
     for bar in record["bars"]:
-        screen.line(bar["sentence"])
-    screen.line(f"wrote {target}")
+        say(console, bar["sentence"])
+    say(console, f"wrote {target}")
     return record
 
 
@@ -386,7 +324,7 @@ def add_parameter_list(
     only: Sequence[str] | None,
     budget: Budget,
     record: dict[str, Any],
-    screen: PlainScreen,
+    console: Console,
 ) -> None:
     """Measure one list into the record, or record why it was skipped."""
     device, shapes = budget.device, LISTS[name].shapes()
@@ -397,7 +335,7 @@ def add_parameter_list(
         elif contestant.name not in record["skipped"]:
             reason = f"{contestant.missing_package} is not installed"
             record["skipped"][contestant.name] = reason
-            screen.line(f"{contestant.name} skipped: {reason}")
+            say(console, f"{contestant.name} skipped: {reason}")
     if list(only or ()) == [WITH_TARGETS] and not compared_by_targets(device, name):
         record["skipped"][name] = f"it has no targets on {device}"
     elif not entered:
@@ -406,11 +344,13 @@ def add_parameter_list(
         least = min(needed_bytes([contestant], shapes, device) for contestant in entered)
         record["skipped"][name] = too_large(least, budget)
     if name in record["skipped"]:
-        screen.line(f"{LISTS[name].title} skipped: {record['skipped'][name]}")
+        say(console, f"{LISTS[name].title} skipped: {record['skipped'][name]}")
         return
     first = compared_by_targets(device, name)
-    measured = measure_parameter_list(name, entered, budget, screen.progress, first)
-    show_parameter_list(measured, device, screen)
+    measured = measure_parameter_list(
+        name, entered, budget, partial(shown_progress, console), first
+    )
+    show_parameter_list(measured, device, console)
     record["lists"][name] = measured
     targets = [t for t in TARGETS if (t.device, t.parameters) == (device, name)]
     record["bars"] += [target.check(measured["rows"]) for target in targets]

@@ -21,8 +21,7 @@ from sgdf_lab.cli import (
     theory,
     train,
 )
-from sgdf_lab.cli.encoding import make_printable
-from sgdf_lab.cli.layout import Layout, examples
+from sgdf_lab.cli.output import Layout, examples, make_printable
 from sgdf_lab.support.errors import UserError, describe, one_line
 
 CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
@@ -49,9 +48,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command line, with the command to `run` and the line as `typed`."""
     parser = Parser(
         prog="sgdf",
-        description="SGD with a Wiener filter in the place of momentum",
+        description="SGD with a Wiener filter instead of momentum",
         epilog=examples(
-            ("sgdf demo", "four optimizers on handwritten digits: a first look"),
+            ("sgdf demo", "five optimizers on a small GPT: a first look"),
             ("sgdf train --help", "tasks, models, optimizers and settings"),
         ),
     )

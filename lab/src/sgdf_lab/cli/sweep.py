@@ -1,7 +1,6 @@
 """`sgdf sweep`: train a grid of settings and seeds, on this machine or on Ray."""
 
 import argparse
-import dataclasses
 from typing import TYPE_CHECKING
 
 from sgdf_lab.cli.options import (
@@ -15,7 +14,7 @@ from sgdf_lab.cli.options import (
 from sgdf_lab.registry.tasks import TASKS
 from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps.plan import PRESET_NAMES as SEARCHES
+from sgdf_lab.sweeps.presets import PRESET_NAMES as SEARCHES
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
@@ -61,36 +60,24 @@ def run(options: argparse.Namespace) -> None:
         print(*map(line_of, sweep.configs), sep="\n")
         return
     from sgdf_lab.cli import comparison
-    from sgdf_lab.runs import config as configs
 
-    planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
-    sweep = dataclasses.replace(sweep, configs=planned)
-    if not sweep.contestants:
-        comparison.run(sweep, options)
-        return
-    from sgdf_lab.sweeps import tuned
-
-    tuned.check_validation_images(sweep, options.data_dir)
-    results = comparison.execute(sweep, options)
-    if sweep.finalists:
-        results += comparison.execute(tuned.finals_of(sweep, options.out), options)
-    results += comparison.execute(tuned.best_of(sweep, options.out), options)
-    comparison.refuse_failures(results)
+    comparison.run(sweep, options)
 
 
 def sweep_from(options: argparse.Namespace) -> "Sweep":
     if bool(options.file) == bool(options.preset):
         raise UserError(f"give a sweep file, or --preset {' or '.join(SEARCHES)}")
-    from sgdf_lab.runs.parse import parse_setting
-    from sgdf_lab.sweeps import plan
+    from sgdf_lab.runs.config import parse_setting
+    from sgdf_lab.sweeps.plan import sweep_from_file
+    from sgdf_lab.sweeps.presets import sweep_from_preset
 
     names = ("task", "model", "epochs", "seeds", "precision", "data", "trials", "finalists")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))
     if options.preset:
-        return plan.sweep_from_preset(options.preset, given)
-    return plan.sweep_from_file(options.file, given)
+        return sweep_from_preset(options.preset, given)
+    return sweep_from_file(options.file, given)
 
 
 def line_of(config: "Config") -> str:

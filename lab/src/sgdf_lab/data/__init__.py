@@ -1,29 +1,25 @@
-"""The datasets of the lab: found on the disk in any of their usual forms, and checked.
+"""The datasets of the lab: found on the disk in any of their usual layouts, and checked.
 
-A module of this package that defines a `DATASET` adds it to the lab. So does an installed package
-with an entry point of the group ``sgdf.datasets`` that names a `DatasetSpec`.
+They are listed in `sgdf_lab.registry.datasets`. An installed package adds one by an entry point of
+the group ``sgdf.datasets`` that names a `DatasetSpec`.
 """
 
-import importlib
-import pkgutil
 from pathlib import Path
 
 from sgdf_lab import plugins
-from sgdf_lab.data.arrays import ArrayDataset
-from sgdf_lab.data.image_folders import ImageFolderDataset
-from sgdf_lab.data.spec import DatasetSpec
-from sgdf_lab.data.splits import Dataset, Split
+from sgdf_lab.data.arrays import ArrayDataset, Layout
+from sgdf_lab.data.dataset import Dataset, DatasetSpec, Split, as_split
+from sgdf_lab.registry.datasets import DATASETS
 from sgdf_lab.support.errors import UserError, unknown
 
 __all__ = [
-    "DATASETS",
     "ArrayDataset",
     "Dataset",
     "DatasetSpec",
-    "ImageFolderDataset",
+    "Layout",
     "Split",
     "all_datasets",
-    "discover",
+    "as_split",
     "find",
     "load",
 ]
@@ -31,23 +27,11 @@ __all__ = [
 GROUP = "sgdf.datasets"
 
 
-def discover() -> dict[str, DatasetSpec]:
-    """The datasets that the modules of this package define, in the order of lists."""
-    modules = (
-        importlib.import_module(f"{__name__}.{module.name}")
-        for module in pkgutil.iter_modules(__path__)
-    )
-    specs: list[DatasetSpec] = [m.DATASET for m in modules if hasattr(m, "DATASET")]
-    return {spec.name: spec for spec in sorted(specs, key=lambda spec: (spec.order, spec.name))}
-
-
-DATASETS = discover()
-
-
 def find(name: str) -> DatasetSpec:
     """The dataset of that name; `UserError` if there is none."""
     if name in DATASETS:
-        return DATASETS[name]
+        own: DatasetSpec = plugins.load_own(DATASETS[name])
+        return own
     announced = plugins.announced(GROUP)
     if name not in announced:
         raise unknown("dataset", name, [*DATASETS, *announced])
@@ -63,7 +47,7 @@ def find(name: str) -> DatasetSpec:
 def all_datasets() -> list[DatasetSpec]:
     """The lab's own datasets, then those of installed packages."""
     others = sorted(plugins.announced(GROUP).keys() - DATASETS.keys())
-    return [*DATASETS.values(), *map(find, others)]
+    return [find(name) for name in (*DATASETS, *others)]
 
 
 def load(name: str, folder: str | Path | None = None, *, synthetic: bool = False) -> Dataset:

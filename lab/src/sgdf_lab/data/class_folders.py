@@ -1,4 +1,4 @@
-"""A user's own images: one folder per class, with or without a split.
+"""Images as files with labels; and a user's own, one folder per class, with or without a split.
 
     photos/train/cat/*.jpg, photos/val/cat/*.jpg     val or test: what is evaluated
     photos/train, photos/val, photos/test            val for validation, test for evaluation
@@ -9,21 +9,55 @@ A class folder may have folders in it. Hidden files and folders are ignored.
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sgdf_lab.data.fingerprints import NamedFile
-from sgdf_lab.data.image_folders import ImageFiles, LabelledNames, image_files
-from sgdf_lab.data.imagenet import ENDINGS
+from sgdf_lab.data.fingerprints import NamedFile, fingerprint
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import visible_files
 
+# Those of torchvision's ImageFolder: an image with another ending would be left out silently.
+ENDINGS = (".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 VALIDATION = ("val", "valid", "validation")
 HELD_OUT = 5  # every fifth image is for the test, if there is no split
+
+LabelledNames = list[tuple[str, int]]  # names of files, relative to the dataset's folder; labels
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images by name, and their labels.
+
+    The names are one array: a list of a million would be copied page by page into every process
+    that only reads it.
+    """
+
+    folder: Path
+    names: NDArray[np.bytes_]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, index: int) -> str:
+        return os.fsdecode(bytes(self.names[index]))
+
+    def path(self, index: int) -> Path:
+        return self.folder / self.name(index)
+
+    def only(self, index: NDArray[np.int64]) -> "ImageFiles":
+        return ImageFiles(self.folder, self.names[index], self.labels[index])
+
+
+def image_files(home: Path, split: LabelledNames) -> ImageFiles:
+    names = np.array([os.fsencode(name) for name, _ in split])
+    return ImageFiles(home, names, np.array([label for _, label in split], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -57,6 +91,11 @@ def read(folder: str | Path | None) -> ClassFolders:
         raise UserError(f"{error.filename or home} cannot be read: {error.strerror}") from None
 
 
+def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
+    """The user's own images: two folders never have runs of the same name."""
+    return {"fingerprint": fingerprint(read(folder).named_files())}
+
+
 def _read(home: Path) -> ClassFolders:
     if not home.is_dir():
         raise UserError(f"there is no folder {home}")
@@ -80,7 +119,7 @@ def _read(home: Path) -> ClassFolders:
 
 
 def split_folders(home: Path) -> dict[str, str]:
-    """The folders of a split: train with test, or with validation, or with both, or alone.
+    """The folders of a split: train with test, validation or both, or only train.
 
     In small or capital letters. Beside other folders, one with the name train may be a class.
     """
@@ -124,20 +163,20 @@ def labelled(home: Path, part: Path, classes: tuple[str, ...]) -> LabelledNames:
         if name not in classes:
             raise UserError(f"{home / part / name} is a class without images to train on")
     split: LabelledNames = []
+    owners: dict[str, Path] = {}  # a folder belongs to one class
     for label, name in enumerate(classes):
         if not (home / part / name).is_dir():
             raise UserError(f"{home / part} has no folder for the class {name}")
-        images = sorted(images_in(home / part / name))
+        images = sorted(images_in(home / part / name, owners))
         if not images:
             raise UserError(f"{home / part / name} has no images: files like .jpg, .png or .webp")
         split += [((part / name / image).as_posix(), label) for image in images]
     return split
 
 
-def images_in(folder: Path) -> Iterable[str]:
+def images_in(folder: Path, owners: dict[str, Path]) -> Iterable[str]:
     """The names of the images in a folder and in the folders in it."""
-
-    for path in visible_files(folder):
+    for path in visible_files(folder, owners):
         if path.name.lower().endswith(ENDINGS):
             yield os.path.relpath(path, folder)
 

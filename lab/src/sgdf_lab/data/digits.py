@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sgdf_lab.data.arrays import ArrayDataset
-from sgdf_lab.data.forms import Form, Source
-from sgdf_lab.data.splits import Splits, as_split
+from sgdf_lab.data.arrays import ArrayDataset, Layout, Source
+from sgdf_lab.data.dataset import Splits, as_split
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,16 +29,16 @@ def read_digits(_: Path) -> Splits:
 
 
 class Package(Source):
-    """An installed package in the place of files."""
+    """An installed package instead of files."""
 
     def __str__(self) -> str:
-        return self.form.phrase
+        return self.layout.phrase
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ArrayDataset):
     def sources(self, folder: Path) -> Iterator[Source]:
-        yield Package(Form("", "scikit-learn", read_digits), Path("scikit-learn's digits"))
+        yield Package(Layout("", "scikit-learn", read_digits), Path("scikit-learn's digits"))
 
     def fetch(self, folder: str | Path | None = None, console: "Console | None" = None) -> str:
         return "digits come with scikit-learn: there is nothing to fetch"
@@ -47,7 +46,6 @@ class Digits(ArrayDataset):
 
 DATASET = Digits(
     name="digits",
-    order=1,
     train=TRAIN,
     test=TEST,
     classes=10,

@@ -1,7 +1,11 @@
-"""Downloads: resumed where they stopped, checked by their checksum, one process at a time."""
+"""Downloads: resumed where they stopped, checked by their checksum, one process at a time.
+
+Ours rather than pooch, which starts a broken download again from its first byte.
+"""
 
 import errno
 import fcntl
+import hashlib
 import http.client
 import shlex
 import shutil
@@ -14,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from sgdf_lab.data.unpack import SCRATCH, unpack
-from sgdf_lab.data.verify import file_checksum
+from sgdf_lab.data.archive import SCRATCH, unpack
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import open_lock
 
@@ -199,6 +202,11 @@ def run_tool(argv: list[str], folder: str, console: "Console") -> None:
         raise UserError(f"`{typed}` did not finish within {minutes:.0f} minutes") from None
     if done.returncode:
         raise UserError(f"`{typed}` failed: {' '.join(done.stderr.split())[:300]}")
+
+
+def file_checksum(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def disk_error(error: OSError, folder: Path) -> UserError:

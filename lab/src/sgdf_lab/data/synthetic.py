@@ -1,22 +1,22 @@
-"""A small stand-in for a dataset: the same image shape and classes, and learnable."""
+"""Learnable stand-ins that need no download: small images of any shape, and text.
+
+Both come from the raw stream of PCG64: every machine makes the same ones.
+"""
 
 import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.splits import Split, Splits, as_split
+from sgdf_lab.data.dataset import Split, Splits, as_split
 
 TRAIN, TEST = 2048, 512
 GRID = 4  # the pattern of a class is a mosaic of GRID x GRID colours
-MISLABELLED = 8  # one image in so many shows the pattern of a class drawn at random
+MISLABELLED = 8  # one of this many images shows the pattern of a class drawn at random
 
 
 def make_splits(name: str, classes: int, shape: tuple[int, int, int]) -> Splits:
-    """The mosaic of each class, averaged with noise: a training and a test split.
-
-    Integers from the raw stream of PCG64: every machine makes the same images.
-    """
+    """The mosaic of each class, averaged with noise: a training and a test split."""
     channels, height, width = shape
     stream = np.random.PCG64(zlib.crc32(name.encode()))
     mosaics = _random_bytes(stream, (classes, channels, GRID, GRID))
@@ -38,3 +38,43 @@ def _random_bytes(stream: np.random.PCG64, shape: tuple[int, ...]) -> NDArray[np
     count = int(np.prod(shape))
     raw = stream.random_raw(-(-count // 8)).astype("<u8")
     return raw.view(np.uint8)[:count].reshape(shape)
+
+
+# --- text of a small grammar ----------------------------------------------------------------------
+
+TEXT_LENGTH = 1 << 17  # bytes
+TEXT_SEED = 20260101
+
+SUBJECTS = ("the fox", "a heron", "the miller", "my sister", "an old clock", "the river", "nobody")
+VERBS = ("sees", "follows", "forgets", "carries", "wakes", "draws", "waits for")
+OBJECTS = ("the moon", "a letter", "three stones", "the garden", "her shadow", "a small boat")
+PLACES = ("in the rain", "near the mill", "at night", "behind the hill", "without a sound")
+ENDINGS = (". ", ".\n", "; ", ", and then ")
+SLOTS = (SUBJECTS, VERBS, OBJECTS, PLACES, ENDINGS)
+
+
+def make_text(length: int = TEXT_LENGTH) -> NDArray[np.uint8]:
+    """The first `length` bytes of an endless text.
+
+    A verb depends on the subject and the place on the object, so that a longer memory predicts
+    better.
+
+    >>> bytes(make_text(40)).decode()
+    'nobody waits for three stones behind the'
+    """
+    stream = np.random.PCG64(TEXT_SEED)
+    parts: list[str] = []
+    size = 0
+    while size < length:
+        draws = [int(number >> np.uint64(8)) for number in stream.random_raw(len(SLOTS))]
+        subject, verb, thing, place, ending = draws
+        chosen = (
+            SUBJECTS[subject % len(SUBJECTS)],
+            VERBS[(subject + verb % 2) % len(VERBS)],  # one of two that this subject takes
+            OBJECTS[thing % len(OBJECTS)],
+            PLACES[(thing % len(OBJECTS) + place % 2) % len(PLACES)],
+        )
+        sentence = " ".join(chosen) + ENDINGS[ending % len(ENDINGS)]
+        parts.append(sentence)
+        size += len(sentence)
+    return np.frombuffer("".join(parts).encode()[:length], dtype=np.uint8)

@@ -1,8 +1,8 @@
 """The largest eigenvalues and the spectrum of a symmetric matrix that is known by its products.
 
-On a CPU, scipy's eigsh finds the eigenvalues. Lanczos on torch tensors is for a GPU, where eigsh
-would move every vector to the host, and for the density of the rest of the spectrum: curvlinops has
-neither the projection onto the rest, nor several vectors at once, nor reorthogonalisation.
+scipy's eigsh finds the eigenvalues. The density of the rest of the spectrum takes a Lanczos of our
+own: curvlinops has neither the projection onto the rest, nor several vectors at once, nor
+reorthogonalisation.
 """
 
 import inspect
@@ -19,88 +19,12 @@ Multiply = Callable[[Tensor], Tensor]  # H v, or H V for a matrix V
 
 TOLERANCE = 1e-5  # of an eigenvalue's residual, relative to the largest; its error is smaller still
 RESTARTS = 50
+NO_START = "ARPACK error -9"  # every product is zero, and so is ARPACK's first vector
 
 
 def orthogonal_part(known: Tensor, vectors: Tensor) -> Tensor:
     """The part of the vectors that is orthogonal to the columns of `known`."""
     return vectors - known @ (known.T @ vectors)
-
-
-def orthogonal_part_twice(known: Tensor, vectors: Tensor) -> Tensor:
-    """Repeated, because rounding leaves too much after a single pass."""
-    return orthogonal_part(known, orthogonal_part(known, vectors))
-
-
-def random_vector(random: np.random.Generator, size: int, like: Tensor) -> Tensor:
-    return torch.from_numpy(random.standard_normal(size)).to(like)
-
-
-def too_close(resolved: int, k: int) -> ValueError:
-    return ValueError(
-        f"only {resolved} of the {k} largest eigenvalues can be resolved: ask for fewer, or "
-        "convert model and data with .double()"
-    )
-
-
-# --- the largest eigenvalues ----------------------------------------------------------------------
-
-
-def restarted_lanczos(
-    multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
-) -> tuple[Array, Tensor]:
-    """The k largest eigenvalues and their vectors, by Lanczos with thick restarts.
-
-    The rows of `basis` are orthonormal, and `small` is the Hessian projected onto them. When the
-    basis is full, its Ritz vectors of the largest eigenvalues and the direction of the next
-    product become a new, shorter basis.
-    """
-    room = min(size - 1, max(4 * k, 20))
-    basis = torch.empty(room, size, dtype=like.dtype, device=like.device)
-    small = np.zeros((room, room))
-    following = random_vector(random, size, like)
-    following /= column_norms(following)
-    kept, converged = 0, 0
-    for _ in range(RESTARTS):
-        following, length = extend_basis(multiply, basis, small, kept, following, random)
-        values, parts = np.linalg.eigh(small)
-        values, parts = values[::-1].copy(), parts[:, ::-1].copy()
-        residuals = length * np.abs(parts[-1])
-        converged = int((residuals[:k] <= TOLERANCE * np.abs(values).max()).sum())
-        kept = k if converged == k else k + (room - k) // 2
-        vectors = torch.from_numpy(parts[:, :kept].T.copy()).to(like) @ basis
-        if converged == k:
-            return values[:k], vectors.T
-        basis[:kept] = vectors
-        small[:] = 0
-        small[range(kept), range(kept)] = values[:kept]
-        small[kept, :kept] = small[:kept, kept] = length * parts[-1, :kept]
-    raise too_close(converged, k)
-
-
-def extend_basis(
-    multiply: Multiply,
-    basis: Tensor,
-    small: Array,
-    kept: int,
-    following: Tensor,
-    random: np.random.Generator,
-) -> tuple[Tensor, float]:
-    """Fill `basis` and `small` from row `kept` on; the next direction, and its length."""
-    room, size = basis.shape
-    length = 0.0
-    for i in range(kept, room):
-        basis[i] = following
-        image = multiply(following)
-        small[i, i] = float(image.double() @ following.double())
-        following = orthogonal_part_twice(basis[: i + 1].T, image)
-        length = float(column_norms(following))
-        if length <= 1e-6 * np.abs(small).max():  # the start reaches no further: take a new one
-            length = 0.0
-            following = orthogonal_part_twice(basis[: i + 1].T, random_vector(random, size, basis))
-        following = following / column_norms(following)
-        if i + 1 < room:
-            small[i, i + 1] = small[i + 1, i] = length
-    return following, length
 
 
 # --- quadrature -----------------------------------------------------------------------------------
@@ -177,13 +101,7 @@ def largest_eigenvalues(
 def solve(
     multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
 ) -> tuple[Array, Tensor]:
-    solver = restarted_lanczos if like.is_cuda else arpack
-    return solver(multiply, size, k, random, like)
-
-
-def arpack(
-    multiply: Multiply, size: int, k: int, random: np.random.Generator, like: Tensor
-) -> tuple[Array, Tensor]:
+    """The k largest eigenvalues and their vectors, by ARPACK (vectors on the host)."""
     from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
     def matvec(vector: Array) -> Array:
@@ -204,8 +122,13 @@ def arpack(
             **restarts,
         )
     except ArpackNoConvergence as error:
-        raise too_close(len(error.eigenvalues), k) from None
-    except ArpackError:  # it cannot start if all products are zero
-        return restarted_lanczos(multiply, size, k, random, like)
+        raise ValueError(
+            f"only {len(error.eigenvalues)} of the {k} largest eigenvalues can be resolved: ask "
+            "for fewer, or convert model and data with .double()"
+        ) from None
+    except ArpackError as error:
+        if not str(error).startswith(NO_START):
+            raise
+        values, vectors = np.zeros(k), np.eye(size, k)
     order = np.argsort(values)[::-1].copy()
     return values[order], torch.from_numpy(vectors[:, order]).to(like)

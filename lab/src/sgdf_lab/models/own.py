@@ -1,18 +1,18 @@
 """A user's own network: `package.module:function`, which is called with ``num_classes=...``."""
 
 import contextlib
-import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from sgdf_lab.support.errors import UserError, reason_of, unknown
+from sgdf_lab import plugins
+from sgdf_lab.models.convolutional import ImageShape
+from sgdf_lab.support.errors import UserError, reason_of
 
-ImageShape = tuple[int, int, int]  # channels, height, width
+HINT = "its module is looked for in the current folder, on PYTHONPATH and among installed packages"
 
 
 def is_own(name: str) -> bool:
@@ -26,7 +26,7 @@ def is_own(name: str) -> bool:
 def build_own(name: str, *, classes: int, shape: ImageShape) -> nn.Module:
     """Call the function and check what it returns; a module in the current folder is found."""
     with current_folder_first():
-        function = load_function(name)
+        function = plugins.load_object("model", name, HINT)
         try:
             model = function(num_classes=classes)
         except (Exception, SystemExit) as error:  # the function is not ours
@@ -39,22 +39,6 @@ def build_own(name: str, *, classes: int, shape: ImageShape) -> nn.Module:
             )
         check_outputs(name, model, classes=classes, shape=shape)
     return model
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a module breaks on import in any way
-        raise UserError(
-            f"the model {name!r} cannot be loaded ({reason_of(error)}): its module is looked for "
-            "in the current folder, on PYTHONPATH and among installed packages"
-        ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        raise unknown(f"model function in {module_name}:", attribute, known)
-    return function  # type: ignore[no-any-return]
 
 
 def check_outputs(name: str, model: nn.Module, *, classes: int, shape: ImageShape) -> None:

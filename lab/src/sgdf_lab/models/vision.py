@@ -1,15 +1,12 @@
 """torchvision's classifiers, for photographs."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torchvision import models
-from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
+from torchvision.models.vision_transformer import VisionTransformer
 
-from sgdf_lab.models import weights
 from sgdf_lab.models.own import build_own, check_outputs, is_own
 from sgdf_lab.support.errors import UserError, reason_of, unknown
 
@@ -36,23 +33,14 @@ TRANSFORMERS: dict[str, Callable[..., VisionTransformer]] = {
         patch_size=PATCH, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, **sizes
     ),
 }
-PUBLISHED = {
-    "vit-b32": models.ViT_B_32_Weights.IMAGENET1K_V1,
-    "vit-l32": models.ViT_L_32_Weights.IMAGENET1K_V1,
-}
 
 
-def build_vision_model(
-    name: str, *, classes: int, size: int, file: Path | None = None
-) -> nn.Module:
-    """The named network for square images of `size` pixels per side.
+def build_vision_model(name: str, *, classes: int, size: int) -> nn.Module:
+    """The named network for square images of `size` pixels per side; weights from torch's RNG.
 
-    Weights come from the file, which is for transformers only, and else from torch's global RNG.
-    The head of a transformer is new, and zero.
+    The head of a transformer is zero.
     """
     if is_own(name):
-        if file is not None:
-            raise UserError(f"{name} makes its own weights: use --set weights=random")
         return build_own(name, classes=classes, shape=(3, size, size))
     if name in CONVOLUTIONAL:
         return CONVOLUTIONAL[name](num_classes=classes)
@@ -60,10 +48,7 @@ def build_vision_model(
         raise unknown("model", name, [*CONVOLUTIONAL, *TRANSFORMERS])
     if size % PATCH:
         raise UserError(f"{name} takes images of a multiple of {PATCH} pixels, not {size}")
-    model = TRANSFORMERS[name](image_size=size, num_classes=classes)
-    if file is not None:
-        load_weights(model, file)
-    return model
+    return TRANSFORMERS[name](image_size=size, num_classes=classes)
 
 
 def build_any_model(name: str, *, classes: int, size: int) -> nn.Module:
@@ -94,28 +79,3 @@ def needs_of(name: str, size: int) -> dict[str, Any]:
     if name in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": True}
     return {}
-
-
-def weights_file(name: str, choice: Any) -> Path | None:
-    return weights.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
-
-
-def load_weights(model: VisionTransformer, path: Path) -> None:
-    """Load all but the head, with the position embedding interpolated to the model's grid."""
-    state = weights.read_weights(path)
-    key = "encoder.pos_embedding"
-    if not isinstance(embedding := state.get(key), torch.Tensor) or embedding.ndim != 3:
-        raise UserError(f"{path} does not fit the model: it has no {key} of three dimensions")
-    body = {name: value for name, value in state.items() if not name.startswith("heads.")}
-    try:
-        body = interpolate_embeddings(model.image_size, model.patch_size, body)  # type: ignore
-        missing, unexpected = model.load_state_dict(body, strict=False)
-    except (ValueError, RuntimeError) as error:
-        # The first line of several is only a summary.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
-    for name in missing:
-        if not name.startswith("heads."):
-            raise UserError(f"{path} does not fit the model: it has no {name}")
-    for name in unexpected:
-        raise UserError(f"{path} does not fit the model, which has no {name}")

@@ -20,14 +20,14 @@ class ClassifierRow(NamedTuple):
 
 #: The lab's own classifiers of small images.
 CLASSIFIERS = {
-    "vgg11": ClassifierRow("sgdf_lab.models:vgg11", 32),
-    "resnet18": ClassifierRow("sgdf_lab.models:resnet18", 8),
-    "resnet34": ClassifierRow("sgdf_lab.models:resnet34", 8),
-    "densenet121": ClassifierRow("sgdf_lab.models:densenet121", 8),
+    "vgg11": ClassifierRow("sgdf_lab.models.convolutional:vgg11", 32),
+    "resnet18": ClassifierRow("sgdf_lab.models.convolutional:resnet18", 8),
+    "resnet34": ClassifierRow("sgdf_lab.models.convolutional:resnet34", 8),
+    "densenet121": ClassifierRow("sgdf_lab.models.convolutional:densenet121", 8),
     "vit-small-cifar": ClassifierRow("sgdf_lab.models.vit:SmallViT", 4, 4),
     "vit-mini": ClassifierRow("sgdf_lab.models.vit:vit_of_16_tokens", 4, 4),
-    "cnn": ClassifierRow("sgdf_lab.models:cnn", 8),
-    "mlp": ClassifierRow("sgdf_lab.models.small:small_mlp", 1),
+    "cnn": ClassifierRow("sgdf_lab.models.convolutional:cnn", 8),
+    "mlp": ClassifierRow("sgdf_lab.models.convolutional:small_mlp", 1),
 }
 
 AIRBENCH = ("airbench", "airbench-tiny")

@@ -50,10 +50,19 @@ DECOUPLED = Range(1e-2, 1.0)
 
 
 def sgd_space(low: float, high: float, decay_rate: str) -> Space:
-    """Of SGD with any momentum, whose decay rate is the setting of that name."""
+    """The space of SGD with momentum; `decay_rate` is the name of its setting."""
     return {"lr": Range(low, high), decay_rate: MOMENTUM, "weight_decay": L2}
 
 
 ADAM_SPACE: Space = {
     "lr": Range(3e-4, 1e-2), "beta1": MOMENTUM, "beta2": SECOND, "weight_decay": DECOUPLED
 }  # fmt: skip
+#: Of matrix steps behind a filter; their rate and that of the other parameters.
+MATRIX_SPACE: Space = {
+    "lr": Range(3e-4, 3e-2),
+    "aux_lr": Range(3e-4, 3e-2),
+    "beta1": MOMENTUM,
+    "beta2": SECOND,
+    "weight_decay": DECOUPLED,
+    "gain_scale": Range(0.03, 0.3),
+}

@@ -5,9 +5,11 @@ which the row names: functions `check` and `build_trainer`, as `sgdf_lab.tasks.c
 installed package can add one by an entry point of the group ``sgdf.tasks`` that names a `Task`.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sgdf_lab import paper, plugins
@@ -86,6 +88,16 @@ class Task:
         return plugins.load_own(self.identifier) if self.identifier else None
 
     @property
+    def module(self) -> ModuleType:
+        """The module of its trainer, with `check` and `build_trainer`; imported when needed."""
+        try:
+            return importlib.import_module(self.trainer)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f'{self.name} needs {error.name}: pip install "sgdf-lab[vision]"'
+            ) from None
+
+    @property
     def dataset(self) -> str:
         return self.data or self.name
 
@@ -154,7 +166,7 @@ def text_task(name: str, identify: str, **options: str) -> Task:
         "gpt-11m",
         epochs=20,  # evaluations: 2000 steps
         batch=64,  # windows
-        trainer="sgdf_lab.tasks.language.trainer",
+        trainer="sgdf_lab.tasks.language",
         models=tuple(GPTS),
         of_paper=False,
         tokens_of={name: size.context for name, size in GPTS.items()},
@@ -176,7 +188,7 @@ def text_task(name: str, identify: str, **options: str) -> Task:
 
 
 TOP5 = Metric("test_top5_accuracy", "top-5 test accuracy", column="top-5")
-PHOTOS = "sgdf_lab.tasks.photos.classifier"
+PHOTOS = "sgdf_lab.paper.photos.trainer"
 
 # torchvision's; the tiny ones, of the same classes, are for a CPU.
 IMAGENET_MODELS = (
@@ -210,7 +222,7 @@ _ROWS = (
     paper_task(
         "voc",
         "fasterrcnn",
-        trainer="sgdf_lab.tasks.detect.detector",
+        trainer="sgdf_lab.paper.detection.trainer",
         models=("fasterrcnn", "fasterrcnn-tiny"),
         metrics=(
             Metric("test_ap50", "mAP at IoU 0.5"),
@@ -223,7 +235,7 @@ _ROWS = (
             "names": None,  # a file with class names, for other images in the layout of VOC
             "fingerprint": "",  # of these
         },
-        identifier="sgdf_lab.tasks.detect:identify",
+        identifier="sgdf_lab.paper.detection.voc:identify",
     ),
     Task(
         "cifar10-fast",
@@ -251,7 +263,7 @@ _ROWS = (
         "wgan-gp",
         "dcgan",
         data="cifar10",
-        trainer="sgdf_lab.tasks.gan.wgan_gp",
+        trainer="sgdf_lab.paper.gan.trainer",
         models=("dcgan", "dcgan-tiny"),
         metrics=(Metric("fid", "FID", unit="", lower_is_better=True),),
         options={
@@ -278,11 +290,11 @@ _ROWS = (
         epochs=30,
         batch=64,
         schedule="cosine",
-        trainer="sgdf_lab.tasks.photos.own",
+        trainer="sgdf_lab.tasks.photos",
         options={"size": 224, "augment": "crop", "fingerprint": ""},
         any_model=True,
         of_paper=False,
-        identifier="sgdf_lab.tasks.photos:identify",
+        identifier="sgdf_lab.data.class_folders:identify",
     ),
     finetuning("cifar10"),
     finetuning("cifar100"),

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import rich.progress
 from rich.cells import cell_len
@@ -27,8 +27,8 @@ STEP_INTERVAL = 30.0  # seconds without any line, after which one tells about st
 BAR_WIDTH = 20
 
 
-class Progress(Protocol):
-    """What `train` reports. Calls for different runs may alternate."""
+class Progress:
+    """What `train` reports; this shows nothing. Calls for different runs may alternate."""
 
     def started(self, config: Config) -> None:
         """The run is about to train, or to resume."""
@@ -49,26 +49,11 @@ class Progress(Protocol):
         """Something a user should read, like a damaged checkpoint."""
 
 
-class MessagesOnly:
-    """Pass messages on and ignore the rest: a sweep shows progress and results itself."""
+class MessagesOnly(Progress):
+    """Passes messages on: a sweep shows progress and results itself."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self.notify = notify
-
-    def started(self, config: Config) -> None:
-        pass
-
-    def step(self, config: Config, done: int, per_epoch: int) -> None:
-        pass
-
-    def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
-        pass
-
-    def failed(self, config: Config, error: str) -> None:
-        pass
-
-    def ended(self, config: Config, status: str) -> None:
-        pass
 
     def message(self, text: str) -> None:
         self.notify(text)
@@ -129,7 +114,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class ProgressLines:
+class ProgressLines(Progress):
     """Print a line about a run now and then, and always after its last epoch.
 
     Within long epochs a line tells how many steps are done. Several runs take turns at it, so that
@@ -144,9 +129,6 @@ class ProgressLines:
         self.best: dict[str, float] = {}
         self.paces: dict[int, Pace] = {}  # of the runs in training, by the id of their config
         self.last_line = time.monotonic()
-
-    def started(self, config: Config) -> None:
-        pass
 
     def step(self, config: Config, done: int, per_epoch: int) -> None:
         # Called for every step: no more than a look at the clock and into a table.
@@ -188,8 +170,8 @@ class ProgressLines:
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""
         metric = config.task_definition.metric
-        done, total = (count * config.interval for count in (metrics["epoch"], config.epochs))
-        text = f"{config.unit} {done}/{total}  loss {metrics['train_loss']:.3f}"
+        total = config.epochs * config.interval
+        text = f"{config.place(metrics['epoch'])}/{total}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
         if value is None:  # an expensive metric is not measured after every epoch
             return text

@@ -14,9 +14,8 @@ from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train.batches import Batches, seed_for
 from sgdf_lab.train.distributed import ALONE, Team, unsharded
-from sgdf_lab.train.hessian import HessianTrainer
-from sgdf_lab.train.loop import Trainer
-from sgdf_lab.train.pipelines.resident import ResidentBatches, ResidentImages, hold_out
+from sgdf_lab.train.images import ResidentBatches, ResidentImages, hold_out
+from sgdf_lab.train.loop import HessianTrainer, Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

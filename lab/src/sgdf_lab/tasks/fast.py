@@ -7,7 +7,7 @@ weight_decay = 0.0153 / 11.5. Norms' biases learn `bias_scale` times as fast, an
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,10 @@ from sgdf_lab.registry.tasks import FAST_SETTINGS
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
-from sgdf_lab.train import lookahead
 from sgdf_lab.train.batches import seed_for
+from sgdf_lab.train.checkpoints import DamagedCheckpoint
 from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.lookahead import Lookahead
-from sgdf_lab.train.pipelines.resident import ResidentImages, normalised
-from sgdf_lab.train.pipelines.stepped import SteppedBatches
+from sgdf_lab.train.images import ResidentImages, SteppedBatches, normalised
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
@@ -128,7 +126,6 @@ class FastClassifier(Classifier):
         self.smoothing = float(config.option("smoothing"))
         self.every = config.option("lookahead")
         super().__init__(config, model, batches, evaluation, device, compile=compile, team=team)
-        self.total = config.epochs * len(self.sizes)
         self.lookahead = Lookahead(model) if self.every else None
         self.decays = torch.zeros(len(self.sizes), device=device)
         self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=device)
@@ -156,12 +153,12 @@ class FastClassifier(Classifier):
 
     def epoch(self) -> Iterator[None]:
         steps = len(self.sizes)
-        first, thawed = self.done * steps, self.config.option("bias_passes")
+        first, thawed = self.steps_done, self.config.option("bias_passes")
         if self.graphs:
             self.graphs.follow()
         with self._turn():
             if self.every:
-                decays = lookahead.decays(first, steps, self.total, self.every)
+                decays = lookahead_decays(first, steps, self.total, self.every)
                 self.decays.copy_(torch.tensor(decays))
             trained = torch.arange(first, first + steps) < thawed * self.batches.steps_per_pass
             self.bias_is_trained.copy_(trained)
@@ -175,7 +172,7 @@ class FastClassifier(Classifier):
     def _has_extra(self, step: int) -> bool:
         if not self.every:
             return super()._has_extra(step)
-        return lookahead.is_due(step, self.total, self.every)
+        return moves_slow_weights(step, self.total, self.every)
 
     def _update(self, size: int, extra: bool) -> None:
         """Step, but keep the first layer's bias once it is trained; then move the slow weights."""
@@ -199,7 +196,7 @@ class FastClassifier(Classifier):
         if self.lookahead:  # statistics of norms are those of a process's share
             with self._turn():
                 self.team.broadcast_(self.lookahead.slow.values())
-        return {**super().metrics(), "step": self.done * len(self.sizes)}
+        return {**super().metrics(), "step": self.steps_done}
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -233,3 +230,70 @@ def predict(model: nn.Module, images: Tensor, views: str) -> Tensor:
     padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
     moved = [padded[..., :height, :width], padded[..., 2:, 2:]]
     return (logits + sum(predict(model, view, "mirror") for view in moved) / 2) / 2
+
+
+# --- lookahead with a growing memory --------------------------------------------------------------
+
+MEMORY = 0.95  # per step: the memory at the end of the run
+POWER = 3  # of the part of the run that is done
+
+
+def lookahead_decays(first: int, count: int, total: int, every: int) -> list[float]:
+    """For `count` steps from `first` on, counted from 0: what the slow weights keep.
+
+    Used after every `every`th step, and after the last step of the run, which is 1 unless it is
+    one of these.
+
+    >>> [round(decay, 4) for decay in lookahead_decays(0, 4, 4, 3)]  # after step 3: 0.95^3 (3/4)^3
+    [0.0, 0.0, 0.3617, 1.0]
+    """
+
+    def after(steps: int) -> float:
+        if steps % every == 0:
+            return float(MEMORY**every * (steps / total) ** POWER)
+        return 1.0 if steps == total else 0.0
+
+    return [after(first + i + 1) for i in range(count)]
+
+
+def moves_slow_weights(step: int, total: int, every: int) -> bool:
+    """Whether the slow weights move after this step, counted from 0."""
+    return (step + 1) % every == 0 or step + 1 == total
+
+
+class Lookahead:
+    """Slow weights that follow the fast ones and replace them; they start as a copy.
+
+    Every few steps the slow weights move towards the fast ones, and the fast ones continue from
+    there (Zhang et al. 2019, arXiv:1907.08610). Here the slow weights keep more of themselves the
+    longer the run has lasted, and the run ends with them (Jordan 2024, arXiv:2404.00498). Running
+    statistics of norms take part.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.slow = {name: value.detach().clone() for name, value in self._fast().items()}
+
+    def _fast(self) -> dict[str, Tensor]:
+        state = self.model.state_dict()
+        return {name: value for name, value in state.items() if value.is_floating_point()}
+
+    @torch.no_grad()
+    def update(self, decay: Tensor) -> None:
+        """Move the slow weights to the fast ones, and the fast ones there."""
+        for name, fast in self._fast().items():
+            slow = self.slow[name]
+            slow.copy_(decay * slow + (1 - decay) * fast)
+            fast.copy_(slow)
+
+    def check(self, saved: Any) -> None:
+        """Raise `DamagedCheckpoint` unless names and shapes are those of the model."""
+        if not isinstance(saved, Mapping) or saved.keys() != self.slow.keys():
+            raise DamagedCheckpoint("it does not have the slow weights of this model")
+        for name, value in self.slow.items():
+            if getattr(saved[name], "shape", None) != value.shape:
+                raise DamagedCheckpoint(f"slow {name} does not have the shape {list(value.shape)}")
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        for name, value in self.slow.items():
+            value.copy_(saved[name])

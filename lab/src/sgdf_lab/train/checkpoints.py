@@ -5,7 +5,9 @@ or another number of processes.
 """
 
 import contextlib
-from collections.abc import Collection, Mapping
+import io
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sgdf.kernels.quantized import FLOOR, Quantized, blocks_per_row, dequantize
 from sgdf_lab import optimizers
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.train.moments import restored_moments
-from sgdf_lab.train.portable import from_portable
+from sgdf_lab.train.distributed import scattered
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
@@ -141,7 +143,10 @@ def check_without_layout(
 
 
 def check_moments(state: Mapping[int, Any], optimizer: Optimizer) -> None:
-    """Of the lab's optimizers: all parameters have state or none, moments have their shape."""
+    """Check that all parameters have state or none, and moments their shape.
+
+    This holds for the lab's optimizers.
+    """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if state and len(state) != len(params):
         raise DamagedCheckpoint("some parameters have no state of the optimizer")
@@ -201,3 +206,111 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             optimizer.state[params[i]].update(moments)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate  # a tensor that captured steps read, or a number
+
+
+# --- 8-bit moments in the layout and shards of this process ---------------------------------------
+
+
+def restored_moments(saved: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+    """What an optimizer of this process loads for p.
+
+    Blocks of 8-bit moments follow the order of their elements in memory. Weights are in another
+    order if they are sharded, so moments that were saved in the other one are decoded; the
+    optimizer encodes them again.
+    """
+    moments = dict(saved)
+    for key, codes in saved.items():
+        scale: Any = saved.get(f"{key}_scale")
+        if not is_8_bit(codes, scale, p):
+            continue
+        if order(codes) != order(p):
+            moments[key] = dequantize(Quantized(codes, scale))
+            del moments[f"{key}_scale"]
+        else:  # one row of scales for each row of the parameter
+            moments[f"{key}_scale"] = scattered(scale, p, rows=True)
+    return {key: scattered(value, p) for key, value in moments.items()}
+
+
+def is_8_bit(codes: Any, scale: Any, p: Tensor) -> bool:
+    """Whether it is a moment of p in 8 bits, with its scales."""
+    return (
+        isinstance(codes, Tensor)
+        and isinstance(scale, Tensor)
+        and codes.dtype in FLOOR
+        and codes.shape == p.shape
+        and p.dim() > 1
+        and scale.shape == (p.shape[0], blocks_per_row(p))
+    )
+
+
+def order(t: Tensor) -> list[int]:
+    """The strides that decide which element is where: those of dimensions with several elements."""
+    return [stride for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1]
+
+
+# --- state without NumPy, which `torch.load` restores with `weights_only=True` --------------------
+
+SCALAR, ARRAY = "numpy number", "numpy array"  # the marks
+CONTAINERS: tuple[type, ...] = (dict, OrderedDict, list, tuple)
+
+
+def to_portable(value: Any) -> Any:
+    """The same value with NumPy's numbers and arrays as marked tensors."""
+    if isinstance(value, np.ndarray | np.generic):
+        try:
+            tensor = torch.from_numpy(np.array(value))  # a copy
+        except TypeError:  # of words, objects or dates
+            return value
+        return {SCALAR if isinstance(value, np.generic) else ARRAY: tensor}
+    return _mapped(to_portable, value)
+
+
+def from_portable(value: Any) -> Any:
+    """The inverse of `to_portable`."""
+    if is_marked(value, ARRAY):
+        return value[ARRAY].cpu().numpy()
+    if is_marked(value, SCALAR):
+        return value[SCALAR].cpu().numpy()[()]
+    return _mapped(from_portable, value)
+
+
+def is_marked(value: Any, mark: str) -> bool:
+    return type(value) is dict and list(value) == [mark] and isinstance(value[mark], Tensor)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to the entries of a plain container; anything else stays as it is."""
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, function(entry)) for key, entry in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(map(function, value))
+    return value
+
+
+def unloadable(value: Any, path: str = "") -> str:
+    """A phrase that names the first entry that cannot be restored; empty if there is none."""
+    if isinstance(value, Tensor | bool | int | float | str | None) or _is_loadable(value):
+        return ""
+    for key, entry in _entries(value):
+        inside = f"{path}[{key!r}]" if path else str(key)
+        if phrase := unloadable(entry, inside):
+            return phrase
+    kind = type(value).__name__
+    return f"{path} is {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if type(value) not in CONTAINERS:
+        return ()
+    return list(value.items() if isinstance(value, dict) else enumerate(value))
+
+
+def _is_loadable(value: Any) -> bool:
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # a class may raise anything when it is pickled
+        return False
+    return True

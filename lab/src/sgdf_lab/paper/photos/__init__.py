@@ -1,0 +1,1 @@
+"""Photographs sorted into classes: ImageNet from scratch, and fine-tuning of ViT."""
