@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import difflib
 import hashlib
 import inspect
 import json
@@ -306,6 +307,13 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
         in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
         defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)
     settings = {**defaults, **overrides}
+    lacks_amsgrad = "betas" in row.kinds and "amsgrad" not in row.kinds
+    # As configurations for Adam have it: off is what these optimizers are.
+    if lacks_amsgrad and settings.pop("amsgrad", False) is not False:
+        raise UserError(
+            f"{optimizer} has no amsgrad: leave it out, no maximum of second moments is kept"
+        )
+    refuse_unknown(settings, row, definition)
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
@@ -314,6 +322,25 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     if settings.get("param_groups") is False:  # as runs are that do not say it, of any optimizer
         del settings["param_groups"]
     return row.checked(settings)
+
+
+def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -> None:
+    """Answer a wrong name with the near ones, or with all that there are, by whose they are."""
+    for name in () if row.any_setting else settings:
+        if name in row.kinds:
+            continue
+        lengths = {
+            n for n in GIVEN if task.counts_steps and (n == "steps" or task.kind == "language")
+        }
+        of_run = sorted(RUN_SETTINGS | lengths)
+        of_task = sorted({*task.options} - {"fingerprint"})
+        if difflib.get_close_matches(name, [*row.kinds, *of_run, *of_task]):
+            raise unknown(f"setting of {row.name}", name, [*row.kinds, *of_run, *of_task])
+        parts = {row.name: row.kinds, "the run": of_run, task.name: of_task}
+        known = "; ".join(
+            f"of {whose} {', '.join(names)}" for whose, names in parts.items() if names
+        )
+        raise UserError(f"there is no setting {name!r}; there are {known}")
 
 
 def default_rate(row: OptimizerRow) -> dict[str, Any]:
