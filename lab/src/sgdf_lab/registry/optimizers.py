@@ -59,7 +59,7 @@ KINDS = {
         (
             *("correction", "bias_correction", "decoupled_weight_decay", "maximize", "capturable"),
             *("differentiable", "stochastic_rounding", "nesterov", "amsgrad", "centered"),
-            *("decay_norms", "eigenbasis", "turn_moments"),
+            *("decay_norms", "param_groups", "eigenbasis", "turn_moments"),
         ),
         "flag",
     ),
@@ -194,7 +194,8 @@ class OptimizerRow:
             optimizer that needs the Hessian does not.
         typed: the kinds of settings hold; the annotations of a user's class may be wrong.
 
-    Rows with a weight decay have one more setting: `decay_norms`.
+    Rows with a weight decay have two more settings: `param_groups`, for the groups of the function
+    of that name in `sgdf`, and `decay_norms`.
     """
 
     name: str
@@ -235,7 +236,11 @@ class OptimizerRow:
     def kinds(self) -> dict[str, str]:
         """The kind of every setting."""
         kinds = kinds_from(self.takes) if self.takes else signature_kinds(self.load())
-        return kinds | ({"decay_norms": "flag"} if self.typed and "weight_decay" in kinds else {})
+        if "weight_decay" in kinds:
+            kinds = kinds | {"param_groups": "flag"}
+            if self.typed:
+                kinds |= {"decay_norms": "flag"}
+        return kinds
 
     @property
     def setting_names(self) -> tuple[str, ...]:

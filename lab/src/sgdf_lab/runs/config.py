@@ -317,6 +317,10 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
+    if definition.param_groups and "param_groups" in row.kinds and "decay_norms" not in settings:
+        settings.setdefault("param_groups", True)
+    if settings.get("param_groups") is False:  # as runs are that do not say it, of any optimizer
+        del settings["param_groups"]
     return row.checked(settings)
 
 
