@@ -18,13 +18,11 @@ from matplotlib.figure import Figure
 
 from sgdf_lab import optimizers
 from sgdf_lab.support.figures import STYLE, write_svg
-from sgdf_lab.support.files import write_atomically
-from sgdf_lab.support.pages import filled, markdown_table
+from sgdf_lab.support.pages import markdown_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "evidence"
 FIGURE = ROOT / "docs" / "figures" / "loss-curves"
-PAGES = ("docs/index.md",)
 
 OURS = "FilterAdamW, 2K"  # its default form
 DRAWN = {"gpt-mini-encyclopedia": "encyclopedia articles", "gpt-mini-books-finals": "books"}
@@ -135,11 +133,6 @@ def figure(tasks: Sequence[str] = tuple(DRAWN)) -> Figure:
 
 def main() -> None:
     print("wrote", write_svg(figure(), FIGURE).relative_to(ROOT))
-    for page in PAGES:
-        path = ROOT / page
-        text = filled(path.read_text(encoding="utf-8"), {"what it brings": table()})
-        write_atomically(path, text)
-        print("wrote", page)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
+import loss_curves  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
 from sgdf_lab.support.files import write_atomically  # noqa: E402
@@ -425,6 +426,7 @@ def theory_counts() -> str:
 
 KEEPING_WORDS: dict[str, Callable[[str], str]] = {"theory": theory_table}
 MADE: dict[str, Callable[[], str]] = {
+    "what it brings": loss_curves.table,
     "steps on a GPU": lambda: step_table(
         "cuda", {"resnet50": "ResNet-50 (26 M)", "vit-l": "ViT-L (304 M)", "gpt": "GPT (1.3 B)"}
     ),

@@ -164,7 +164,10 @@ def test_the_citation_is_of_this_version():
     assert {"message", "title", "authors"} <= set(cited)  # what the format asks for
     assert (cited["version"], cited["license"]) == (sgdf.__version__, "MIT")
     paper = cited["preferred-citation"]
-    assert paper["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert paper["title"] == "Dynamic Momentum Recalibration in Online Gradient Learning"
+    (first,) = cited["references"]
+    assert first["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert first["authors"] == paper["authors"]
     assert len(paper["authors"]) == 6
     thanked = (ROOT / "README.md").read_text()
     for author in paper["authors"]:
@@ -304,7 +307,9 @@ def test_the_command_of_the_lab_trains_the_demo(environments, surroundings):
         *([folder / "python", "-m", m] for m in ("sgdf", "sgdf_lab")),
     ):
         assert run(*command, "--version", **surroundings).strip() == sgdf.__version__
-    printed = run(folder / "sgdf", "demo", "--epochs", "1", "--jobs", "1", **surroundings)
+    printed = run(
+        folder / "sgdf", "demo", "--digits", "--epochs", "1", "--jobs", "1", **surroundings
+    )
     runs = surroundings["cwd"] / "runs" / "demo"
     assert len(list(runs.glob("*/result.json"))) == 48
     (page,) = runs.glob("*.html")

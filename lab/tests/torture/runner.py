@@ -31,7 +31,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import pages
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
-from torture import faults, gradients, hostile_files, hostile_runs, kills, operations, states
+from torture import (
+    faults,
+    gradients,
+    hostile_files,
+    hostile_plans,
+    hostile_runs,
+    kills,
+    operations,
+    states,
+)
 from torture.bench import Bench, Peace
 from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
 
@@ -58,6 +67,7 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
     else:
         yield from hostile_runs.cases()
         yield from hostile_files.cases()
+        yield from hostile_plans.cases()
 
 
 # --- counting -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from torture import (
     faults,
     gradients,
     hostile_files,
+    hostile_plans,
     hostile_runs,
     kills,
     operations,
@@ -48,7 +49,7 @@ ALL = {
     case.name: case
     for case in (
         *kills.cases(0), *faults.cases(), *hostile_runs.cases(), *hostile_files.cases(),
-        *gradients.cases(0), *states.cases(0),
+        *hostile_plans.cases(), *gradients.cases(0), *states.cases(0),
     )
 }  # fmt: skip
 
@@ -97,6 +98,9 @@ SHORT_FORM = (
     "page with name 1",
     "report: metrics.jsonl holds deep lists",
     "report: config.json is a FIFO",
+    "a config is a FIFO",
+    "a sweep holds an integer of 5,000 digits",
+    "trial: metrics.jsonl is empty",
     "loop SGDF float32 every magnitude 0",
     "foreach FilterAdam float32 every magnitude 0",
     "fused on the CPU SGDF bfloat16 every magnitude 0",
@@ -225,7 +229,7 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
 
 def test_every_case_has_a_name_of_its_own() -> None:
     found = [*kills.cases(0), *kills.cases(1), *faults.cases(), *hostile_runs.cases(),
-             *hostile_files.cases(), *gradients.cases(0), *gradients.cases(1),
+             *hostile_files.cases(), *hostile_plans.cases(), *gradients.cases(0), *gradients.cases(1),
              *states.cases(0), *states.cases(1)]  # fmt: skip
     names = [(case.kind, case.name) for case in found]
     assert len(set(names)) == len(names)

@@ -332,9 +332,9 @@ class FilterOptimizer(Optimizer):
                     "their moments and steps start anew"
                 )
             elif not any(said):
-                saved = [as_saved["state"].get(i, {}) for i in ids]
-                loaded = [self.state.get(p, {}) for p, _ in where]
-                said.append(changed_memory(type(self).__name__, where, saved, loaded))
+                before = [as_saved["state"].get(i, {}) for i in ids]
+                after = [self.state.get(p, {}) for p, _ in where]
+                said.append(changed_memory(type(self).__name__, where, before, after))
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [

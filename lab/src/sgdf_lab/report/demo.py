@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab import optimizers
 from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.report.labels import optimizer_name
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord, read_runs
-from sgdf_lab.support.figures import dark_rules, inline_svg
+from sgdf_lab.support.figures import STYLE, dark_rules, inline_svg
 from sgdf_lab.support.files import explained, write_atomically
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Grid
 
 REFERENCE = "adamw"
 PROMPT = "def "
@@ -41,7 +43,7 @@ class Outcome:
 
     @property
     def title(self) -> str:
-        return optimizers.style(self.name).title
+        return optimizer_name(self.name)
 
     @property
     def means(self) -> list[float]:
@@ -64,7 +66,7 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], target: float) -> 
 # --- from the runs -------------------------------------------------------------------------------
 
 
-def outcomes(sweep: Sweep, out: Path) -> tuple[list[Outcome], list[str]]:
+def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
     """Of every optimizer with a finished run, and what could not be read."""
     folders = [out / config.name for config in sweep.configs]
     records, complaints = read_runs(folder for folder in folders if folder.is_dir())
@@ -120,7 +122,7 @@ def sample(config: Config, weights: dict[str, Any]) -> str:
 def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """The cells of the table, the best loss first."""
     references = [o for o in found if o.name == REFERENCE]
-    made = []
+    made: list[tuple[str, ...]] = []
     for o in sorted(found, key=lambda o: o.means[-1]):
         ends = [losses[-1] for losses in o.losses]
         reached = saved = "–"
@@ -134,7 +136,7 @@ def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return made
 
 
-def show(sweep: Sweep, out: Path, console: Console) -> None:
+def show(sweep: Grid, out: Path, console: Console) -> None:
     """Print the table and a line of every sample, and write the page beside the runs."""
     found, complaints = outcomes(sweep, out)
     for complaint in complaints:
@@ -160,7 +162,7 @@ def show(sweep: Sweep, out: Path, console: Console) -> None:
 
 # --- the page ------------------------------------------------------------------------------------
 
-STYLE = """
+LOOK = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #222; --quiet: #555; --line: #e2e2e2; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --paper: #16181d; --ink: #e4e4e4; --quiet: #a9b0ba; --line: #33373e; }
@@ -175,8 +177,9 @@ th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(-
   white-space: nowrap; }
 thead th { white-space: normal; vertical-align: bottom; }
 th:first-child { text-align: left; padding-left: 0; }
-svg { width: 100%; height: auto; }
-.samples { display: grid; gap: 1.2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); }
+svg { width: 100%; min-width: 34rem; height: auto; }
+.samples { display: grid; gap: 1.2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); }
 pre { margin: 0; padding: .8rem; border: 1px solid var(--line); overflow-x: auto; font-size: .8rem;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 """
@@ -184,8 +187,9 @@ pre { margin: 0; padding: .8rem; border: 1px solid var(--line); overflow-x: auto
 
 def figure(found: Sequence[Outcome]) -> Figure:
     """The loss by step: means, and ranges of the seeds."""
-    drawn = Figure(figsize=(9, 4.2), layout="constrained")
-    axes = drawn.subplots()
+    with rc_context(STYLE):
+        drawn = Figure(figsize=(9, 4.2), layout="constrained")
+        axes = drawn.subplots()
     for o in found:
         look = optimizers.style(o.name)
         low, high = zip(*((min(v), max(v)) for v in zip(*o.losses, strict=True)), strict=True)
@@ -198,7 +202,7 @@ def figure(found: Sequence[Outcome]) -> Figure:
     return drawn
 
 
-def write(file: Path, sweep: Sweep, found: Sequence[Outcome]) -> None:
+def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
     titles = "".join(f"<th>{html.escape(title)}</th>" for title in COLUMNS)
     body = "".join(
         "<tr>" + f"<th>{html.escape(first)}</th>"
@@ -214,17 +218,18 @@ def write(file: Path, sweep: Sweep, found: Sequence[Outcome]) -> None:
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
-<title>{html.escape(sweep.title)}</title><style>{STYLE}{dark_rules()}</style></head><body>
+<title>{html.escape(sweep.title)}</title><style>{LOOK}{dark_rules()}</style></head><body>
 <h1>{html.escape(sweep.title)}</h1>
 <p>{html.escape(config.model)} learns Python's standard library byte by byte, {found[0].steps[-1]}
 steps of {config.batch} windows of {config.option("context")} bytes, with {seeds} seeds.</p>
-{inline_svg(figure(found))}
+<div class="scroll">{inline_svg(figure(found))}</div>
 <p class="quiet">Lines are means, bands the range of the seeds.</p>
 <h2>In numbers</h2>
 <div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>
-<p class="quiet">{html.escape(sweep.note)} Times are of this machine, with the runs side by side.</p>
+<p class="quiet">{html.escape(sweep.note)}
+Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>
-<p class="quiet">After {html.escape(PROMPT)!r}, drawn at a temperature of {TEMPERATURE} with one seed.</p>
+<p class="quiet">After {PROMPT!r}, drawn at a temperature of {TEMPERATURE}, by the first seed.</p>
 <div class="samples">{samples}</div>
 </body></html>
 """
