@@ -1,14 +1,11 @@
 """The package as a user meets it: imports, the command line, the docs."""
 
 import inspect
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 import sgdf
 
@@ -66,46 +63,6 @@ def test_the_settings_of_the_docs_are_the_defaults():
         names = re.findall(r"`(\w+)`", line[0])
         wanted = tuple(defaults[name].default for name in names)
         assert eval(line[1]) == (wanted if len(names) > 1 else wanted[0]), line
-
-
-def test_the_tables_of_the_docs_are_the_measured_ones():
-    measured = json.loads((ROOT / "results" / "tracking.json").read_text())["mean squared error"]
-    text = (ROOT / "docs" / "filter.md").read_text().replace("**", "")
-    for table in measured.values():
-        for row, errors in table.items():
-            shown = " | ".join(f"{error:.3g}" for error in errors.values())
-            assert f"| {row} | {shown} |" in text
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_speed_tables_of_the_docs_are_the_measured_ones(device):
-    lists = json.loads((ROOT / "results" / f"bench-step-{device}.json").read_text())["lists"]
-    text = (ROOT / "docs" / "speed.md").read_text()
-    table = text.partition(f"`sgdf bench step --device {device}`")[2].split("\n\n")[1]
-    columns = [one["rows"] for one in lists.values()]
-    shown = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    assert len(shown) >= 5
-    for label, state, *cells in shown:
-        for cell, rows in zip(cells, columns, strict=True):
-            (row,) = [
-                r
-                for r in rows
-                if f"{r['optimizer']} {r['path']}" == label and r["params_dtype"] == "fp32"
-            ]
-            share = f" ({100 * row['of_copy']:.0f} %)" if device == "cuda" else ""
-            assert cell == f"{row['ms']:.3g}{share}"
-        assert state == f"{row['state_bytes']:.1f}"
-
-
-def test_the_table_of_codes_in_the_docs_is_the_measured_one():
-    measured = json.loads((ROOT / "results" / "codes.json").read_text())
-    text = (ROOT / "docs" / "speed.md").read_text()
-    shown = 0
-    for name, errors in measured["error of the estimate, in units of the noise"].items():
-        row = f"| {name} | " + " | ".join(f"{error:.3g}" for error in errors) + " |"
-        shown += row in text
-        assert row in text or f"| {name} |" not in text
-    assert shown == 8
 
 
 def test_command_line():

@@ -1,6 +1,7 @@
 """States of other optimizers: converted as far as they mean the same, and said."""
 
 import functools
+import inspect
 import warnings
 from copy import deepcopy
 
@@ -243,7 +244,7 @@ def test_a_filter_adam_without_the_setting_second_moment_is_one():
     """As older versions saved it."""
     checkpoint = deepcopy(trained(FilterAdam, 3).state_dict())
     del checkpoint["param_groups"][0]["second_moment"]
-    optimizer = FilterAdam([torch.ones(SIZE, requires_grad=True)], lr=7.0)
+    optimizer = FilterAdam([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.load_state_dict(checkpoint)
@@ -251,11 +252,11 @@ def test_a_filter_adam_without_the_setting_second_moment_is_one():
 
 
 REFUSED = [
-    (SGDF, torch.optim.RMSprop, "its settings are not those of SGDF, FilterAdam"),
-    (SGDF, torch.optim.RAdam, "its settings are not those of SGDF, FilterAdam"),
-    (FilterAdam, torch.optim.NAdam, "its settings are not those of SGDF, FilterAdam"),
-    (FilterAdamW, torch.optim.Adagrad, "its settings are not those of SGDF, FilterAdam"),
-    (Momentum, torch.optim.Adamax, "its settings are not those of SGDF, FilterAdam"),
+    (SGDF, torch.optim.RMSprop, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (SGDF, torch.optim.RAdam, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (FilterAdam, torch.optim.NAdam, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (FilterAdamW, torch.optim.Adagrad, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (Momentum, torch.optim.Adamax, r"its settings \(.*\) and its state \(.*\) are not those"),
     (FilterAdam, make_momentum, "it is of torch's SGD, whose state and learning rate"),
     (FilterAdamW, Momentum, "it is of Momentum, whose state and learning rate"),
     (Momentum, AdamW, "it is of torch's Adam, whose state and learning rate"),
@@ -283,3 +284,53 @@ def test_a_state_dict_without_settings_is_loaded_as_it_is():
     optimizer.load_state_dict(checkpoint)
     assert optimizer.param_groups[0]["lr"] == 7.0
     assert [float(state["step"]) for state in optimizer.state.values()] == [3.0]
+
+
+#: Classes whose groups or states look like ours or torch's, but have another rule.
+LOOKALIKES = {
+    "pytorch_optimizer": "A2Grad AccSGD AdaBelief AdaGC AdamP AggMo Amos ApolloDQN BCOS FTRL "
+    "Gravity LARS MSVAG Nero QHM RACS SGDP SGDW SM3 SRMM SignSGD SpectralSphere Tiger",
+    "timm.optim": "AdaBelief AdafactorBigVision AdamP AdamWLegacy Adopt NAdamW NvNovoGrad RAdam "
+    "SGDW",
+    "torch.optim": "Muon",
+}
+CLASSES = [(module, name) for module, names in LOOKALIKES.items() for name in names.split()]
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+@pytest.mark.parametrize(("module", "name"), CLASSES)
+def test_a_lookalike_is_refused_by_the_names_of_what_it_has(module, name, momentum):
+    theirs = getattr(pytest.importorskip(module), name, None)
+    if theirs is None:
+        pytest.skip(f"{module} has no {name} here")
+    if momentum and "momentum" not in inspect.signature(theirs).parameters:
+        pytest.skip("it has no momentum")
+    p = torch.nn.Parameter(torch.randn(8, 8))
+    source = theirs([p], **({"lr": 1e-3} if name in ("NvNovoGrad",) else {}))
+    if momentum:
+        source.param_groups[0]["momentum"] = 0.9
+    for _ in range(2):
+        p.grad = torch.randn(8, 8)
+        source.step()
+    for ours in (SGDF, FilterAdam, FilterAdamW, Momentum):
+        optimizer = ours([torch.nn.Parameter(torch.randn(8, 8))])
+        before = deepcopy(optimizer.state_dict())
+        with pytest.raises(ValueError, match="are not those of SGDF"):
+            optimizer.load_state_dict(source.state_dict())
+        assert optimizer.state_dict() == before
+
+
+@pytest.mark.parametrize("theirs", [SGD, Adam, AdamW])
+def test_a_checkpoint_of_an_old_torch_is_known_and_one_with_a_setting_more_is_not(theirs):
+    source = trained(theirs, 2)
+    old = deepcopy(source.state_dict())
+    (group,) = old["param_groups"]
+    for name in ("foreach", "differentiable", "fused", "capturable", "decoupled_weight_decay"):
+        group.pop(name, None)
+    group["initial_lr"] = group["lr"]
+    target = SGDF([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)])
+    with pytest.warns(UserWarning, match="loaded a state dict of torch's"):
+        target.load_state_dict(old)
+    group["caution"] = True
+    with pytest.raises(ValueError, match="caution"):
+        target.load_state_dict(old)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from sgdf_lab.report.statistics import Comparison
+    from sgdf_lab.report.comparison import Comparison
     from sgdf_lab.runs.records import RunRecord
     from sgdf_lab.sweeps.plan import Grid, Sweep
 
@@ -232,7 +232,7 @@ def report(
         >>> comparisons = report("runs", output="report.html")  # doctest: +SKIP
     """
     from sgdf_lab.report import figures, page, read_records
-    from sgdf_lab.report.statistics import compare_runs
+    from sgdf_lab.report.comparison import compare_runs
     from sgdf_lab.runs.records import read_plans
 
     places = paths_of(runs)
@@ -263,12 +263,12 @@ def planned(plan: Plan, changes: Mapping[str, Any] | None) -> "Sweep":
 def write_stage(stage: "Grid", out: Path) -> "list[RunRecord]":
     """Write the page of a stage; its runs, as far as there are any."""
     from sgdf_lab.report import page, read_records
-    from sgdf_lab.report.statistics import compare_runs
+    from sgdf_lab.report.comparison import compare_stage
 
     folders = (out / config.name for config in stage.configs)
     records = read_records(*(folder for folder in folders if folder.is_dir()))
     if records:
-        comparisons = compare_runs(records, stage.configs, is_chosen=stage.is_chosen)
+        comparisons = compare_stage(stage, records, out)
         page.write(out / f"{stage.name}.html", records, comparisons, title=stage.title)
     return records
 

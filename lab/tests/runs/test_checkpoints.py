@@ -295,7 +295,7 @@ def test_a_refused_state_changes_nothing():
     state["optimizer"]["param_groups"][0]["params"].pop()
     with pytest.raises(run_folder.DamagedCheckpoint, match="groups of optimizer are not those"):
         fresh.load_state_dict(state)
-    assert fresh.done == 0
+    assert fresh.steps_done == 0
     assert not fresh.optimizer.state
     assert all(torch.equal(before[name], v) for name, v in fresh.model.state_dict().items())
 

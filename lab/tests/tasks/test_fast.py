@@ -145,9 +145,7 @@ def test_images_move_by_two_pixels_with_reflected_edges():
 
 def test_the_schedule_is_a_triangle():
     def factor(step: int) -> float:
-        (value,) = schedules.factors(
-            "triangle", epoch=step, epochs=476, steps_per_epoch=1, shape=schedules.Shape()
-        )
+        (value,) = schedules.factors("triangle", schedules.Shape(), first=step, count=1, steps=476)
         return value
 
     # From 0.2 to 1 at step int(0.23 * 476) = 109, then to 0.07 after step 475.

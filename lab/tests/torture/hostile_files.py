@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data import published, test_data_unpack
 from report import made
-from sgdf.kernels import build, cpu_library
+from sgdf.kernels import build, cpu
 from sgdf_lab.data.archive import unpack
 from sgdf_lab.support.errors import UserError
 from torture.bench import Bench, check_same
@@ -133,7 +133,7 @@ _compiling = threading.Lock()
 
 def real_library() -> str:
     with _compiling:
-        library = cpu_library.library()
+        library = cpu.library()
     if library is None or not Path(library._name).exists():
         raise Bug(TRACEBACK, "the kernels cannot be compiled here")
     return str(library._name)
@@ -207,7 +207,7 @@ def hostile_cache(plant: Plant) -> Callable[[Bench, Path], Outcome]:
         real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         cache = folder / "cache" / build._cache().relative_to(real_root)
         cache.mkdir(parents=True, mode=0o700)
-        stem = f"filter-{cpu_library._key([str(compiler)])}"
+        stem = f"filter-{cpu._key([str(compiler)])}"
         plant(cache, stem, planted_library(folder, marker))
         ended = bench.run(SHORT, folder / "out", env=env, more_memory=MEMORY)
         if marker.exists():

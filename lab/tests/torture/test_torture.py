@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import pages
+
 pytest.importorskip("rich")
 
 from runs.commands import Ended, folder_in
@@ -208,7 +210,7 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
     assert tally.bugs[0]["again"] == (
         "python lab/tests/torture --only kills --case 'digits sgdf 0'"
     )
-    assert "| kills | digits | 2 | 7 | 1 | 0 | 0 | 1 |" in runner.table([row])
+    assert "| kills | digits | 2 | 7 | 1 | 0 | 0 | 1 |" in pages.torture_table([row])
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

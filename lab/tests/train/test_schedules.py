@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,9 @@ from sgdf_lab.train.schedules import Shape
 
 def of(name, epoch, epochs=200, steps=4, **shape):
     shape = Shape(**{"milestones": (150,), **shape})
-    return schedules.factors(name, epoch=epoch, epochs=epochs, steps_per_epoch=steps, shape=shape)
+    shape = replace(shape, milestones=[m * steps for m in shape.milestones])
+    first, total = epoch * steps, epochs * steps
+    return schedules.factors(name, shape, first=first, count=steps, steps=total)
 
 
 def run(name, epochs=10, steps=10, **shape):

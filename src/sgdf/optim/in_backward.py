@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sgdf.kernels.rounding import GOLDEN
+from sgdf.optim.filter_matrix import MatrixOptimizer
 from sgdf.optim.optimizer import FUSED, KERNELS, FilterOptimizer, choose_path
 from sgdf.optim.state import only_creates_state
 from sgdf.optim.wiener_filter import WienerFilter
@@ -78,7 +79,7 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
         None
         >>> handle.remove()  # from here on, step() updates all parameters at once again
     """
-    if not isinstance(optimizer, FilterOptimizer):
+    if not isinstance(optimizer, FilterOptimizer) or isinstance(optimizer, MatrixOptimizer):
         raise TypeError(
             "step_in_backward needs SGDF, FilterAdam, FilterAdamW or Momentum, but got "
             f"{type(optimizer).__name__}; for other optimizers, create one per parameter and call "

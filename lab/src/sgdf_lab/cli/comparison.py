@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from sgdf_lab.cli.options import engine_from, open_console, say, sweep_context_from
-from sgdf_lab.report import page, terminal
+from sgdf_lab.report import page, tables
+from sgdf_lab.report.comparison import compare_stage
 from sgdf_lab.report.labels import visible
-from sgdf_lab.report.statistics import compare_runs
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_sweep
@@ -25,8 +25,8 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
     if not records:
         return
     console.print(f"\n{visible(sweep.title)}\n", style="bold", markup=False, highlight=False)
-    comparisons = compare_runs(records, sweep.configs, is_chosen=sweep.is_chosen)
-    terminal.show(console, comparisons)
+    comparisons = compare_stage(sweep, records, out)
+    tables.show_comparisons(console, comparisons)
     if sweep.note:
         say(console, sweep.note)
     file = out / f"{sweep.name}.html"

@@ -81,7 +81,8 @@ def show_across(options: argparse.Namespace) -> None:
     """A table and a figure for each reference, over all tasks where it is one."""
     if options.file or options.preset:
         raise UserError("give a sweep, or --across with summaries, not both")
-    from sgdf_lab.report.evidence import across, tables
+    from sgdf_lab.report import tables
+    from sgdf_lab.report.evidence import across
     from sgdf_lab.support.figures import write_svg
     from sgdf_lab.support.files import explained
 
@@ -97,7 +98,7 @@ def show_across(options: argparse.Namespace) -> None:
         if options.markdown:
             print(tables.as_markdown(table), end="\n\n")
         else:
-            tables.show_table(console, table)
+            tables.show(console, [table])
         name = re.sub(r"[^\w.-]", "_", reference)
         with explained(options.out):
             files.append(write_svg(across.figure(found), options.out / f"across-{name}"))

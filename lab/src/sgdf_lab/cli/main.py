@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="sgdf",
         description="SGD with a Wiener filter instead of momentum",
         epilog=examples(
-            ("sgdf demo", "four optimizers on handwritten digits: a first look"),
+            ("sgdf demo", "five optimizers on a small GPT: a first look"),
             ("sgdf train --help", "tasks, models, optimizers and settings"),
         ),
     )

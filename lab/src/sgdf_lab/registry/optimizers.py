@@ -16,6 +16,7 @@ from sgdf_lab.registry.spaces import (
     DECOUPLED,
     GAIN,
     L2,
+    MATRIX_SPACE,
     MOMENTUM,
     SECOND,
     Range,
@@ -58,18 +59,19 @@ KINDS = {
         (
             *("correction", "bias_correction", "decoupled_weight_decay", "maximize", "capturable"),
             *("differentiable", "stochastic_rounding", "nesterov", "amsgrad", "centered"),
-            "decay_norms",
+            *("decay_norms", "eigenbasis", "turn_moments"),
         ),
         "flag",
     ),
     **dict.fromkeys(("foreach", "fused"), "flag?"),
-    **dict.fromkeys(("gain_eps", "adamw_lr"), "number?"),
+    **dict.fromkeys(("gain_eps", "adamw_lr", "aux_lr"), "number?"),
     **dict.fromkeys(("second_moment", "adjust_lr_fn"), "any"),
-    **dict.fromkeys(("betas", "adamw_betas"), "2"),
+    **dict.fromkeys(("betas", "adamw_betas", "aux_betas"), "2"),
     **dict.fromkeys(
         (
             *("rounding_seed", "hessian_every", "ns_steps", "precondition_frequency"),
             *("max_precondition_dim", "preconditioning_compute_steps", "warmup_steps"),
+            *("basis_interval", "max_basis_dim"),
         ),
         "integer",
     ),
@@ -85,6 +87,12 @@ _OF_SGDF = (
 )
 _OF_TORCH = "maximize foreach capturable differentiable"
 _USUAL = "lr betas eps weight_decay"
+_OF_MATRICES = (
+    f"{_USUAL} gain_scale gain_power gain_eps slow_beta slow_weight basis_decay basis_interval "
+    "max_basis_dim turn_moments aux_lr aux_betas aux_weight_decay aux_gain_scale aux_gain_power "
+    "maximize foreach fused state_dtype stochastic_rounding rounding_seed"
+)
+_OF_MUON = f"{_OF_MATRICES} bias_correction ns_steps adjust_lr_fn"
 
 
 def kinds_from(names: str) -> dict[str, str]:
@@ -406,13 +414,30 @@ _ROWS = (
         BLACK, "solid", settings={"lr": 1e-3},
         takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn adamw_lr adamw_betas "
         "adamw_eps",
+        # As in the recorded comparisons; a plan may add adamw_lr, the rate of all else.
         space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
         capturable=False, groups="sgdf_lab.optimizers.muon:hidden_matrices"),
-    OptimizerRow("soap", "pytorch_optimizer:SOAP",
+    OptimizerRow("filter-muon", "sgdf:FilterMuon",
+        "Muon along a filter of two averages, FilterAdamW for all but hidden matrices",
+        VERMILION, "dash", title="FilterMuon", settings={"lr": 1e-3}, takes=_OF_MUON,
+        space=MATRIX_SPACE, capturable=False, shardable=False,
+        groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
+    OptimizerRow("filter-muon-eigen", "sgdf:FilterMuon",
+        "FilterMuon behind Adam's division in the eigenbasis of the gradients",
+        WINE, "solid", title="FilterMuon, eigenbasis", settings={"lr": 1e-3}, takes=_OF_MUON,
+        fixed={"eigenbasis": True}, space=MATRIX_SPACE, capturable=False, shardable=False,
+        groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
+    OptimizerRow("filter-soap", "sgdf:FilterSOAP",
+        "SOAP along a filter of two averages, FilterAdamW for all but hidden matrices",
+        INDIGO, "solid", title="FilterSOAP", settings={"lr": 3e-3}, takes=_OF_MATRICES,
+        space=MATRIX_SPACE, capturable=False, shardable=False,
+        groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
+    OptimizerRow("soap", "sgdf_lab.optimizers.muon:soap",
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},
-        takes=f"{_USUAL} precondition_frequency max_precondition_dim", space=ADAM_SPACE,
-        capturable=False, shardable=False),
+        takes=f"{_USUAL} aux_lr precondition_frequency max_precondition_dim",
+        space=ADAM_SPACE, capturable=False, shardable=False,  # a plan may add aux_lr
+        groups="sgdf_lab.optimizers.muon:naming_hidden"),
     # The first publication's. The package's scalable form keeps objects in its state, which
     # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.
     OptimizerRow("shampoo", "pytorch_optimizer:Shampoo",
@@ -451,11 +476,13 @@ _ROWS = (
         BROWN, "dot", settings={"lr": 1e-4}, takes="lr betas weight_decay",
         fixed={"cautious": True, **_DECOUPLED},
         space={**adam_space(3e-5, 1e-3), "weight_decay": Range(0.1, 10.0)}),
-    OptimizerRow("adopt", f"{_OURS}:adopt",
+    # The first step only starts the second moment. As in the authors' code, the clip counts the
+    # steps after that one.
+    OptimizerRow("adopt", "pytorch_optimizer:ADOPT",
         "Adam divided by the second moment before the gradient came in",
-        PURPLE, "solid", title="ADOPT", settings={"lr": 1e-3}, takes=_USUAL, capturable=False,
-        shardable=False,
-        space=ADAM_SPACE),
+        PURPLE, "solid", title="ADOPT", settings={"lr": 1e-3}, takes=_USUAL,
+        fixed={"clip_lambda": lambda step: (step - 1) ** 0.25, **_DECOUPLED},
+        capturable=False, shardable=False, space=ADAM_SPACE),
     OptimizerRow("laprop", "pytorch_optimizer:LaProp", "momentum of normalised gradients",
         PURPLE, "dash", title="LaProp", settings={"lr": 4e-4}, takes=_USUAL, fixed=_DECOUPLED,
         capturable=False,

@@ -187,12 +187,15 @@ class Session:
             self.run.data = trainer.batches.fingerprint()
         self._resume(trainer)
         events = self._begin(trainer)
-        while trainer.done < self.config.epochs:
+        while trainer.evaluations < self.config.epochs:
             start = time.perf_counter()
             if not (yield from self._steps(trainer)):
                 return
             metrics = trainer.metrics()
-            times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            times: dict[str, Any] = {
+                "epoch": trainer.evaluations,
+                "seconds": time.perf_counter() - start,
+            }
             if trainer.on_gpu:  # of all runs in this process, usually one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
             losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
@@ -216,15 +219,15 @@ class Session:
         if self.writes:
             self.run.note_environment(self.context.command, self.context.device)
             if self.context.tensorboard:
-                events = EventWriter(self.run.folder, trainer.done * self.config.interval)
-        if trainer.done == 0:
+                events = EventWriter(self.run.folder, trainer.evaluations * self.config.interval)
+        if trainer.evaluations == 0:
             self._keep(trainer)
         return events
 
     def _steps(self, trainer: Trainer) -> Generator[None, None, bool]:
         """Train an epoch; false if it was left because of a request to stop."""
         per_epoch = len(trainer.sizes)
-        for done, _ in enumerate(trainer.epoch(), trainer.done * per_epoch + 1):
+        for done, _ in enumerate(trainer.epoch(), trainer.evaluations * per_epoch + 1):
             if self._may_stop_here(trainer):
                 return False
             self.progress.step(self.config, done, per_epoch)
@@ -233,7 +236,7 @@ class Session:
 
     def _may_stop_here(self, trainer: Trainer) -> bool:
         """Within an epoch, if nothing is left to save. A team agrees after the epoch only."""
-        saved = self.saved_epochs == trainer.done or not self.context.checkpoints
+        saved = self.saved_epochs == trainer.evaluations or not self.context.checkpoints
         return self.stop.requested and saved and self.team.size == 1
 
     def _save_or_stop(self, trainer: Trainer) -> bool:
@@ -242,7 +245,7 @@ class Session:
         stopping = self.team.any(self.stop.requested)
         self.stop.requested |= stopping  # whichever process of the team got the signal
         due = self.team.first_says(self.run.save_is_due())
-        is_last = trainer.done == self.config.epochs
+        is_last = trainer.evaluations == self.config.epochs
         if self.context.checkpoints and (is_last or stopping or due):
             self._save(trainer)
         return stopping and not is_last
@@ -259,13 +262,13 @@ class Session:
             except DamagedCheckpoint as error:
                 raise UserError(f"the run's state cannot be restored: {error}") from None
             self.run.save(state)
-        self.saved_epochs = trainer.done
+        self.saved_epochs = trainer.evaluations
 
     def _keep(self, trainer: Trainer) -> None:
-        if self.context.keep and trainer.done % self.context.keep == 0:
+        if self.context.keep and trainer.evaluations % self.context.keep == 0:
             state = trainer.state_dict()
             if self.writes:
-                self.run.keep({"epoch": trainer.done, "model": state["model"]})
+                self.run.keep({"epoch": trainer.evaluations, "model": state["model"]})
 
     def _resume(self, trainer: Trainer) -> None:
         def check(checkpoint: dict[str, Any]) -> None:
@@ -282,7 +285,7 @@ class Session:
         checkpoint = self.team.first_says(checkpoint)
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint)
-            self.saved_epochs = trainer.done
+            self.saved_epochs = trainer.evaluations
 
     def _finish(self, status: str) -> None:
         if self.writes:

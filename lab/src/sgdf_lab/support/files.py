@@ -39,22 +39,33 @@ def replacing(path: Path, *, locked: bool = False) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def visible_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path, owners: dict[str, Path] | None = None) -> Iterator[Path]:
     """All files in a folder and in those in it, also behind links, without the hidden ones.
 
-    A folder that cannot be read is an OSError; one that links lead to twice is read once.
+    A folder that links lead to twice is read once. One that cannot be read is an OSError, and so is
+    a link to a folder that holds this one.
+
+    Args:
+        folder: where to begin.
+        owners: what calls share that must not read the same folder: each folder that one of them
+            has read, and where it began.
     """
 
     def refuse(error: OSError) -> None:
         raise error
 
-    seen = set()
+    owners = {} if owners is None else owners
+    home = Path(os.path.realpath(folder))
     for where, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(where)
-        if real in seen:
+        if owners.get(real) == folder:
             folders.clear()
             continue
-        seen.add(real)
+        if Path(real) in home.parents:
+            raise OSError(errno.ELOOP, "it is a link to a folder that holds it", where)
+        if real in owners:
+            raise OSError(errno.ELOOP, f"it is also a part of {owners[real]}", where)
+        owners[real] = folder
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where) / name for name in files if not name.startswith("."))
 

@@ -55,7 +55,7 @@ class Grid:
     title: str
     configs: tuple[Config, ...]
     note: str = ""  # for the reader of the results
-    is_chosen: bool = False  # its settings are the choice of an earlier stage
+    chosen_from: "Tuned | None" = None  # whose best settings these are
 
     def with_data(self, data_dir: Path | None) -> "Grid":
         """On the user's own data in a folder; as it was, if its tasks have other data."""

@@ -53,7 +53,7 @@ def best_of(sweep: Tuned, out: Path) -> Grid:
         raise UserError(f"no trial of {first.optimizer} on {first.task} has finished")
     planned = tuple(replace(config, seed=seed) for seed in sweep.seeds for config in chosen)
     title = f"{sweep.title}: the best setting of each"
-    return Grid(f"{sweep.name}-best", title, planned, is_chosen=True)
+    return Grid(f"{sweep.name}-best", title, planned, chosen_from=sweep)
 
 
 def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
@@ -68,7 +68,8 @@ def wait_for(configs: Sequence[Config], out: Path, words: str) -> None:
 
 def contestants_in(sweep: Tuned, out: Path) -> list[Contestant]:
     """The contestants with the runs that are in a folder."""
-    again = [replace(config, seed=seed) for seed in sweep.choice_seeds for config in sweep.configs]
+    seeds = (*sweep.choice_seeds, *sweep.seeds)
+    again = [replace(config, seed=seed) for seed in seeds for config in sweep.configs]
     folders = (out / config.name for config in (*sweep.configs, *again))
     records, _ = read_runs(folder for folder in folders if folder.is_dir())
     return contestants_of(sweep, records)

@@ -220,7 +220,7 @@ class LanguageModel(HessianTrainer):
             work = functools.partial(self._evaluate_on, self.evaluation)
             loss = self.graphs.run("validation", work) if self.graphs else work()
             result = {"val_loss": (loss, tokens_in(self.evaluation))}
-            if self.test is not None and self.done == self.config.epochs:
+            if self.test is not None and self.steps_done == self.total:
                 result["test_loss"] = self._evaluate_on(self.test), tokens_in(self.test)
         self.model.train()
         return result
@@ -235,8 +235,8 @@ class LanguageModel(HessianTrainer):
     def metrics(self) -> dict[str, Any]:
         result = super().metrics()
         result["bits_per_byte"] = result["val_loss"] / self.bytes_per_token / math.log(2)
-        result["step"] = self.done * len(self.sizes)
-        result["tokens"] = self.done * len(self.batches) * self.batches.context
+        result["step"] = self.steps_done
+        result["tokens"] = self.evaluations * len(self.batches) * self.batches.context
         return result
 
 

@@ -146,7 +146,7 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 
 
 def from_file(path: Path) -> nn.Module:
-    """An exported program or TorchScript, which contain their code; weights alone do not."""
+    """An exported program or TorchScript, which contain their code, as mere weights do not."""
     try:
         with quiet():
             if path.suffix == ".pt2":
