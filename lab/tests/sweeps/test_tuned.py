@@ -337,7 +337,12 @@ def test_the_files_of_the_evidence_can_be_planned(path):
 
 
 RECORDS = Path(__file__).parents[3] / "results" / "evidence"
-RECORDED = [path for path in EVIDENCE if (RECORDS / path.stem / "runs.jsonl").exists()]
+OF_AN_EARLIER_PLAN = "gpt-11m-encyclopedia"
+RECORDED = [
+    path
+    for path in EVIDENCE
+    if (RECORDS / path.stem / "runs.jsonl").exists() and path.stem != OF_AN_EARLIER_PLAN
+]
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
