@@ -25,10 +25,10 @@ from sgdf_lab.data.tokens import (
 from sgdf_lab.models.gpt import GPT, build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.distributed import ALONE, Team, unsharded
-from sgdf_lab.train.loop import HessianTrainer, Trainer
-from sgdf_lab.train.tokens import EvaluationWindows, TokenBatches
+from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.distributed import ALONE, Team, unsharded
+from sgdf_lab.training.loop import HessianTrainer, Trainer
+from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

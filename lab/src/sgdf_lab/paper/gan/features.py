@@ -25,7 +25,7 @@ from sgdf_lab.data import ArrayDataset
 from sgdf_lab.runs.results import read_config
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError, reason_of
-from sgdf_lab.train.checkpoints import DamagedCheckpoint
+from sgdf_lab.training.checkpoints import DamagedCheckpoint
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
 INCEPTION_DIGEST = "6726825d"  # first digits of the file's sha256
