@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sgdf
 
 ROOT = Path(__file__).parents[2]

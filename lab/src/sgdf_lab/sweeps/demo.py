@@ -1,4 +1,4 @@
-"""What `sgdf demo` trains: a small GPT on Python's own source, or handwritten digits."""
+"""What `sgdf demo` trains: a small GPT on Python's own source, or digits."""
 
 import sysconfig
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.files import write_atomically
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Grid
 
 # --- a GPT on Python's standard library ----------------------------------------------------------
 
@@ -43,7 +43,7 @@ def write_corpus(file: Path) -> Path:
     return file
 
 
-def gpt_sweep(corpus: Path, steps: int = STEPS) -> Sweep:
+def gpt_sweep(corpus: Path, steps: int = STEPS) -> Grid:
     shared = {**TEXT, "corpus": str(corpus), "steps": steps, "eval_every": max(1, steps // 10)}
     planned = tuple(
         configs.make(
@@ -56,7 +56,7 @@ def gpt_sweep(corpus: Path, steps: int = STEPS) -> Sweep:
         for optimizer, settings in SETTINGS.items()
         for seed in SEEDS
     )
-    return Sweep("demo", "A small GPT learns to write Python", planned, GPT_NOTE)
+    return Grid("demo", "A small GPT learns to write Python", planned, GPT_NOTE)
 
 
 # --- handwritten digits --------------------------------------------------------------------------
@@ -81,7 +81,7 @@ DIGITS_NOTE = (
 )
 
 
-def digits_sweep(epochs: int = EPOCHS) -> Sweep:
+def digits_sweep(epochs: int = EPOCHS) -> Grid:
     planned = tuple(
         configs.make(
             "digits",
@@ -94,4 +94,4 @@ def digits_sweep(epochs: int = EPOCHS) -> Sweep:
         for lr in rates
         for seed in DIGITS_SEEDS
     )
-    return Sweep("digits", "Handwritten digits: four ways to descend", planned, DIGITS_NOTE)
+    return Grid("digits", "Handwritten digits: four ways to descend", planned, DIGITS_NOTE)
