@@ -239,9 +239,10 @@ template <class T> constexpr double LARGEST = std::is_same<T, float>::value ? 0x
 
 template <class T> struct Scalars {
     T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
-    T trend, fluctuation, second, of_m, of_s, largest, largest_update;
+    T trend, fluctuation, second, of_m, of_s, largest;
+    T largest_update = T(10); // filter.LARGEST_8_BIT_UPDATE
 
-    Scalars(const Settings &o, const Corrections &c, bool in_8_bits)
+    Scalars(const Settings &o, const Corrections &c)
         : lr(T(o.lr)), shrink(T(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
           decay(T(o.weight_decay)), beta1(T(o.beta1)), rest1(T(1 - o.beta1)),
           beta2(T(o.beta2)), rest2(T(1 - o.beta2)),
@@ -249,14 +250,13 @@ template <class T> struct Scalars {
           adam_eps(T(o.adam_eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
           trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)),
           of_m(T(c.of_m)), of_s(T(c.of_s)),
-          largest(T(LARGEST<T> * std::sqrt(1 - o.beta2))),
-          largest_update(in_8_bits ? T(10) : std::numeric_limits<T>::infinity()) {}
+          largest(T(LARGEST<T> * std::sqrt(1 - o.beta2))) {}
 };
 
 // filter.wiener_filter and the update of p; in an ESTIMATE, p is the gradient and becomes g^.
 // Weight decay in the gradient is a separate case, because 0 times an infinite weight is not 0; in
 // a separate loop it would cost a fifth of the step.
-template <class T, Kind kind, Second second, Gain gain_kind, bool coupled>
+template <class T, Kind kind, Second second, Gain gain_kind, bool coupled, bool in_8_bits>
 void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restrict gs,
             T *__restrict ms, T *__restrict ss, T *__restrict vs) {
     const Scalars<T> k = scalars; // a copy no store can alias
@@ -291,7 +291,7 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
         }
         if constexpr (second == FROM_M_AND_S)
             update = update / (std::sqrt(k.of_m * m * m + k.of_s * s) + k.adam_eps);
-        if constexpr (second != NONE) // filter.LARGEST_8_BIT_UPDATE
+        if constexpr (in_8_bits && second != NONE)
             update = update > k.largest_update    ? k.largest_update
                      : update < -k.largest_update ? -k.largest_update
                                                   : update;
@@ -302,19 +302,26 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
 template <class T>
 using Step = void (*)(const Scalars<T> &, int, T *, const T *, T *, T *, T *);
 
-template <class T, Kind kind, Second second, bool coupled> Step<T> with_gain(double power) {
-    return power == 1     ? filter<T, kind, second, K, coupled>
-           : power == 0.5 ? filter<T, kind, second, ROOT_OF_K, coupled>
-           : power == 0   ? filter<T, kind, second, CONSTANT, coupled>
-                          : filter<T, kind, second, POWER_OF_K, coupled>;
+template <class T, Kind kind, Second second, bool coupled, bool in_8_bits>
+Step<T> with_gain(double power) {
+    return power == 1     ? filter<T, kind, second, K, coupled, in_8_bits>
+           : power == 0.5 ? filter<T, kind, second, ROOT_OF_K, coupled, in_8_bits>
+           : power == 0   ? filter<T, kind, second, CONSTANT, coupled, in_8_bits>
+                          : filter<T, kind, second, POWER_OF_K, coupled, in_8_bits>;
 }
 
-template <class T, bool coupled> Step<T> chosen(Kind kind, const Settings &o) {
+template <class T, bool coupled, bool in_8_bits> Step<T> divided(const Settings &o) {
+    return o.second == SEPARATE
+               ? with_gain<T, FILTER, SEPARATE, coupled, in_8_bits>(o.gain_power)
+               : with_gain<T, FILTER, FROM_M_AND_S, coupled, in_8_bits>(o.gain_power);
+}
+
+template <class T, bool coupled> Step<T> chosen(Kind kind, const Settings &o, bool in_8_bits) {
     if (kind == ESTIMATE)
-        return with_gain<T, ESTIMATE, NONE, false>(o.gain_power);
-    return o.second == NONE       ? with_gain<T, FILTER, NONE, coupled>(o.gain_power)
-           : o.second == SEPARATE ? with_gain<T, FILTER, SEPARATE, coupled>(o.gain_power)
-                                  : with_gain<T, FILTER, FROM_M_AND_S, coupled>(o.gain_power);
+        return with_gain<T, ESTIMATE, NONE, false, false>(o.gain_power);
+    if (o.second == NONE)
+        return with_gain<T, FILTER, NONE, coupled, false>(o.gain_power);
+    return in_8_bits ? divided<T, coupled, true>(o) : divided<T, coupled, false>(o);
 }
 
 template <class T, bool coupled>
@@ -351,13 +358,15 @@ template <class T>
 void step(const Row &row, const Corrections &corrections, const Settings &o, Kind kind,
           std::int64_t first, std::int64_t last) {
     alignas(64) T p_buffer[TILE], g_buffer[TILE], buffers[3][TILE];
-    const Scalars<T> scalars(o, corrections, row.length != 0);
+    const Scalars<T> scalars(o, corrections);
     const std::int64_t numel = std::int64_t(row.numel);
     const std::int64_t length = row.length ? std::int64_t(row.length) : numel;
     const int size = row.length ? BLOCK : TILE;
     const std::int64_t per_row = (length + size - 1) / size;
     const bool coupled = o.weight_decay != 0 && !o.decoupled;
-    const Step<T> filter_step = coupled ? chosen<T, true>(kind, o) : chosen<T, false>(kind, o);
+    const bool in_8_bits = row.length != 0;
+    const Step<T> filter_step =
+        coupled ? chosen<T, true>(kind, o, in_8_bits) : chosen<T, false>(kind, o, in_8_bits);
     const std::uint32_t key = std::uint32_t(row.key);
 
     Tile<T> tile;

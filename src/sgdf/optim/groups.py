@@ -58,7 +58,7 @@ def param_groups(
     Examples:
         >>> import sgdf
         >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.LayerNorm(8))
-        >>> optimizer = sgdf.SGDF(sgdf.param_groups(model, weight_decay=0.1), lr=0.5)
+        >>> optimizer = sgdf.FilterAdamW(sgdf.param_groups(model, weight_decay=0.1))
         >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
         [(1, 0.1), (4, 0.0)]
         >>> model.append(nn.Linear(8, 10))
