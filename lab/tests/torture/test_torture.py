@@ -229,8 +229,8 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
 
 def test_every_case_has_a_name_of_its_own() -> None:
     found = [*kills.cases(0), *kills.cases(1), *faults.cases(), *hostile_runs.cases(),
-             *hostile_files.cases(), *hostile_plans.cases(), *gradients.cases(0), *gradients.cases(1),
-             *states.cases(0), *states.cases(1)]  # fmt: skip
+             *hostile_files.cases(), *hostile_plans.cases(), *gradients.cases(0),
+             *gradients.cases(1), *states.cases(0), *states.cases(1)]  # fmt: skip
     names = [(case.kind, case.name) for case in found]
     assert len(set(names)) == len(names)
     assert {case.kind for case in found} == {*runner.KINDS} - {"operations"}
