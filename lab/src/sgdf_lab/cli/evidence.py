@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.cli.options import Commands, add_data_dir, open_console, path, say
 from sgdf_lab.cli.sweep import add_plan_options, add_precision, sweep_from
-from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.errors import UserError, describe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,6 +81,16 @@ def show_across(options: argparse.Namespace) -> None:
     """A table and a figure for each reference, over all tasks where it is one."""
     if options.file or options.preset:
         raise UserError("give a sweep, or --across with summaries, not both")
+    try:
+        compare_across(options)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"one of {', '.join(map(str, options.across))} is not as sgdf evidence wrote it "
+            f"({describe(error)}): make it again"
+        ) from error
+
+
+def compare_across(options: argparse.Namespace) -> None:
     from sgdf_lab.reports import tables
     from sgdf_lab.reports.evidence import across
     from sgdf_lab.support.figures import write_svg
