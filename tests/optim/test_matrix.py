@@ -187,7 +187,7 @@ def test_newton_schulz_in_bfloat16_makes_no_singular_value_explode(shape, decay)
         x, sgdf.matrix.COEFFICIENTS, 5, sgdf.matrix.SMALLEST_NORM
     )
     assert torch.linalg.matrix_norm(rough, 2) < 1.3
-    assert (rough - exact).norm() < 1.5 * (theirs - exact).norm() + 0.02 * exact.norm()
+    assert (rough - exact).norm() < 2 * (theirs - exact).norm() + 0.03 * exact.norm()
 
 
 # --- SOAP ---------------------------------------------------------------------------------------
