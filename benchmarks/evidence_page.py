@@ -4,7 +4,7 @@
 
 For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
 results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
-tables of docs/comparisons.md, docs/evidence.md and README.md. It trains nothing.
+tables of docs/comparisons.md and docs/evidence.md. It trains nothing.
 """
 
 import json
@@ -17,8 +17,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.names import optimizer_name
 from sgdf_lab.report.evidence.summary import REFERENCES, summarize
+from sgdf_lab.report.labels import optimizer_name
+from sgdf_lab.report.tables import as_markdown, escaped
 from sgdf_lab.report.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
@@ -154,7 +155,7 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
     """By page, what stands between its comments."""
     first, last = first_time(summaries), last_word(summaries)
     over_all = {
-        f"against {reference}": tables.as_markdown(across.table(across.across(first, reference)))
+        f"against {reference}": as_markdown(across.table(across.across(first, reference)))
         for reference in ACROSS
     }
     return {
@@ -168,7 +169,6 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             "in front": f"\n{in_front_table(summaries)}\n",
             "larger gains": f"\n{gains_table(summaries)}\n",
         },
-        "README.md": {"found": f"\n{found_table(last)}\n"},
     }
 
 
@@ -215,52 +215,6 @@ def counts(summaries: Sequence[Summary]) -> str:
             numbers = map(str, (len(better), ahead, behind, sum(better)))
             lines.append([optimizer_name(optimizer), found.reference, *numbers])
     return markdown_table(head, lines)
-
-
-def found_table(summaries: Sequence[Summary]) -> str:
-    """The README's table: a line for each task and form of the filter, in words."""
-    lines = []
-    for first, second, *forms in FAMILIES.values():
-        for summary in summaries:
-            if {first, second} <= labels_of(summary):
-                lines += [
-                    [
-                        f"[{plain_title(summary)}](docs/comparisons.md#{summary['name']})",
-                        SHOWN.get(form, form),
-                        better_words(summary, form, first),
-                        better_words(summary, form, second),
-                        same_settings_words(summary, form, first),
-                    ]
-                    for form in forms
-                ]
-    rivals = [" or ".join(pair) for pair in zip(*(f[:2] for f in FAMILIES.values()), strict=True)]
-    head = ["", "", *(f"against {words}" for words in rivals)]
-    head.append("better than AdamW at the same settings")
-    return markdown_table(head, lines)
-
-
-def plain_title(summary: Summary) -> str:
-    """Without how often the task was done.
-
-    >>> plain_title({"title": "A perceptron on Fashion-MNIST, 5 epochs, again"})
-    'A perceptron on Fashion-MNIST'
-    """
-    return str(summary["title"]).partition(", ")[0]
-
-
-def better_words(summary: Summary, label: str, rival: str) -> str:
-    """By how much it is better or worse, and whether that is clear."""
-    row = row_of(summary, label, rival)
-    lead, metric = across.lead(row, summary)["mean"], summary["metric"]
-    unit = "points" if metric["unit"] == "%" else "nats"
-    text = f"{abs(lead):.{metric['digits']}f} {unit} {'better' if lead > 0 else 'worse'}"
-    marks = {"ahead": f"**{text}** ✓", "behind": f"{text} ✗"}
-    return marks.get(row["verdict"], text)
-
-
-def same_settings_words(summary: Summary, label: str, rival: str) -> str:
-    same = row_of(summary, label, rival)["same_settings"]
-    return f"{same['better']} of {same['better'] + same['worse']}" if same else NOTHING
 
 
 def row_of(summary: Summary, label: str, rival: str) -> Mapping[str, Any]:
@@ -351,7 +305,7 @@ def gains_table(summaries: Sequence[Summary]) -> str:
         digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
         for contestant in tables.ranked(summary):
             label = contestant["label"]
-            cells = [tables.escaped(tables.final_words(contestant, digits, seeds))]
+            cells = [escaped(tables.final_words(contestant, digits, seeds))]
             rivals = ("AdamW", "NAdamW", PAPER)
             cells += [in_one_cell(*against(summary, label, rival)) for rival in rivals]
             lines.append([link_to(summary), label, *cells])
@@ -359,21 +313,23 @@ def gains_table(summaries: Sequence[Summary]) -> str:
     return markdown_table(head, lines) if lines else "Planned; not complete yet."
 
 
-def in_one_cell(difference: str, p: str) -> str:
+def in_one_cell(difference: str, p: str, p_choice: str) -> str:
     """
-    >>> in_one_cell("−0.02 [−0.03, −0.01]", "0.004, ahead"), in_one_cell("reference", "")
-    ('−0.02 [−0.03, −0.01], p 0.004, **ahead**', 'reference')
+    >>> in_one_cell("−0.02 [−0.03, −0.01]", "0.004", "0.009, ahead")
+    '−0.02 [−0.03, −0.01], p 0.004, with the choice 0.009, **ahead**'
+    >>> in_one_cell("reference", "", "")
+    'reference'
     """
-    if not p:
-        return difference
-    value, comma, verdict = p.partition(", ")
-    return f"{difference}, p {value}{comma}" + (f"**{verdict}**" if verdict else "")
+    value, comma, verdict = p_choice.partition(", ")
+    parts = [difference, f"p {p}" * bool(p), f"with the choice {value}" * bool(value)]
+    return ", ".join(filter(None, parts)) + (f"{comma}**{verdict}**" if verdict else "")
 
 
 def in_front_table(summaries: Sequence[Summary]) -> str:
     """A line for each optimizer without the filter, and below it one for each form with it."""
     found = [summary for summary in summaries if summary["name"] == FILTER_IN_FRONT]
-    head = ["", "the filter", "test loss", "minus AdamW", "p", "minus no filter", "p"]
+    p = ["p of the seeds", "p with the choice"]
+    head = ["", "the filter", "test loss", "minus AdamW", *p, "minus no filter", *p]
     return markdown_table(head, [line for summary in found for line in in_front_lines(summary)])
 
 
@@ -388,11 +344,11 @@ def in_front_lines(summary: Summary) -> Iterable[list[str]]:
             cells = [place_of_filter(contestant), tables.final_words(contestant, digits, seeds)]
             cells += against(summary, contestant["label"], "AdamW")
             cells += (
-                ["", ""]
+                [""] * 3
                 if contestant is alone
                 else against(summary, contestant["label"], alone["label"])
             )
-            yield [alone["label"], *map(tables.escaped, cells)]
+            yield [alone["label"], *map(escaped, cells)]
 
 
 def place_of_filter(contestant: Mapping[str, Any]) -> str:
@@ -405,11 +361,11 @@ def place_of_filter(contestant: Mapping[str, Any]) -> str:
 
 
 def against(summary: Summary, label: str, *references: str) -> list[str]:
-    """Difference and p value for each reference."""
+    """Difference and p values for each reference."""
     found = {comparison["reference"]: comparison for comparison in summary["comparisons"]}
     digits = summary["metric"]["digits"]
     cells = (tables.difference_words(found[name], label, digits) for name in references)
-    return [tables.escaped(cell) for pair in cells for cell in pair]
+    return [escaped(cell) for of_one in cells for cell in of_one]
 
 
 def link_to(summary: Summary) -> str:

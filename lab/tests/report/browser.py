@@ -91,7 +91,7 @@ class Browser:
         self.send("Page.navigate", url=page.resolve().as_uri())
         while "Page.loadEventFired" not in self.seen:
             self.receive(deadline)
-        self.evaluate("drawn")
+        self.evaluate("typeof drawn === 'undefined' || drawn")  # a script of the page may draw
 
     def emulate(self, *, media: str = "", scheme: str = "light") -> None:
         """The screen or paper, light or dark."""

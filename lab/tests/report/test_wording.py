@@ -6,7 +6,7 @@ from report import made
 from report.made import in_terminal
 from sgdf_lab.report import page, wording
 from sgdf_lab.report.numbers import paired_difference
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 
 
 def test_equal_differences_have_no_interval() -> None:
@@ -42,7 +42,7 @@ def test_further_metrics_have_columns(tmp_path: Path) -> None:
     config = made.config("sgdf", task="imagenet", epochs=2)
     made.run(tmp_path, config, [60, 70], extra={"test_top5_accuracy": [80.0, 89.5]})
     comparison = made.compare(tmp_path)
-    titles = [column.title for column in wording.columns(comparison)]
+    titles, _ = wording.cells_of(comparison, comparison.rows)
     assert any("top-5" in title for title in titles)
     assert "89.50 (1)" in page.table(comparison)
 
@@ -52,8 +52,8 @@ def test_the_published_top5_accuracy_is_beside_the_published_top1(tmp_path: Path
     values = made.curve(70, config.epochs)
     made.run(tmp_path, config, values, extra={"test_top5_accuracy": made.curve(89, config.epochs)})
     comparison = made.compare(tmp_path)
-    (row,) = comparison.rows
-    shown = {column.title: column.text(row) for column in wording.columns(comparison)}
+    titles, ((_, *cells),) = wording.cells_of(comparison, comparison.rows)
+    shown = dict(zip(titles, cells, strict=True))
     assert shown["published best"] == "70.55"
     assert shown["published top-5 test accuracy"] == "89.76"
     assert "89.76" in page.table(comparison)

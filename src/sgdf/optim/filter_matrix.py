@@ -46,7 +46,6 @@ class MatrixOptimizer(FilterOptimizer):
     """Base class. Groups of matrices and groups of other parameters are kept apart."""
 
     all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_slow", "exp_var", "exp_avg_sq")
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment", "matrices")
     divides: ClassVar[bool] = True  # the element-wise part is FilterAdamW
     orthogonalises: ClassVar[bool]
 
@@ -119,6 +118,9 @@ class MatrixOptimizer(FilterOptimizer):
             for name, value in aux.items()
         }
         return {**own, "bias_correction": True, "matrices": False}
+
+    def own_settings(self, group: Group) -> tuple[str, ...]:
+        return ("state_dtype", "second_moment", "matrices")
 
     def _defaults_of(self, group: Group) -> dict[str, Any]:
         known = {**FIXED, "matrices": None, **constructor_defaults(type(self))}
@@ -376,10 +378,13 @@ class MatrixOptimizer(FilterOptimizer):
     def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         return convert_matrix_state_dict(self, state_dict)
 
-    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
-        super()._restore(p, group, saved)
+    def _starts_anew(self, saved: dict[str, Any], group: Group) -> bool:
+        return group["matrices"] is False and super()._starts_anew(saved, group)
+
+    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> bool:
+        restored = super()._restore(p, group, saved)
         if group["matrices"] is False:
-            return
+            return restored
         self._agreed, state = set(), self.state[p]
         for name in self.basis_shapes(p, group):
             if name in saved:
@@ -388,6 +393,7 @@ class MatrixOptimizer(FilterOptimizer):
                 state[name] = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
         for name in [name for name in state if not self._has(p, name, group)]:
             del state[name]
+        return restored
 
 
 def shape_of(p: Tensor, group: Group) -> tuple[int, int]:

@@ -253,7 +253,7 @@ def step(
         seconds: limit for each contestant.
         total: approximate limit for all together, in seconds: it lowers `seconds`.
         memory: limit in GiB (default: what is free).
-        out: the file of the record (default: results/bench-step-DEVICE.json), which is written
+        out: the file of the record (default: bench/step-DEVICE.json), which is written
             after each list.
         command: recorded as the command that was typed.
 
@@ -268,7 +268,7 @@ def step(
     check_names("contestant", only or (), selectable())
     limit = math.inf if memory is None else memory * GIB
     budget = Budget(device, repeats, seconds, min(limit, free_bytes(device)))
-    target = out or Path("results") / f"bench-step-{device}.json"
+    target = out or Path("bench") / f"step-{device}.json"
     start = time.perf_counter()
     record, console = new_record(budget, command), open_console()
     record["settings"]["total"] = total

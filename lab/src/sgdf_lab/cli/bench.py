@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
     add("--total", type=number, metavar="SECONDS",
         help="approximate limit for all together: it lowers --seconds")  # fmt: skip
     add("--memory", type=number, metavar="GIB", help="limit in GiB (default: what is free)")
-    add("--out", type=path, help="default: results/bench-step-DEVICE.json")
+    add("--out", type=path, help="default: bench/step-DEVICE.json")
     step_parser.set_defaults(run=run_step)
 
 

@@ -4,14 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf_lab.cli.options import Commands, number, path, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, number, open_console, path, say
 from sgdf_lab.support.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sgdf_lab.report.statistics import Comparison
+    from sgdf_lab.report.comparison import Comparison
 
 
 def add_to(commands: Commands) -> None:
@@ -30,9 +29,9 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Show the runs in the terminal, and write the page."""
-    from sgdf_lab.report import page, terminal
+    from sgdf_lab.report import page, tables
+    from sgdf_lab.report.comparison import compare_runs
     from sgdf_lab.report.labels import visible
-    from sgdf_lab.report.statistics import compare_runs
     from sgdf_lab.runs.records import read_plans, read_runs
 
     if options.figure and not options.figure.name:
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     count = "1 run" if len(records) == 1 else f"{len(records)} runs"
     say(console, f"Comparing {count} of {', '.join(map(visible, options.runs))}\n")
     comparisons = compare_runs(records, planned, options.target)
-    terminal.show(console, comparisons)
+    tables.show_comparisons(console, comparisons)
     page.write(options.output, records, comparisons, title=options.title, skipped=skipped)
     say(console, f"The page is in {visible(options.output)}")
     if options.figure:

@@ -46,6 +46,6 @@ def write_page(
         >>> write_page("report.html", read_records("runs"))  # doctest: +SKIP
     """
     from sgdf_lab.report import page
-    from sgdf_lab.report.statistics import compare_runs
+    from sgdf_lab.report.comparison import compare_runs
 
     page.write(Path(path), records, compare_runs(records), title=title)

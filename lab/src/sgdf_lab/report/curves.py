@@ -1,8 +1,9 @@
-"""What charts and figures draw: the runs, values, ranges and line styles, for any library."""
+"""What figures draw: the runs, their values by epoch or learning rate, ranges and line styles."""
 
 import math
 import statistics
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,53 +18,66 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class CurveView:
-    """A measurement of every epoch, as one button of a chart shows it."""
+    """A measurement of every epoch."""
 
-    button: str
+    title: str  # of the axis
     key: str
     unit: str = ""
     logarithmic: bool = False
-    title: str = ""  # of the axis, if not the key
     lower_is_better: bool | None = None  # None: neither is
+
+    @property
+    def axis_title(self) -> str:
+        return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
 def metric_view(metric: Metric) -> CurveView:
-    unit = f" {metric.unit}".rstrip()
-    return CurveView(metric.words.removesuffix(" accuracy"), metric.key, unit,
-                     title=metric.words, lower_is_better=metric.lower_is_better)  # fmt: skip
+    return CurveView(metric.words, metric.key, metric.unit, lower_is_better=metric.lower_is_better)
 
 
-def validation_view(metric: Metric) -> CurveView:
-    """The same metric on held-out training images."""
-    key = metric.key.removeprefix("test_")
-    words = f"validation {metric.words.removeprefix('test ')}"
-    return CurveView("validation", f"validation_{key}", f" {metric.unit}".rstrip(), title=words,
-                     lower_is_better=metric.lower_is_better)  # fmt: skip
+def curve_views(cell: RunCell) -> list[CurveView]:
+    """Everything that may be drawn over the epochs of a task."""
+    metrics = cell.task.metrics
+    first = metrics[0]
+    key = first.key.removeprefix("test_")
+    words = f"validation {first.words.removeprefix('test ')}"
+    lower = first.lower_is_better
+    return [
+        *map(metric_view, metrics),
+        CurveView(words, f"validation_{key}", first.unit, lower_is_better=lower),
+        CurveView("training accuracy", "train_accuracy", "%", lower_is_better=False),
+        CurveView("training loss", "train_loss", logarithmic=True, lower_is_better=True),
+        CurveView("test loss", "test_loss", logarithmic=True, lower_is_better=True),
+        CurveView("validation loss", "val_loss", logarithmic=True, lower_is_better=True),
+        CurveView("gradient norm", "gradient_norm", logarithmic=True),
+        CurveView("norm of the step direction", "direction_norm", logarithmic=True),
+    ]
 
 
-def looks(cells: Sequence[RunCell], set_aside: Container[str] = ()) -> dict[str, Look]:
-    """By label: the optimizer's colour, and a different dash for each of its cells."""
-    by_label: dict[str, Look] = {}
-    cells_so_far: dict[str, int] = {}
-    colours = optimizer_colours(cells)
-    for cell in sorted(cells, key=lambda cell: cell.label in set_aside):
-        own = optimizers.style(cell.optimizer)
-        number = cells_so_far.setdefault(cell.optimizer, 0)
-        cells_so_far[cell.optimizer] += 1
-        dash = DASHES[(DASHES.index(own.dash) + number) % len(DASHES)]
-        by_label[cell.label] = Look(colours[cell.optimizer], dash)
-    return by_label
+def looks(labels: Mapping[str, str]) -> dict[str, Look]:
+    """By label: the optimizer's colour, and a different dash for each of its labels.
+
+    Args:
+        labels: with the name of the optimizer of each.
+    """
+    found: dict[str, Look] = {}
+    so_far: Counter[str] = Counter()
+    colours = optimizer_colours(labels.values())
+    for label, name in labels.items():
+        dash = DASHES.index(optimizers.style(name).dash) + so_far[name]
+        so_far[name] += 1
+        found[label] = Look(colours[name], DASHES[dash % len(DASHES)])
+    return found
 
 
-def optimizer_colours(cells: Sequence[RunCell]) -> dict[str, str]:
+def optimizer_colours(names: Iterable[str]) -> dict[str, str]:
     """Each optimizer's own colour; of two with the same, the second gets a free one, if any is."""
-    names = list(dict.fromkeys(cell.optimizer for cell in cells))
     own = {name: optimizers.style(name).colour for name in names}
     free = [colour for colour in ON_DARK if colour not in own.values()]
     colours: dict[str, str] = {}
-    for name in names:
-        is_taken = own[name] in colours.values()
-        colours[name] = free.pop() if is_taken and free else own[name]
+    for name, colour in own.items():
+        is_taken = colour in colours.values()
+        colours[name] = free.pop() if is_taken and free else colour
     return colours
 
 
@@ -97,37 +111,32 @@ def first_epoch(cells: Sequence[RunCell]) -> int:
     return min(cell.config.interval for cell in cells)
 
 
-def y_range(cells: Sequence[RunCell], view: CurveView) -> list[float] | None:
+def y_range(cells: Sequence[RunCell], view: CurveView) -> tuple[float, float] | None:
     """The range after the first tenth of the epochs, where cells differ; None: draw everything.
 
-    Neither runs that diverged, nor cells that hardly learned, nor single bad epochs widen it. Of
-    a logarithmic axis it is a range of exponents.
+    Neither runs that diverged, nor cells that hardly learned, nor single bad epochs widen it.
     """
     able = with_finished_runs(cells)
     lost = hopeless_cells(able, view)
     if view.logarithmic and not lost:
         return None
+    able = [cell for cell in able if cell.label not in lost]
     values = [
         line[view.key]
         for cell in able
-        if cell.label not in lost
         for run in drawn_runs(cell)
         for line in run.valid_epochs[0 if view.logarithmic else len(run.valid_epochs) // 10 :]
         if line.get(view.key) is not None
     ]
-    values = without_spikes(values, view.lower_is_better)
-    values += [end for cell in able if cell.label not in lost
-               if (end := last_mean(cell, view.key)) is not None]  # fmt: skip
-    if view.logarithmic:
-        values = [math.log10(value) for value in values]
-    return [short(bound) for bound in with_margin(values)] if values else None
-
-
-def without_spikes(values: Sequence[float], lower_is_better: bool | None) -> list[float]:
-    """Without the worst hundredth: one bad epoch in a long run."""
-    if lower_is_better is None:
-        return list(values)
-    return sorted(values, reverse=lower_is_better)[len(values) // 100 :]
+    if view.lower_is_better is not None:  # one bad epoch in a long run: the worst hundredth
+        values = sorted(values, reverse=view.lower_is_better)[len(values) // 100 :]
+    values += [end for cell in able if (end := last_mean(cell, view.key)) is not None]
+    if not values:
+        return None
+    if not view.logarithmic:
+        return with_margin(values)
+    low, high = with_margin([math.log10(value) for value in values])
+    return 10**low, 10**high
 
 
 def hopeless_cells(cells: Sequence[RunCell], view: CurveView) -> set[str]:
@@ -180,11 +189,6 @@ def with_margin(values: Sequence[float]) -> tuple[float, float]:
     return min(values) - margin, max(values) + margin
 
 
-def short(value: float) -> float:
-    """Four significant digits: more than a screen can show."""
-    return float(f"{value:.4g}")
-
-
 # --- over the learning rate ----------------------------------------------------------------------
 
 
@@ -201,3 +205,75 @@ def learning_rate_sweeps(cells: Sequence[RunCell]) -> dict[str, dict[float, RunC
         for optimizer, rates in by_optimizer.items()
         if len(rates) > 1 and all(len(cells_at) == 1 for cells_at in rates.values())
     }
+
+
+Sweeps = Mapping[str, Mapping[float, RunCell]]  # by optimizer and learning rate
+Rates = dict[float, list[float]]
+
+
+@dataclass(frozen=True)
+class RateView:
+    """The final values by optimizer and learning rate; `height` is where its marks are.
+
+    Rates with which no run finished have a mark beyond the points, on the worse side, and so have
+    seeds that are `hopeless`: they would stretch the axis until the others are one line.
+    """
+
+    points: dict[str, Rates]
+    outside: dict[str, Rates]  # the seeds whose values are beyond the axis
+    unfinished: dict[str, list[float]]
+    height: dict[str, float]
+    bounds: tuple[float, float]
+    is_top: bool  # the marks are above the points: lower is better
+
+
+def rate_view(sweeps: Sweeps) -> RateView:
+    points = {
+        optimizer: {
+            lr: [record.final for record in cell.finished.values()]
+            for lr, cell in rates.items()
+            if cell.finished
+        }
+        for optimizer, rates in sweeps.items()
+    }
+    unfinished = {
+        optimizer: [lr for lr, cell in rates.items() if not cell.finished]
+        for optimizer, rates in sweeps.items()
+    }
+    known, is_top = values_inside(sweeps, points)
+    low, high = min(known), max(known)
+    outside = {
+        optimizer: {
+            lr: beyond
+            for lr, values in rates.items()
+            if (beyond := [v for v in values if not low <= v <= high])
+        }
+        for optimizer, rates in points.items()
+    }
+    marked = [name for name in sweeps if outside[name] or unfinished[name]]
+    step = 0.05 * (high - low) or 1.0
+    edge, sign = (high, 1) if is_top else (low, -1)
+    height = {name: edge + sign * row * step for row, name in enumerate(marked, start=1)}
+    bounds = with_margin([*known, *height.values()])
+    return RateView(points, outside, unfinished, height, bounds, is_top)
+
+
+def values_inside(sweeps: Sweeps, points: Mapping[str, Rates]) -> tuple[list[float], bool]:
+    """The values that decide the axis, without hopeless rates and seeds; is lower better?"""
+    cells = [cell for rates in sweeps.values() for cell in rates.values()]
+    lower = cells[0].task.metric.lower_is_better
+    measured = [
+        line[run.metric.key]
+        for cell in cells
+        if cell.finished
+        for run in drawn_runs(cell)
+        for line in run.valid_epochs
+        if line.get(run.metric.key) is not None
+    ]
+    by_rate = {(name, lr): v for name, rates in points.items() for lr, v in rates.items()}
+    means = {key: statistics.fmean(values) for key, values in by_rate.items()}
+    lost = hopeless(means, measured, lower_is_better=lower)
+    seeds = dict(enumerate(v for key, values in by_rate.items() if key not in lost for v in values))
+    failed = hopeless(seeds, measured, lower_is_better=lower)
+    kept = [value for i, value in seeds.items() if i not in failed]
+    return kept + [mean for key, mean in means.items() if key not in lost] or [0.0], lower

@@ -1,12 +1,37 @@
-"""Settings and names in words that are safe to show: the labels of runs."""
+"""Settings and names in words that are safe to show: of runs, and of contestants.
 
-from collections.abc import Sequence
+A cell of a grid is labelled with what it differs in from the others: "sgdf, lr 0.5". A contestant
+of a tuned sweep, whose settings are searched, has a short name: "FilterAdamW, K, derived".
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sgdf_lab.registry.optimizers import NAME, PREFIX
 from sgdf_lab.runs.config import Config, frozen, three_quarters
 from sgdf_lab.support.errors import NO_BREAK as NO_BREAK
 from sgdf_lab.support.errors import visible as visible
 from sgdf_lab.support.numbers import is_number
+
+#: Words that are not written as their first letter and small ones.
+WORDS = {
+    "sgdf": "SGDF", "sgd": "SGD", "ema": "EMA", "cm": "CM", "adamw": "AdamW", "nadamw": "NAdamW",
+    "nadam": "NAdam", "radam": "RAdam", "eadam": "EAdam", "adabelief": "AdaBelief",
+    "adabound": "AdaBound", "msvag": "MSVAG", "soap": "SOAP", "rmsprop": "RMSprop",
+    "ademamix": "AdEMAMix", "mars": "MARS", "adopt": "ADOPT", "laprop": "LaProp", "g": "G",
+}  # fmt: skip
+WHOLE = {
+    "filter-adam": "FilterAdam", "filter-adamw": "FilterAdamW", "filter-muon": "FilterMuon",
+    "filter-muon-eigen": "FilterMuon, eigenbasis", "filter-soap": "FilterSOAP",
+    "sgd-nesterov": "SGD, Nesterov",
+    "schedule-free-adamw": "Schedule-free AdamW", "schedule-free-sgd": "Schedule-free SGD",
+}  # fmt: skip
+GAIN = ("gain_scale", "gain_power")
+ROUNDED = 0.01  # of a share: the gain of a trial has four digits
+
+
+# --- runs ----------------------------------------------------------------------------------------
 
 
 def setting_words(value: Any) -> str:
@@ -79,3 +104,99 @@ def warmup_words(config: Config) -> str:
         return ""
     unit = "steps" if isinstance(config.warmup, int) else "of the run"
     return f"warm-up over {config.warmup:g} {unit}"
+
+
+# --- contestants ---------------------------------------------------------------------------------
+
+
+def optimizer_name(name: str) -> str:
+    """
+    >>> [optimizer_name(n) for n in ("filter-adamw", "sgd-ema", "wiener-lion", "mypkg.Mine")]
+    ['FilterAdamW', 'SGD-EMA', 'Wiener-Lion', 'mypkg.Mine']
+    """
+    if name.startswith(NAME):
+        return f"Wiener-{optimizer_name(name.removeprefix(NAME))}"
+    if name in WHOLE:
+        return WHOLE[name]
+    if "." in name or ":" in name:
+        return visible(name)
+    return visible("-".join(WORDS.get(part, part.capitalize()) for part in name.split("-")))
+
+
+def contestant_names(turns: Sequence[Sequence[Config]]) -> list[str]:
+    """A name for each contestant, given the settings of its trials; no two are the same."""
+    fixed = [fixed_settings(configs) for configs in turns]
+    names = []
+    for configs, own in zip(turns, fixed, strict=True):
+        rivals = [
+            other
+            for their, other in zip(turns, fixed, strict=True)
+            if their[0].optimizer == configs[0].optimizer
+        ]
+        parts = [optimizer_name(configs[0].optimizer), gain_words(configs)]
+        parts += [
+            value if isinstance(value, str) else f"{name} {setting_words(value)}"
+            for name, value in own.items()
+            if name.removeprefix(PREFIX) not in GAIN
+            and len({frozen(other.get(name)) for other in rivals}) > 1
+        ]
+        names.append(visible(", ".join(filter(None, parts))))
+    total, seen = Counter(names), Counter[str]()
+    for i, name in enumerate(names):
+        if total[name] > 1:  # they differ in something else than settings
+            seen[name] += 1
+            names[i] = f"{name} ({seen[name]})"
+    return names
+
+
+def fixed_settings(configs: Sequence[Config]) -> dict[str, Any]:
+    """What all trials have in common."""
+    first = configs[0].settings
+    return {
+        name: value
+        for name, value in first.items()
+        if all(frozen(config.settings.get(name)) == frozen(value) for config in configs)
+    }
+
+
+def gain_words(configs: Sequence[Config]) -> str:
+    """The form of the filter: "2K", "K", "√K", "(1-β₁)/2"; "" without one or if it is searched.
+
+    >>> from sgdf_lab.runs.config import make
+    >>> makes = [{"gain_scale": 1.0}, {}, {"gain_scale": 0.05, "gain_power": 0.0}]
+    >>> [gain_words([make("digits", overrides=gain)]) for gain in makes]
+    ['K', '', '(1-β₁)/2']
+    """
+    gains = [gain_of(config.settings) for config in configs]
+    if None in gains:
+        return ""
+    scales, powers = zip(*(gain for gain in gains if gain is not None), strict=True)
+    if len({*powers}) > 1:
+        return ""
+    if powers[0] == 0:
+        betas = [config.settings.get("betas", (0.9,)) for config in configs]
+        shares = [scale / (1 - beta[0]) for scale, beta in zip(scales, betas, strict=True)]
+        if max(shares) - min(shares) <= ROUNDED * max(shares):
+            return share_words(round(shares[0], 2))
+    if len({*scales}) > 1:
+        return ""
+    if powers[0] == 0:
+        return f"gain {scales[0]:g}"
+    letter = {1: "K", 0.5: "√K"}.get(powers[0], f"K^{powers[0]:g}")
+    return letter if scales[0] == 1 else f"{scales[0]:g}{letter}"
+
+
+def gain_of(settings: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Scale and power; None if the scale is not among the settings."""
+    for prefix in ("", PREFIX):
+        if f"{prefix}gain_scale" in settings:
+            return settings[f"{prefix}gain_scale"], settings.get(f"{prefix}gain_power", 1.0)
+    return None
+
+
+def share_words(share: float) -> str:
+    """
+    >>> share_words(0.5), share_words(1.0), share_words(0.3)
+    ('(1-β₁)/2', '1-β₁', '0.3(1-β₁)')
+    """
+    return {0.5: "(1-β₁)/2", 1.0: "1-β₁"}.get(share, f"{share:g}(1-β₁)")

@@ -6,16 +6,19 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import scipy.stats  # type: ignore[import-untyped]
 
+from sgdf_lab.report.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric, Task
 
 CONFIDENCE = 0.95
-#: A difference counts if its p value, after Holm's correction, is below this.
+#: A difference counts if its p value, with the luck of the choices and after Holm's correction, is
+#: below this.
 SIGNIFICANCE = 0.01
 TOLERANCE = 1e-9  # of a comparison of two rounded numbers
 TEST_LOSS = "test_loss"
@@ -55,6 +58,16 @@ def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What became of one setting: its final values by seed, and the seeds without one."""
+
+    values: Mapping[int, float]
+    lost: Collection[int] = ()  # diverged or failed
+    missing: Collection[int] = ()  # not run yet, or not to the end
+    choice: Choice | None = None  # how it was chosen, if it was
+
+
+@dataclass(frozen=True)
 class PairedDifference:
     """Differences between runs of the same seed: mean, 95 % t interval, two-sided p value.
 
@@ -67,10 +80,17 @@ class PairedDifference:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    lost: tuple[int, ...] = ()  # seeds that one of the two lost
+    missing: tuple[int, ...] = ()
+    barred: tuple[str, ...] = ()  # verdicts that there cannot be, for what was lost or is missing
+    p_holm: float | None = None  # corrected for all comparisons with the reference
+    p_choice: float | None = None  # as p, with the luck of both choices
+    p_verdict: float | None = None  # this, corrected: it decides
+    verdict: str = ""  # "ahead" of the reference, "behind", or "" if no difference was found
 
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+    def as_json(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        return {name: [*v] if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> PairedDifference:
@@ -79,8 +99,8 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     >>> found = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     >>> found.mean, round(found.p, 4)
     (2.0, 0.0742)
-    >>> paired_difference([1.5, 2.5], [1.0, 2.0])
-    PairedDifference(n=2, mean=0.5, low=None, high=None, p=None)
+    >>> paired_difference([1.5, 2.5], [1.0, 2.0]).p is None
+    True
     """
     differences = [own - other for own, other in zip(values, reference, strict=True)]
     if not differences:
@@ -94,17 +114,53 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     return PairedDifference(len(differences), mean, float(low), float(high), float(test.pvalue))
 
 
-def verdict(mean: float | None, p_holm: float | None, metric: Metric) -> str:
+def compare(own: Outcome, reference: Outcome) -> PairedDifference:
+    """Over the seeds that both finished, with those that one of them did not; no verdict yet."""
+    seeds = sorted(own.values.keys() & reference.values.keys())
+    values, others = ([x.values[seed] for seed in seeds] for x in (own, reference))
+    found = paired_difference(values, others)
+    p = found.p
+    if p is not None and found.mean is not None and (own.choice or reference.choice):
+        error = statistics.stdev(a - b for a, b in zip(values, others, strict=True))
+        error /= math.sqrt(found.n)
+        p = p_with_luck(found.mean, error, found.n, own.choice, reference.choice)
+    ran = {*own.values, *own.lost, *own.missing}
+    lost = ran & {*own.lost, *reference.lost}
+    missing = ran & {*own.missing, *reference.missing} - lost
+    barred = ("ahead",) * bool(own.lost or missing) + ("behind",) * bool(reference.lost or missing)
+    return dataclasses.replace(
+        found, p_choice=p, lost=tuple(sorted(lost)), missing=tuple(sorted(missing)), barred=barred
+    )
+
+
+def with_verdicts(
+    differences: Sequence[PairedDifference], metric: Metric
+) -> list[PairedDifference]:
+    """All comparisons with one reference: their p values are corrected for each other."""
+    corrected = (
+        holm([difference.p for difference in differences]),
+        holm([difference.p_choice for difference in differences]),
+    )
+    return [
+        dataclasses.replace(found, p_holm=p_holm, p_verdict=p, verdict=verdict(found, p, metric))
+        for found, p_holm, p in zip(differences, *corrected, strict=True)
+    ]
+
+
+def verdict(found: PairedDifference, p: float | None, metric: Metric) -> str:
     """Whether a contestant is "ahead" of the reference or "behind"; "" if no difference is found.
 
-    Args:
-        mean: of the differences from the reference.
-        p_holm: their p value, after Holm's correction over all comparisons with the reference.
-        metric: what is compared.
+    Who lost a seed is not ahead by the others, and what is incomplete has no verdict.
     """
-    if mean is None or p_holm is None or p_holm >= SIGNIFICANCE:
+    word = clear_difference(found, p, metric)
+    return "" if word in found.barred else word
+
+
+def clear_difference(found: PairedDifference, p: float | None, metric: Metric) -> str:
+    """The same by the p value only, whatever was lost."""
+    if found.mean is None or p is None or p >= SIGNIFICANCE:
         return ""
-    return "ahead" if (mean < 0) == metric.lower_is_better else "behind"
+    return "ahead" if (found.mean < 0) == metric.lower_is_better else "behind"
 
 
 def sign_test(better: int, worse: int) -> float | None:

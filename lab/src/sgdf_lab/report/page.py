@@ -1,14 +1,10 @@
 """One self-contained HTML page: tables, charts, and where each number comes from.
 
-Whatever comes from a run is text, never markup: it is escaped here and in `charts.plain`. As a
-second guard, the page's content security policy lets only its own two scripts run, identified by
-their hashes, and nothing is loaded from anywhere.
+Whatever comes from a run is text, never markup: it is escaped here, and by matplotlib in its SVG.
+As a second guard, the page's content security policy allows no script and loads nothing.
 """
 
-import base64
-import hashlib
 import html
-import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -17,22 +13,28 @@ from typing import Any
 
 from sgdf import __version__
 from sgdf_lab.report import wording
-from sgdf_lab.report.charts import all_charts
-from sgdf_lab.report.difference_chart import difference_charts
-from sgdf_lab.report.drawing import Chart, dark_colours
-from sgdf_lab.report.edges import edge_warnings
+from sgdf_lab.report.comparison import Comparison, ComparisonRow, edge_warnings
+from sgdf_lab.report.figures import (
+    Chart,
+    cell_looks_of,
+    charts,
+    difference_chart,
+    rates_charts,
+    shown_cells,
+)
 from sgdf_lab.report.labels import setting_words, visible
 from sgdf_lab.report.pictures import last_pictures
-from sgdf_lab.report.statistics import Comparison, ComparisonRow
-from sgdf_lab.report.time_charts import time_charts
-from sgdf_lab.report.verdict import headline
-from sgdf_lab.report.wording import TableColumn
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.support.figures import dark_rules, inline_svg
 from sgdf_lab.support.files import explained, write_atomically
+from sgdf_lab.support.palette import Look
 
-#: plotly.js with the simplest kinds of traces alone, a fifth of the complete one: MIT license.
-PLOTLY = "plotly-basic.min.js"
-PLOTLY_VERSION = "4.1.1"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+DASHES = {"solid": "", "dash": "9 5", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "15 5",
+          "longdashdot": "15 4 2 4"}  # fmt: skip
 
 
 def write(
@@ -55,17 +57,16 @@ def render(
     title: str,
     skipped: Sequence[str] = (),
 ) -> str:
-    plotly = asset(PLOTLY)
-    script = asset("page.js")
+    style = files("sgdf_lab.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(plotly, script)}">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{text(title)}</title>
-<style>{asset("page.css")}</style>
+<style>{style}{dark_rules()}</style>
 </head>
 <body>
 <main>
@@ -81,28 +82,9 @@ def render(
 <footer>Made by sgdf {text(__version__)} on {time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
 from {len(records)} run{"s" * (len(records) != 1)}. The page is self-contained: it loads
 nothing.</footer>
-<script type="application/json" id="dark">{as_data(dark_colours())}</script>
-<script>{plotly}</script>
-<script>{script}</script>
 </body>
 </html>
 """
-
-
-def asset(name: str) -> str:
-    return files("sgdf_lab.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def policy(*scripts: str) -> str:
-    """Allow only these scripts, and no address; plotly sets inline styles."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def text(value: object) -> str:
@@ -118,8 +100,8 @@ def contents(comparisons: Sequence[Comparison]) -> str:
     if len(comparisons) < 2:
         return ""
     links = (
-        f'<li><a href="#c{i}">{text(wording.title(comparison))}</a>: {text(headline(comparison))}'
-        "</li>"
+        f'<li><a href="#c{i}">{text(wording.title(comparison))}</a>: '
+        f"{text(wording.headline(comparison))}</li>"
         for i, comparison in enumerate(comparisons)
     )
     return f"<nav><ul>{''.join(links)}</ul></nav>"
@@ -131,18 +113,17 @@ def section(number: int, comparison: Comparison) -> str:
     warnings = "".join(
         f'<p class="warning">{text(warning)}</p>' for warning in edge_warnings(comparison)
     )
-    shown = comparison.cells, comparison.set_aside
-    charts = "".join(map(chart_figure, [*all_charts(*shown), *time_charts(*shown)]))
+    differences = difference_chart(comparison)
     return f"""<section id="c{number}">
 <h2>{text(wording.title(comparison))}</h2>
-<p class="verdict">{text(headline(comparison))}</p>
+<p class="verdict">{text(wording.headline(comparison))}</p>
 {warnings}
 <p class="protocol">{text(wording.opening(comparison))}
 {text(wording.common_protocol(comparison.cells))}.</p>
-{"".join(map(chart_figure, difference_charts(comparison)))}
+{chart_figure(differences) if differences else ""}
 {table(comparison)}
 <ul class="notes">{notes}</ul>
-{charts}
+{curves(comparison)}
 {gallery(comparison)}
 </section>
 """
@@ -150,63 +131,70 @@ def section(number: int, comparison: Comparison) -> str:
 
 def table(comparison: Comparison) -> str:
     """The table; settings that were not chosen are folded in a second one."""
-    columns = wording.columns(comparison)
     first = [row for row in comparison.rows if row.label not in comparison.set_aside]
     others = [row for row in comparison.rows if row.label in comparison.set_aside]
     if not others:
-        return table_of(first, columns)
+        return table_of(comparison, first)
     settings = f"{len(others)} setting{'s' * (len(others) > 1)}"
     return (
-        f"{table_of(first, columns)}<details><summary>{settings} not chosen</summary>"
-        f"{table_of(others, columns)}</details>"
+        f"{table_of(comparison, first)}<details><summary>{settings} not chosen</summary>"
+        f"{table_of(comparison, others)}</details>"
     )
 
 
-def table_of(rows: Sequence[ComparisonRow], columns: Sequence[TableColumn]) -> str:
-    head = "".join(f'<th scope="col">{text(column.title)}</th>' for column in columns)
-    body = "".join(table_row(row, columns) for row in rows)
+def table_of(comparison: Comparison, rows: Sequence[ComparisonRow]) -> str:
+    """On a phone each number has the title of its column beside it."""
+    titles, cells = wording.cells_of(comparison, rows)
+    head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
+    body = ""
+    for row, (label, *values) in zip(rows, cells, strict=True):
+        unfinished = text(wording.unfinished_runs(row.cell))
+        remark = f"<small>{unfinished}</small>" if unfinished else ""
+        numbers = "".join(
+            f'<td data-title="{text(title)}">{text(value)}</td>'
+            for title, value in zip(titles, values, strict=True)
+        )
+        body += f'<tr><th scope="row">{text(label)}{remark}</th>{numbers}</tr>'
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr><td></td>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def table_row(row: ComparisonRow, columns: Sequence[TableColumn]) -> str:
-    """A row; on a phone each number has the title of its column beside it."""
-    unfinished = text(wording.unfinished_runs(row.cell))
-    remark = f"<small>{unfinished}</small>" if unfinished else ""
-    cells = "".join(
-        f'<td data-title="{text(column.title)}">{text(column.text(row))}</td>' for column in columns
+def curves(comparison: Comparison) -> str:
+    """What was measured over the epochs, below one legend, and by learning rate."""
+    drawn = [*charts(comparison)]
+    by_rate = [*rates_charts(comparison)]
+    if not drawn + by_rate:
+        return ""
+    entries = "".join(
+        legend_entry(label, look) for label, look in cell_looks_of(shown_cells(comparison)).items()
     )
-    return f'<tr><th scope="row">{text(wording.row_label(row))}{remark}</th>{cells}</tr>'
+    legend = (
+        f'<ul class="legend">{entries}</ul>\n<p class="protocol">Lines are means over the seeds; '
+        "the bands reach from the lowest seed to the highest.</p>"
+    )
+    shown = "".join(map(chart_figure, [*drawn, *by_rate]))
+    return f'{legend if drawn else ""}<div class="charts">{shown}</div>'
+
+
+def legend_entry(label: str, look: Look) -> str:
+    line = f"stroke: {look.colour.lower()}; stroke-dasharray: {DASHES[look.dash] or 'none'}"
+    return (
+        f'<li><svg width="34" height="10"><line x1="1" x2="33" y1="5" y2="5" style="{line}"/></svg>'
+        f"{text(label)}</li>"
+    )
 
 
 def chart_figure(chart: Chart) -> str:
-    description = f"{chart.title}. {chart.caption}"
-    size = f' style="height: {chart.height}px"' if chart.height else ""
+    description = text(f"{chart.title}. {chart.caption}".strip())
+    caption = f"<figcaption>{text(chart.caption)}</figcaption>" if chart.caption else ""
     return f"""<figure>
 <h3>{text(chart.title)}</h3>
-<div class="chart" role="img" aria-label="{text(description)}"{size}></div>
-<script type="application/json">{as_data(packed(chart))}</script>
-<figcaption>{text(chart.caption)}</figcaption>
+<div class="chart" role="img" aria-label="{description}">{inline_svg(chart.figure)}</div>
+{caption}
 </figure>
 """
-
-
-def packed(chart: Chart) -> dict[str, Any]:
-    """The chart with every list of epochs once: most traces share theirs."""
-    xs: list[Any] = []
-    for trace in chart.data:
-        if trace["x"] not in xs:
-            xs.append(trace["x"])
-    data = [trace | {"x": xs.index(trace["x"])} for trace in chart.data]
-    return {"xs": xs, "data": data, "layout": chart.layout}
-
-
-def as_data(value: Any) -> str:
-    """JSON in which an HTML parser cannot find the end of the script or the start of another."""
-    packed = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return packed.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def gallery(comparison: Comparison) -> str:

@@ -1,20 +1,30 @@
-"""A comparison in words: its title, the text of its table, the summary and the notes below."""
+"""A comparison in words: title, verdict, cells of its table, the notes below.
+
+The rule of the verdict is in `numbers`; here it is only put into sentences.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from sgdf_lab import paper
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell
+from sgdf_lab.report.comparison import Comparison, ComparisonRow
 from sgdf_lab.report.labels import NO_BREAK, visible
-from sgdf_lab.report.numbers import PairedDifference, Spread
-from sgdf_lab.report.statistics import Comparison, ComparisonRow
-from sgdf_lab.report.verdict import RULE, headline
+from sgdf_lab.report.numbers import (
+    SIGNIFICANCE,
+    PairedDifference,
+    Spread,
+    clear_difference,
+)
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric
 
 NOTHING = "–"
+NAMES = 4  # more than this many are counted instead of listed
+RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
+
+Named = tuple[str, ComparisonRow]
 
 
 def title(comparison: Comparison) -> str:
@@ -67,44 +77,49 @@ def status(record: RunRecord) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of the table, in the terminal and on the page."""
-
-    title: str
-    text: Callable[[ComparisonRow], str]
+TableRow = tuple[str, ...]  # the label, and the cells
 
 
-def columns(comparison: Comparison) -> list[TableColumn]:
-    """The columns beside the labels, without those that would be empty."""
+def cells_of(
+    comparison: Comparison, rows: Sequence[ComparisonRow]
+) -> tuple[tuple[str, ...], tuple[TableRow, ...]]:
+    """The titles of the columns, without those that would be empty for all, and these rows."""
+    kept = [
+        (title, text)
+        for title, text in columns(comparison)
+        if {text(row) for row in comparison.rows} - {NOTHING, "reference"}
+    ]
+    titles = tuple(title for title, _ in kept)
+    return titles, tuple((row_label(row), *(text(row) for _, text in kept)) for row in rows)
+
+
+def columns(comparison: Comparison) -> list[tuple[str, Callable[[ComparisonRow], str]]]:
     digits, result = comparison.metric.digits, comparison.result
     is_other = result.key != comparison.metric.key
-    possible = [
-        TableColumn("best", lambda row: counted(row.best, digits)),
-        TableColumn(
+    return [
+        ("best", lambda row: counted(row.best, digits)),
+        (
             f"final {result.words}" if is_other else "final",
             lambda row: counted(row.final, result.digits),
         ),
         *(
-            TableColumn(f"final {metric.words}", partial(other_metric, i))
+            (f"final {metric.words}", partial(other_metric, i))
             for i, metric in enumerate(comparison.metrics[1:])
         ),
-        TableColumn("validation", lambda row: counted(row.validation, digits)),
-        TableColumn("published best", lambda row: spread(row.published)),
-        TableColumn("best − published", difference_to_published),
+        ("validation", lambda row: counted(row.validation, digits)),
+        ("published best", lambda row: spread(row.published)),
+        ("best − published", difference_to_published),
         *(
-            TableColumn(f"published {metric.words}", partial(other_published, i))
+            (f"published {metric.words}", partial(other_published, i))
             for i, metric in enumerate(comparison.metrics[1:])
         ),
-        TableColumn(
+        (
             f"final, against {comparison.reference}: 95 % interval",
             lambda row: against_reference(row, result.digits),
         ),
-        TableColumn(f"per {comparison.unit}", seconds_per_epoch),
-        TableColumn(target(comparison), time_to_target),
+        (f"per {comparison.unit}", seconds_per_epoch),
+        (target(comparison), time_to_target),
     ]
-    empty = {NOTHING, "reference"}
-    return [c for c in possible if {c.text(row) for row in comparison.rows} - empty]
 
 
 def row_label(row: ComparisonRow) -> str:
@@ -208,6 +223,176 @@ def measured(metric: Metric, value: Spread) -> str:
     return f"{number} {metric.unit} {metric.words}" if metric.unit else f"{metric.words} {number}"
 
 
+# --- the verdict ---------------------------------------------------------------------------------
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict in one sentence; others name those on whom there is none, and lost seeds."""
+    names = short_names(comparison)
+    reference = next((row for row in comparison.rows if row.is_reference), None)
+    if reference is None or reference.final is None:
+        return "No run has finished yet."
+    ours = names[reference.label]
+    kept = [(names[row.label], row) for row in comparison.rows if row.label in names]
+    others = [named for named in kept if named[1] is not reference]
+    rows = [named for named in others if named[1].paired]
+    if not others:
+        return f"Only {ours} was run: there is nothing to compare it with."
+    if not rows:
+        first = f"Only {ours} has finished: there is nothing to compare it with yet."
+        return " ".join([first, *lost_seeds(kept)])
+    reasons: dict[str, list[Named]] = {}
+    for named in rows:
+        reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)
+    tested = reasons.pop("", [])
+    sentences = [decision(comparison.result, ours, tested)] if tested else []
+    against = "" if tested or len(reasons) > 1 else f"{ours} against "
+    sentences += [
+        f"No verdict on {against}{listed(which)}: {reason}." for reason, which in reasons.items()
+    ]
+    return " ".join([*sentences, *lost_seeds(kept)])
+
+
+def why_no_verdict(row: ComparisonRow, metric: Metric) -> str:
+    """ "" if there is one, or if no difference was found."""
+    found = row.paired
+    assert found is not None
+    if found.n == 0:
+        return "no seed was run with both"
+    if found.n == 1:
+        return "one seed is not enough"
+    if found.p is None:
+        return "the difference is the same in all seeds, which gives no interval"
+    if clear_difference(found, found.p_verdict, metric) in found.barred:
+        return "runs are missing" if found.missing else "the seeds that are left are not all"
+    return ""
+
+
+def lost_seeds(rows: Sequence[Named]) -> list[str]:
+    """How many seeds each of these has lost."""
+    words = []
+    for name, row in rows:
+        records = row.cell.records
+        lost = sum(record.status in ("diverged", "failed") for record in records)
+        if lost:
+            words.append(f"{name} {lost} of {len(records) + len(row.cell.missing)}")
+    more = f" and {len(words) - NAMES} more" * (len(words) > NAMES)
+    return [f"Seeds that diverged or failed: {', '.join(words[:NAMES])}{more}."] if words else []
+
+
+def short_names(comparison: Comparison) -> dict[str, str]:
+    """By label, without the settings that were not chosen: the optimizer's name if it is enough.
+
+    It is not where some rows are of longer runs or other data.
+    """
+    kept = [row for row in comparison.rows if row.label not in comparison.set_aside]
+    alike = len({row.cell.contest[1:] for row in kept}) <= 1
+    optimizers = [row.optimizer for row in kept]
+    return {
+        row.label: short_name(row, optimizers.count(row.optimizer) if alike else len(kept))
+        for row in kept
+    }
+
+
+def short_name(row: ComparisonRow, rows_of_optimizer: int) -> str:
+    """
+    >>> from types import SimpleNamespace
+    >>> row = SimpleNamespace(optimizer="sgd", label="sgd, lr 0.1, momentum 0.5")
+    >>> short_name(row, 1), short_name(row, 2)
+    ('sgd', 'sgd (lr 0.1, momentum 0.5)')
+    """
+    settings = row.label.removeprefix(row.optimizer).removeprefix(", ")
+    return f"{row.optimizer} ({settings})" if rows_of_optimizer > 1 and settings else row.optimizer
+
+
+# --- with a p value -------------------------------------------------------------------------------
+
+
+def decision(metric: Metric, ours: str, rows: Sequence[Named]) -> str:
+    """Who is ahead of the reference and who behind, among those with a p value."""
+    by_verdict = {
+        word: [(name, row) for name, row in rows if row.verdict == word]
+        for word in ("ahead", "behind", "")
+    }
+    parts = []
+    for word in ("ahead", "behind"):
+        if those := by_verdict[word]:
+            verb = "is" if len(those) == 1 else "are"
+            parts.append(f"{listed(those)} {verb} {word} by {amount(metric, those)}")
+    unclear = by_verdict[""]
+    if parts:
+        end = f"; no difference found for {listed(unclear)}" if unclear else ""
+        return f"Against {ours}, {'; '.join(parts)}{end}."
+    if len(unclear) > 1:
+        return (
+            f"No difference found between {ours} and {listed(unclear, 'or')}: none has {RULE} "
+            f"({seeds(unclear)})."
+        )
+    ((name, only),) = unclear
+    return (
+        f"No difference found between {ours} and {name}: {name} differs by "
+        f"{difference(metric, only, signs=True)}, {p_words(only)} ({seeds(unclear)})."
+    )
+
+
+def amount(metric: Metric, rows: Sequence[Named]) -> str:
+    """The size of the differences without sign: "1.10 points (95 % interval 0.50 to 1.80, ...)"."""
+    direction = "lower is better, " * metric.lower_is_better
+    if len(rows) > 1:
+        means = sorted(abs(mean_of(row)) for _, row in rows)
+        least, most = metric.shown(means[0]), metric.shown(means[-1])
+        return f"{least} to {most}{unit_of(metric)} ({direction}{RULE}, {seeds(rows)})"
+    ((_, only),) = rows
+    words = difference(metric, only, signs=False)
+    return f"{words} ({direction}{p_words(only)}, {seeds(rows)})"
+
+
+def difference(metric: Metric, row: ComparisonRow, *, signs: bool) -> str:
+    """The mean with its 95 % interval, the end nearer to zero first where signs are left out."""
+    assert row.paired is not None
+    assert row.paired.low is not None
+    assert row.paired.high is not None
+    low, high = sorted((row.paired.low, row.paired.high), key=None if signs else abs)
+    mean, least, most = (
+        signed(value, metric.digits) if signs else metric.shown(abs(value))
+        for value in (mean_of(row), low, high)
+    )
+    return f"{mean}{unit_of(metric)}, 95 % interval {least} to {most}"
+
+
+def mean_of(row: ComparisonRow) -> float:
+    assert row.paired is not None
+    assert row.paired.mean is not None
+    return row.paired.mean
+
+
+def p_words(row: ComparisonRow) -> str:
+    assert row.paired is not None
+    assert row.paired.p_verdict is not None
+    return "p < 0.001" if row.paired.p_verdict < 0.001 else f"p {row.paired.p_verdict:.2g}"
+
+
+def unit_of(metric: Metric) -> str:
+    return " points" if metric.unit == "%" else f" in {metric.words}"
+
+
+def seeds(rows: Sequence[Named]) -> str:
+    counts = sorted({row.paired.n for _, row in rows if row.paired})
+    return f"{' to '.join(map(str, counts[:: max(1, len(counts) - 1)]))} seeds"
+
+
+def listed(rows: Sequence[Named], last: str = "and") -> str:
+    """
+    >>> three = [(name, None) for name in ("adam", "lion", "sgd")]
+    >>> listed(three), listed(three[:1]), listed(three * 2)
+    ('adam, lion and sgd', 'adam', '6 others')
+    """
+    if len(rows) > NAMES:
+        return f"{'any of ' * (last == 'or')}{len(rows)} others"
+    *before, final = (name for name, _ in rows)
+    return f"{', '.join(before)} {last} {final}" if before else final
+
+
 # --- the notes -----------------------------------------------------------------------------------
 
 
@@ -229,7 +414,8 @@ def notes(comparison: Comparison) -> list[str]:
         sentences.append(
             "Intervals: 95 %, Student's t, over the differences in final "
             f"{comparison.result.words} between runs of the same seed. Ahead and behind: {RULE} "
-            "over all comparisons with the reference."
+            "over all comparisons with the reference. Where settings were chosen, p is the share "
+            "of pairs of equally good optimizers, tuned alike, that come out as far apart."
         )
     if any(row.validation for row in rows):
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"

@@ -32,7 +32,7 @@ ON_DARK = {
 PAGE_ON_DARK = {PAPER: "#16181d", INK: "#e4e4e4", AXIS: "#8d939c", GRID: "#33373e"}
 
 SPARE = (ORANGE, SKY, GREEN, BLUE, PURPLE, BROWN, BLACK, GREY)  # for unknown optimizers
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly's names
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 class Look(NamedTuple):

@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 
 from sgdf_lab.optimizers import style
 from sgdf_lab.report.evidence import Summary
-from sgdf_lab.report.evidence.figures import axis_edges, draw_interval
 from sgdf_lab.report.evidence.summary import REFERENCES
-from sgdf_lab.report.evidence.tables import EvidenceTable
+from sgdf_lab.report.figures import Interval, draw_intervals
+from sgdf_lab.report.tables import Table
 from sgdf_lab.report.wording import NOTHING, signed
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.figures import STYLE, plain
-from sgdf_lab.support.palette import AXIS, GRID
 
 Json = Mapping[str, Any]
 
@@ -113,7 +112,7 @@ def is_complete(summary: Summary) -> bool:
 # --- as a table ----------------------------------------------------------------------------------
 
 
-def table(found: Across) -> EvidenceTable:
+def table(found: Across) -> Table:
     rows = [
         (s.label, *map(difference_words, s.differences, found.summaries), counts_words(s))
         for s in found.standings
@@ -129,7 +128,7 @@ def table(found: Across) -> EvidenceTable:
         f"{found.summaries[0]['ahead']:g} after Holm's correction on the task."
     )
     columns = [summary["name"] for summary in found.summaries]
-    return EvidenceTable(
+    return Table(
         "across", f"Against {found.reference}", (*columns, "ahead, behind"), tuple(rows), caption
     )
 
@@ -165,7 +164,7 @@ def figure(found: Across) -> Figure:
         drawn = Figure(figsize=size, layout="constrained")
         all_axes = drawn.subplots(1, panels, sharey=True, squeeze=False)[0]
         for number, (axes, summary) in enumerate(zip(all_axes, found.summaries, strict=True)):
-            draw_task(axes, summary, [(s.differences[number], s.optimizer) for s in order])
+            draw_task(axes, summary, [(s.differences[number], s.label, s.optimizer) for s in order])
         all_axes[0].set_ylim(-0.7, len(order) - 0.3)
         all_axes[0].set_yticks(range(len(order)), [plain(s.label) for s in order])
         words = f"better than {found.reference} by … (full: p < {found.summaries[0]['ahead']:g})"
@@ -173,22 +172,18 @@ def figure(found: Across) -> Figure:
     return drawn
 
 
-def draw_task(axes: Axes, summary: Summary, rows: Sequence[tuple[Json | None, str]]) -> None:
-    leads = [
-        (height, lead(row, summary), style(optimizer).colour)
-        for height, (row, optimizer) in enumerate(rows)
-        if row is not None and row["low"] is not None
-    ]
-    edges = axis_edges([row for _, row, _ in leads]) if leads else (-1.0, 1.0)
-    for height, row, colour in leads:
-        draw_interval(axes, row, height, colour, edges, summary)
-    axes.axvline(0, color=AXIS, lw=1.2, zorder=1)
-    axes.set_xlim(*edges)
-    axes.tick_params(axis="y", length=0)
+def draw_task(axes: Axes, summary: Summary, rows: Sequence[tuple[Json | None, str, str]]) -> None:
+    """Each row is a difference, the label and the optimizer; None for who did not run."""
+    leads = {}
+    for height, (row, label, optimizer) in enumerate(rows):
+        if row is not None and row["low"] is not None:
+            own, colour = lead(row, summary), style(optimizer).colour
+            leads[height] = Interval(
+                label, own["mean"], own["low"], own["high"], row["verdict"], colour
+            )
+    draw_intervals(axes, leads, summary["metric"]["digits"])
     axes.tick_params(axis="x", labelsize=8)
     axes.locator_params(axis="x", nbins=4)
-    axes.grid(axis="x", color=GRID)
-    axes.set_axisbelow(True)
     unit = "points" if summary["metric"]["unit"] == "%" else summary["metric"]["unit"]
     axes.set_title(plain(in_two_lines(summary["name"])), fontsize=8.5, fontweight="normal")
     axes.set_xlabel(plain(unit), fontsize=8.5)

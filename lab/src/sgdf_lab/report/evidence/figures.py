@@ -14,16 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from sgdf_lab.optimizers import style
+from sgdf_lab.report.curves import looks, optimizer_colours
 from sgdf_lab.report.evidence import Summary
 from sgdf_lab.report.evidence.tables import ranked
-from sgdf_lab.report.figures import LINE_STYLES
-from sgdf_lab.report.wording import signed
-from sgdf_lab.support.figures import STYLE, plain, write_svg
-from sgdf_lab.support.palette import AXIS, DASHES, GRID, INK, ON_DARK, PAPER
+from sgdf_lab.report.figures import Interval, differences_figure
+from sgdf_lab.support.figures import LINE_STYLES, STYLE, plain, write_svg
+from sgdf_lab.support.palette import AXIS, GRID, INK
 
 MARKERS = "osD^vP*X<>hp"
-FAR = 4.0  # times the median: a value so far out has an arrow instead of stretching the axis
 COLUMNS = 4  # of panels
 FEW = 3  # trials, whose expected best is still inside the figure
 IN_ONE = 6  # contestants whose curves fit into one panel
@@ -46,7 +44,7 @@ def figures(summary: Summary) -> Iterator[tuple[str, Figure]]:
             label = comparison["reference"]
             own = optimizers[label] if counts[optimizers[label]] == 1 else label
             name = re.sub(r"[^\w.-]", "_", own)
-            yield f"differences-{name}", differences_figure(summary, comparison)
+            yield f"differences-{name}", differences_to(summary, comparison)
     if any(len(c["expected_best"]) > 1 for c in summary["contestants"]):
         yield "best-of-k", best_figure(summary)
     if any(trial["value"] is not None for c in summary["contestants"] for trial in c["trials"]):
@@ -54,15 +52,9 @@ def figures(summary: Summary) -> Iterator[tuple[str, Figure]]:
 
 
 def colours_of(summary: Summary) -> dict[str, str]:
-    """By label: the optimizer's colour; of two optimizers with the same, the second a free one."""
-    names = dict.fromkeys(c["optimizer"] for c in summary["contestants"])
-    own = {name: style(name).colour for name in names}
-    free = [colour for colour in ON_DARK if colour not in own.values()]
-    taken: dict[str, str] = {}
-    for name in names:
-        is_taken = own[name] in taken.values()
-        taken[name] = free.pop() if is_taken and free else own[name]
-    return {c["label"]: taken[c["optimizer"]] for c in summary["contestants"]}
+    """By label: the optimizer's colour."""
+    colours = optimizer_colours(c["optimizer"] for c in summary["contestants"])
+    return {c["label"]: colours[c["optimizer"]] for c in summary["contestants"]}
 
 
 def metric_title(summary: Summary, words: str) -> str:
@@ -79,64 +71,25 @@ def add_title(figure: Figure, title: str) -> None:
 # --- differences ---------------------------------------------------------------------------------
 
 
-def differences_figure(summary: Summary, comparison: Json) -> Figure:
-    """The mean difference of every contestant to the reference, with its 95 % interval.
-
-    Full where the difference is clear after Holm's correction, hollow where it is not.
-    """
+def differences_to(summary: Summary, comparison: Json) -> Figure:
+    """The mean difference of every contestant to the reference, the best one at the top."""
     order = [c["label"] for c in ranked(summary)]
     rows = [row for row in comparison["rows"] if row["low"] is not None]
     rows.sort(key=lambda row: order.index(row["contestant"]), reverse=True)
-    colours = colours_of(summary)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 1.4 + 0.27 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        edges = axis_edges(rows)
-        for height, row in enumerate(rows):
-            draw_interval(axes, row, height, colours[row["contestant"]], edges, summary)
-        axes.axvline(0, color=AXIS, lw=1.2, zorder=1)
-        axes.set_xlim(*edges)
-        axes.set_ylim(-0.7, len(rows) - 0.3)
-        labels = [plain(row["contestant"]) + "*" * bool(row["lost"]) for row in rows]
-        axes.set_yticks(range(len(rows)), labels)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color=GRID)
-        axes.set_axisbelow(True)
-        side = "left" if summary["metric"]["lower_is_better"] else "right"
-        words = metric_title(summary, f"{summary['metric']['words']} minus that of "
-                             f"{comparison['reference']}")  # fmt: skip
-        axes.set_xlabel(plain(f"{words} ({side} is better)"))
-        add_title(figure, summary["title"])
+    colours, metric = colours_of(summary), summary["metric"]
+    intervals = [
+        Interval(
+            row["contestant"] + "*" * bool(row["lost"]), row["mean"], row["low"], row["high"],
+            row["verdict"], colours[row["contestant"]],
+        )
+        for row in rows
+    ]  # fmt: skip
+    words = metric_title(summary, f"{metric['words']} minus that of {comparison['reference']}")
+    figure = differences_figure(
+        intervals, words, lower_is_better=metric["lower_is_better"], digits=metric["digits"]
+    )
+    add_title(figure, summary["title"])
     return figure
-
-
-def axis_edges(rows: Sequence[Json]) -> tuple[float, float]:
-    """Zero and all intervals, without those that are far out."""
-    extents = [max(abs(row["low"]), abs(row["high"])) for row in rows]
-    limit = FAR * statistics.median(extents)
-    near = [row for row, extent in zip(rows, extents, strict=True) if extent <= limit]
-    low = min(0.0, *(row["low"] for row in near))
-    high = max(0.0, *(row["high"] for row in near))
-    margin = 0.06 * (high - low)
-    return low - margin, high + margin
-
-
-def draw_interval(
-    axes: Axes, row: Json, height: float, colour: str, edges: tuple[float, float], summary: Summary
-) -> None:
-    """A point and a line; for what is far out, an arrow at the edge and the number."""
-    fill = colour if row["verdict"] else PAPER
-    mean, (low, high) = row["mean"], edges
-    if not low <= mean <= high:
-        is_right, margin = mean > high, 0.02 * (high - low)
-        axes.plot([high - margin if is_right else low + margin], [height], color=colour,
-                  marker=">" if is_right else "<", markerfacecolor=fill, markersize=6)  # fmt: skip
-        place = high - 2 * margin if is_right else low + 2 * margin
-        axes.text(place, height, signed(mean, summary["metric"]["digits"]), va="center",
-                  fontsize=8, color=INK, ha="right" if is_right else "left")  # fmt: skip
-        return
-    axes.plot([row["low"], row["high"]], [height] * 2, color=colour, lw=2, solid_capstyle="butt")
-    axes.plot([mean], [height], marker="o", color=colour, markerfacecolor=fill, markersize=6)
 
 
 # --- the expected best ---------------------------------------------------------------------------
@@ -174,19 +127,18 @@ def best_figure(summary: Summary) -> Figure:
 
 def line_looks(summary: Summary) -> dict[str, dict[str, Any]]:
     """Contestants of one optimizer have its colour, and different dashes and markers."""
-    colours, seen = colours_of(summary), dict[str, int]()
-    looks: dict[str, dict[str, Any]] = {}
+    seen: Counter[str] = Counter()
+    found: dict[str, dict[str, Any]] = {}
+    own = looks({c["label"]: c["optimizer"] for c in summary["contestants"]})
     for contestant in summary["contestants"]:
-        name = contestant["optimizer"]
-        number = seen.setdefault(name, 0)
-        seen[name] += 1
-        dash = DASHES[(DASHES.index(style(name).dash) + number) % len(DASHES)]
-        looks[contestant["label"]] = {
-            "color": colours[contestant["label"]],
-            "linestyle": LINE_STYLES[dash],
-            "marker": MARKERS[number % len(MARKERS)],
+        look, name = own[contestant["label"]], contestant["optimizer"]
+        found[contestant["label"]] = {
+            "color": look.colour,
+            "linestyle": LINE_STYLES[look.dash],
+            "marker": MARKERS[seen[name] % len(MARKERS)],
         }
-    return looks
+        seen[name] += 1
+    return found
 
 
 def best_limits(summary: Summary, drawn: Sequence[Json]) -> tuple[float, float]:

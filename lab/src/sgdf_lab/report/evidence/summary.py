@@ -2,27 +2,27 @@
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sgdf_lab.report import labels
+from sgdf_lab.report.choice import choice_of
+from sgdf_lab.report.comparison import REFERENCES as REFERENCES
 from sgdf_lab.report.evidence import Summary, notes
-from sgdf_lab.report.evidence.names import contestant_names
-from sgdf_lab.report.evidence.origins import provenance
+from sgdf_lab.report.labels import contestant_names, visible
 from sgdf_lab.report.numbers import (
     SIGNIFICANCE,
+    Outcome,
+    compare,
     expected_best,
-    holm,
     median_or_never,
-    paired_difference,
     result_metric,
     share_within,
     sign_test,
     spread,
-    verdict,
+    with_verdicts,
 )
-from sgdf_lab.report.statistics import REFERENCES as REFERENCES
 from sgdf_lab.runs.config import frozen
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.errors import unknown
@@ -31,10 +31,8 @@ from sgdf_lab.sweeps.contestants import (
     PlannedRun,
     contestants_of,
     edges_of,
-    turns_of,
-    validation_key,
 )
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Tuned, validation_key
 from sgdf_lab.tasks import Metric
 
 VERSION = 1
@@ -45,7 +43,7 @@ Json = dict[str, Any]
 
 
 def summarize(
-    sweep: Sweep,
+    sweep: Tuned,
     records: Sequence[RunRecord],
     references: Sequence[str] = (),
     command: str = "",
@@ -64,7 +62,7 @@ def summarize(
     contestants = [
         dataclasses.replace(contestant, label=label)
         for contestant, label in zip(
-            contestants_of(sweep, records), contestant_names(turns_of(sweep)), strict=True
+            contestants_of(sweep, records), contestant_names(sweep.trials), strict=True
         )
     ]
     config = sweep.configs[0]
@@ -77,15 +75,15 @@ def summarize(
     used = [run for c in contestants for run in c.runs if run.record]
     summary: Summary = {
         "version": VERSION,
-        "name": labels.visible(sweep.name),
-        "title": sweep.subject,
+        "name": visible(sweep.name),
+        "title": sweep.title,
         "task": config.task,
         "model": config.model,
         "length": config.epochs * config.interval,
         "unit": config.unit,
         "interval": config.interval,
         "planned": {
-            "trials": len(sweep.configs) // sweep.contestants,
+            "trials": len(sweep.trials[0]),
             "finalists": sweep.finalists,
             "choice_seeds": [*sweep.choice_seeds],
             "seeds": [*sweep.seeds],
@@ -107,7 +105,7 @@ def summarize(
             for reference in find_references(contestants, references)
         ],
         "other_runs": len(records) - len(used),
-        "command": labels.visible(command),
+        "command": visible(command),
         **provenance([run.record for run in used if run.record]),
     }
     return {**summary, "notes": notes.sentences(summary)}
@@ -258,13 +256,16 @@ def comparison(
 ) -> Json:
     """Everybody against one: paired differences, and the time to where it ends."""
     rivals = [contestant for contestant in contestants if contestant is not reference]
+    own = outcome(reference, metric)
+    found = with_verdicts([compare(outcome(rival, metric), own) for rival in rivals], metric)
     rows = [
-        {**paired_row(rival, reference, metric), "same_settings": same_settings(rival, reference)}
-        for rival in rivals
+        {
+            "contestant": rival.label,
+            **difference.as_json(),
+            "same_settings": same_settings(rival, reference),
+        }
+        for rival, difference in zip(rivals, found, strict=True)
     ]
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_holm"] = p
-        row["verdict"] = verdict(row["mean"], p, metric)
     ends = [v for run in reference.seeds if (v := run.validation) is not None]
     target = statistics.mean(ends) if ends else None
     return {
@@ -286,21 +287,13 @@ def with_time_alone(row: Json, own: float | None, reference: float | None) -> Js
     return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
 
 
-def paired_row(rival: Contestant, reference: Contestant, metric: Metric) -> Json:
-    """The differences over the seeds that both finished; what happened to the others is told."""
-    pairs, lost, missing = [], [], []
-    theirs = {run.config.seed: run for run in reference.seeds}
-    for run in rival.seeds:
-        other = theirs.get(run.config.seed)
-        value, rest = run.final(metric.key), other.final(metric.key) if other else None
-        if value is not None and rest is not None:
-            pairs.append((value, rest))
-        elif run.is_lost or (other and other.is_lost):
-            lost.append(run.config.seed)
-        else:
-            missing.append(run.config.seed)
-    test = dataclasses.asdict(paired_difference([v for v, _ in pairs], [r for _, r in pairs]))
-    return {"contestant": rival.label, **test, "lost": lost, "missing": missing}
+def outcome(contestant: Contestant, metric: Metric) -> Outcome:
+    runs = {run.config.seed: run for run in contestant.seeds}
+    finals = {seed: run.final(metric.key) for seed, run in runs.items()}
+    values = {seed: value for seed, value in finals.items() if value is not None}
+    lost = [seed for seed, run in runs.items() if run.is_lost]
+    missing = runs.keys() - values.keys() - {*lost}
+    return Outcome(values, lost, missing, choice_of(contestant))
 
 
 def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
@@ -328,6 +321,7 @@ def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
     return {
         "better": better,
         "worse": worse,
+        "equal": len(differences) - sum(difference != 0 for difference in differences),
         "median": statistics.median(differences) if differences else None,
         "p": sign_test(better, worse),
     }
@@ -368,3 +362,39 @@ def first_epoch_at(run: PlannedRun, target: float) -> int | None:
         if value is not None and metric.reaches(value, target):
             return int(line["epoch"])
     return None
+
+
+# --- where the runs come from --------------------------------------------------------------------
+
+
+def provenance(records: Sequence[RunRecord]) -> Json:
+    """The commits, machines and data of all starts of these runs."""
+    starts = [
+        start
+        for record in records
+        for start in (record.environment, *earlier_starts(record))
+        if isinstance(start, dict) and start
+    ]
+    machines = [start["machine"] for start in starts if isinstance(start.get("machine"), dict)]
+    hours = math.fsum(s for record in records for s in record.seconds.values()) / 3600
+    return {
+        "runs": len(records),
+        "run_hours": round(hours, 3),
+        "commits": different(start.get("commit") for start in starts),
+        "machines": different(visible(machine_words(machine)) for machine in machines),
+        "data": different(start.get("data") for start in starts),
+    }
+
+
+def earlier_starts(record: RunRecord) -> list[Any]:
+    found = record.environment.get("earlier")
+    return found if isinstance(found, list) else []
+
+
+def different(values: Iterable[Any]) -> list[str]:
+    return sorted({str(value) for value in values if value})
+
+
+def machine_words(machine: Mapping[str, Any]) -> str:
+    cuda = f", CUDA {machine['cuda']}" if machine.get("cuda") else ""
+    return f"{machine.get('device', 'unknown')}, torch {machine.get('torch', 'unknown')}{cuda}"

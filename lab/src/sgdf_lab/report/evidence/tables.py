@@ -1,46 +1,26 @@
 """A summary as tables, in a terminal or as markdown: results, speed, tuning."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
-
+from sgdf_lab.report import tables as shared
 from sgdf_lab.report.evidence import Summary
 from sgdf_lab.report.labels import NO_BREAK, setting_words
+from sgdf_lab.report.tables import Table, as_markdown
 from sgdf_lab.report.wording import NOTHING, duration, signed
-from sgdf_lab.support.pages import markdown_table
-from sgdf_lab.support.tables import Column, as_rich
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LEAST_P = 1e-4  # smaller p values are shown as that
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class EvidenceTable:
-    """A title, the cells of a table with the labels in front, and how to read it."""
-
-    name: str  # by which a page refers to it
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-
-
-def show(console: Console, summary: Summary) -> None:
+def show(console: "Console", summary: Summary) -> None:
     """Print all tables, and what is missing, lost or at an edge."""
-    for table in tables(summary):
-        show_table(console, table)
+    shared.show(console, tables(summary))
     for note in summary["notes"]:
-        console.print(Text(note))
-
-
-def show_table(console: Console, table: EvidenceTable) -> None:
-    columns = [Column("", "label"), *map(Column, table.columns)]
-    shown = as_rich(columns, table.rows, console.width, title=table.title, caption=table.caption)
-    console.print(shown, highlight=False)
-    console.print()
+        console.print(note, markup=False, highlight=False)
 
 
 def markdown(summary: Summary) -> str:
@@ -53,7 +33,7 @@ def markdown(summary: Summary) -> str:
     return "\n\n".join(filter(None, (*parts, notes))) + "\n"
 
 
-def side_by_side(first: EvidenceTable, others: Sequence[EvidenceTable]) -> EvidenceTable:
+def side_by_side(first: Table, others: Sequence[Table]) -> Table:
     """The columns of tables with the same labels in one."""
     columns = [*first.columns, *(column for table in others for column in table.columns)]
     rows = [
@@ -61,20 +41,10 @@ def side_by_side(first: EvidenceTable, others: Sequence[EvidenceTable]) -> Evide
         for i, row in enumerate(first.rows)
     ]
     caption = " ".join([first.caption, *(table.caption for table in others)]).strip()
-    return EvidenceTable(first.name, first.title, tuple(columns), tuple(map(tuple, rows)), caption)
+    return Table(first.name, first.title, tuple(columns), tuple(map(tuple, rows)), caption)
 
 
-def as_markdown(table: EvidenceTable) -> str:
-    header, *rows = ([*map(escaped, line)] for line in (("", *table.columns), *table.rows))
-    body = markdown_table(header, rows)
-    return f"**{table.title}**\n\n{body}\n\n{table.caption}".rstrip()
-
-
-def escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace(NO_BREAK, " ")
-
-
-def tables(summary: Summary) -> Iterator[EvidenceTable]:
+def tables(summary: Summary) -> Iterator[Table]:
     yield results(summary)
     yield from differences(summary)
     if any(comparison["reached"] for comparison in summary["comparisons"]):
@@ -98,7 +68,7 @@ def ranked(summary: Summary) -> list[Json]:
 # --- results -------------------------------------------------------------------------------------
 
 
-def results(summary: Summary) -> EvidenceTable:
+def results(summary: Summary) -> Table:
     metric, seeds = summary["metric"], summary["planned"]["seeds"]
     rows = [
         (contestant["label"], final_words(contestant, metric["digits"], len(seeds)))
@@ -111,7 +81,7 @@ def results(summary: Summary) -> EvidenceTable:
         f"better: mean ± standard deviation (seeds).{choice_words(summary)}"
     )
     title = f"{summary['title']}: {len(seeds)} seeds of the best of {summary['planned']['trials']}"
-    return EvidenceTable("results", f"{title} trials", (metric["words"],), tuple(rows), caption)
+    return Table("results", f"{title} trials", (metric["words"],), tuple(rows), caption)
 
 
 def choice_words(summary: Summary) -> str:
@@ -124,13 +94,15 @@ def choice_words(summary: Summary) -> str:
     )
 
 
-def differences(summary: Summary) -> Iterator[EvidenceTable]:
+def differences(summary: Summary) -> Iterator[Table]:
     """A table for each reference; the last one says how to read them."""
     metric, last = summary["metric"], len(summary["comparisons"])
     caption = (
-        "Differences are taken seed by seed: their mean with its 95 % interval, and the p value of "
-        "the paired t test after Holm's correction over all comparisons with one reference; ahead "
-        f"or behind: below {summary['ahead']:g}."
+        "Differences are taken seed by seed: their mean with its 95 % interval. The p values: of "
+        "the paired t test, which compares the two settings; and with the luck of the choice, "
+        "which compares the optimizers: the share of pairs of equally good ones, tuned alike, that "
+        "come out as far apart. Both after Holm's correction over all comparisons with one "
+        f"reference; ahead or behind: the second below {summary['ahead']:g}."
     )
     for number, comparison in enumerate(summary["comparisons"], start=1):
         reference = comparison["reference"]
@@ -138,10 +110,10 @@ def differences(summary: Summary) -> Iterator[EvidenceTable]:
             (c["label"], *difference_words(comparison, c["label"], metric["digits"]))
             for c in ranked(summary)
         ]
-        yield EvidenceTable(
+        yield Table(
             "differences",
             f"{metric['words'].capitalize()}, against {reference}",
-            (f"minus {reference}", "p, Holm"),
+            (f"minus {reference}", "p of the seeds", "p with the choice"),
             tuple(rows),
             caption * (number == last),
         )
@@ -157,19 +129,23 @@ def final_words(contestant: Json, digits: int, planned: int) -> str:
     return f"{final['mean']:.{digits}f}{deviation} ({count}){'*' * lost}"
 
 
-def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, str]:
-    """The difference with its interval, and the p value with a verdict."""
+def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, str, str]:
+    """The difference with its interval, and both p values, the second with a verdict."""
     if comparison["reference"] == label:
-        return "reference", ""
+        return "reference", "", ""
     row = next(row for row in comparison["rows"] if row["contestant"] == label)
     if row["n"] == 0:
-        return NOTHING, ""
+        return NOTHING, "", ""
     mean, mark = signed(row["mean"], digits), "*" * bool(row["lost"])
     if row["p"] is None:
-        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike"
+        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike", ""
     low, high = (signed(row[end], digits) for end in ("low", "high"))
     verdict = f", {row['verdict']}" if row["verdict"] else ""
-    return f"{mean} [{low},{NO_BREAK}{high}]{mark}", p_words(row["p_holm"]) + verdict
+    return (
+        f"{mean} [{low},{NO_BREAK}{high}]{mark}",
+        p_words(row["p_holm"]),
+        p_words(row["p_verdict"]) + verdict,
+    )
 
 
 def p_words(p: float) -> str:
@@ -183,7 +159,7 @@ def p_words(p: float) -> str:
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def speed(summary: Summary) -> EvidenceTable:
+def speed(summary: Summary) -> Table:
     usable = [comparison for comparison in summary["comparisons"] if comparison["reached"]]
     digits = summary["metric"]["digits"]
     with_steps = any(c["step_ms"] for c in summary["contestants"])
@@ -203,7 +179,7 @@ def speed(summary: Summary) -> EvidenceTable:
         caption += "Times are steps times the time of a step, measured alone on the device."
     else:
         caption += "A run: wall time; runs that shared a device slowed each other down."
-    return EvidenceTable("speed", "How soon", tuple(columns), tuple(rows), caption)
+    return Table("speed", "How soon", tuple(columns), tuple(rows), caption)
 
 
 def every(summary: Summary) -> str:
@@ -240,7 +216,7 @@ def time_words(contestant: Json, with_steps: bool) -> str:
 # --- the same settings ---------------------------------------------------------------------------
 
 
-def same_settings(summary: Summary) -> EvidenceTable:
+def same_settings(summary: Summary) -> Table:
     """Against each reference: at how many of its trials' settings it is better, by how much."""
     found = {
         comparison["reference"]: {row["contestant"]: row for row in comparison["rows"]}
@@ -260,7 +236,7 @@ def same_settings(summary: Summary) -> EvidenceTable:
         "becomes of a training whose optimizer alone is changed."
     )
     columns = tuple(f"better than {reference}" for reference in found)
-    return EvidenceTable("same", "At the same settings", columns, tuple(rows), caption)
+    return Table("same", "At the same settings", columns, tuple(rows), caption)
 
 
 def same_words(row: Json | None, digits: int) -> str:
@@ -273,6 +249,7 @@ def same_words(row: Json | None, digits: int) -> str:
     if not same:
         return NOTHING
     parts = [f"{same['better']} of {same['better'] + same['worse']}"]
+    parts += [f"{same['equal']} equal"] if same.get("equal") else []
     parts += [signed(same["median"], digits)] if same["median"] is not None else []
     parts += [f"p {p_words(same['p'])}"] if same["p"] is not None else []
     return ", ".join(parts)
@@ -281,7 +258,7 @@ def same_words(row: Json | None, digits: int) -> str:
 # --- tuning --------------------------------------------------------------------------------------
 
 
-def tuning(summary: Summary) -> EvidenceTable:
+def tuning(summary: Summary) -> Table:
     trials, digits = summary["planned"]["trials"], summary["metric"]["digits"]
     counts = shown_counts(trials)
     columns = [f"best of {k}" for k in counts]
@@ -303,10 +280,10 @@ def tuning(summary: Summary) -> EvidenceTable:
         "best. An arrow: the chosen learning rate is the smallest or largest that was tried."
     )
     title = f"How much tuning: {trials} trials of each"
-    return EvidenceTable("tuning", title, tuple(columns), tuple(rows), caption)
+    return Table("tuning", title, tuple(columns), tuple(rows), caption)
 
 
-def choice(summary: Summary) -> EvidenceTable:
+def choice(summary: Summary) -> Table:
     """How the best trial did with other seeds, beside the finalist that was chosen."""
     digits, planned = summary["metric"]["digits"], summary["planned"]
     rows = []
@@ -327,7 +304,7 @@ def choice(summary: Summary) -> EvidenceTable:
         "chosen setting among the trials."
     )
     columns = ("best trial", "with other seeds", "chosen, with these seeds", "place")
-    return EvidenceTable("choice", "The choice", columns, tuple(rows), caption)
+    return Table("choice", "The choice", columns, tuple(rows), caption)
 
 
 def shown_counts(trials: int) -> list[int]:

@@ -1,0 +1,353 @@
+"""The numbers of a comparison: spreads, paired differences, time to a target, chosen settings."""
+
+import math
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sgdf_lab.paper import PublishedValue
+from sgdf_lab.report.cells import RunCell, cells_by_task
+from sgdf_lab.report.choice import Choice, choices_of
+from sgdf_lab.report.numbers import (
+    Outcome,
+    PairedDifference,
+    Spread,
+    compare,
+    result_metric,
+    spread,
+    with_verdicts,
+)
+from sgdf_lab.runs.config import Config
+from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.runs.results import published_value
+from sgdf_lab.support.numbers import is_number
+from sgdf_lab.sweeps.contestants import ranking
+from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.tuned import contestants_in
+from sgdf_lab.tasks import Metric
+
+Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
+
+#: Whichever of these was run is the reference, the first one first; else SGDF, else any.
+REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
+#: Without a choice by validation, two values are a comparison and three are a grid.
+LEAST = 3
+
+
+@dataclass(frozen=True)
+class TimeToTarget:
+    """Medians over the runs that reached the target, and how many of the n runs did."""
+
+    reached: int
+    n: int
+    epochs: float | None = None  # or steps
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One cell; the numbers are those of its finished runs."""
+
+    cell: RunCell
+    best: Spread | None
+    final: Spread | None
+    validation: Spread | None
+    other_metrics: tuple[Spread | None, ...]  # of the task, after the last epoch
+    published: PublishedValue | None
+    other_published: tuple[PublishedValue | None, ...]  # of the other metrics
+    difference: float | None  # best - published
+    seconds_per_epoch: float | None
+    time_to_target: TimeToTarget | None
+    paired: PairedDifference | None = None  # final, against the reference
+    is_reference: bool = False
+    is_chosen: bool = False  # among this optimizer's cells, by validation
+
+    @property
+    def label(self) -> str:
+        return self.cell.label
+
+    @property
+    def optimizer(self) -> str:
+        return self.cell.optimizer
+
+    @property
+    def verdict(self) -> str:
+        return self.paired.verdict if self.paired else ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The cells of one task and model, compared with one of them."""
+
+    rows: tuple[ComparisonRow, ...]
+    reference: str | None  # a label
+    target: float | None
+    result: Metric  # what is compared: the metric that no choice of settings has seen
+
+    @property
+    def cells(self) -> list[RunCell]:
+        return [row.cell for row in self.rows]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.rows[0].cell.task.metrics
+
+    @property
+    def metric(self) -> Metric:
+        """What is measured while training: of curves, best values and targets."""
+        return self.metrics[0]
+
+    @property
+    def unit(self) -> str:
+        """What the length of its runs is counted in: "epoch" or "step"."""
+        return self.cells[0].config.unit
+
+    @property
+    def set_aside(self) -> set[str]:
+        """The labels of cells that lost, by validation, to another of the same contest."""
+        decided = {row.cell.contest for row in self.rows if row.is_chosen}
+        lost = [row for row in self.rows if row.cell.contest in decided and not row.is_chosen]
+        return {row.label for row in lost}
+
+
+def compare_runs(
+    records: Iterable[RunRecord],
+    planned: Iterable[Config] = (),
+    target: float | None = None,
+    *,
+    choices: Choices | None = None,
+) -> list[Comparison]:
+    """A comparison for each task and model.
+
+    Args:
+        records: the runs.
+        planned: runs without a folder are missing.
+        target: what the time to is measured; default: a value that all reach.
+        choices: how the settings were chosen by other runs, by cell; then none is set aside.
+    """
+    by_task = cells_by_task(records, planned)
+    return [compare_cells(cells, target, choices) for cells in by_task]
+
+
+def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[Comparison]:
+    """The comparisons of a stage of a sweep, whose settings may be chosen by the stages before."""
+    tuned = stage.chosen_from
+    choices = choices_of(contestants_in(tuned, out)) if tuned else None
+    return compare_runs(records, stage.configs, choices=choices)
+
+
+def compare_cells(
+    cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
+) -> Comparison:
+    chosen = chosen_cells(cells) if choices is None else []
+    if choices is None:
+        choices = {cell.config.cell_key: choice_among(cells, cell) for cell in chosen}
+    reference = reference_cell(cells, chosen)
+    if target is None:
+        decided = {cell.contest for cell in chosen}
+        target = common_target([c for c in cells if c in chosen or c.contest not in decided])
+    finished = [record for cell in cells for record in cell.finished.values()]
+    result = result_metric(cells[0].task, finished)
+    outcomes = {
+        cell.label: outcome(cell, result, choices.get(cell.config.cell_key)) for cell in cells
+    }
+    rows = []
+    for cell in cells:
+        row = describe(cell, target, result)
+        is_rival = reference is not None and cell is not reference and cell.finished
+        if reference and is_rival:
+            row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
+        rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
+    comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
+    # Settings that were not chosen are not compared: they would cost the others their verdict.
+    judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
+    found = with_verdicts([row.paired for row in judged if row.paired], result)
+    verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
+    rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
+    return replace(comparison, rows=tuple(rows))
+
+
+def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonRow:
+    """A cell by itself."""
+    finished = list(cell.finished.values())
+    best = spread([record.best for record in finished])
+    value = published_value(cell.config)
+    times = [seconds for record in cell.records for seconds in record.seconds.values()]
+    return ComparisonRow(
+        cell=cell,
+        best=best,
+        final=spread([x for record in finished if (x := record.final_of(result)) is not None]),
+        validation=validation_spread(cell),
+        other_metrics=tuple(
+            spread([x for record in finished if (x := record.final_of(metric)) is not None])
+            for metric in cell.task.metrics[1:]
+        ),
+        published=value,
+        other_published=tuple(
+            published_value(cell.config, metric) for metric in cell.task.metrics[1:]
+        ),
+        difference=best.mean - value.mean if best and value else None,
+        # The lower median: of two epochs the first includes the compilation.
+        seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
+        time_to_target=time_to(target, finished) if finished and target is not None else None,
+    )
+
+
+# --- estimates -----------------------------------------------------------------------------------
+
+
+def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outcome:
+    finals = {seed: record.final_of(result) for seed, record in cell.finished.items()}
+    by_status: dict[str, list[int]] = {}
+    for record in cell.records:
+        by_status.setdefault(record.status, []).append(record.config.seed)
+    return Outcome(
+        {seed: value for seed, value in finals.items() if value is not None},
+        lost=by_status.get("diverged", []) + by_status.get("failed", []),
+        missing=[*by_status.get("unfinished", []), *cell.missing],
+        choice=choice,
+    )
+
+
+def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
+    arrived = [(record, epoch) for record in finished if (epoch := record.epochs_to(target))]
+    if not arrived:
+        return TimeToTarget(0, len(finished))
+    times = [seconds for record, epoch in arrived if (seconds := record.seconds_to(epoch))]
+    return TimeToTarget(
+        reached=len(arrived),
+        n=len(finished),
+        epochs=statistics.median(epoch * run.config.interval for run, epoch in arrived),
+        seconds=statistics.median(times) if len(times) == len(arrived) else None,
+    )
+
+
+def common_target(cells: Sequence[RunCell]) -> float | None:
+    """The worst mean final value, relaxed to the next multiple of the metric's grain: all cells
+    reach it on average."""
+    finals = [spread([record.final for record in cell.finished.values()]) for cell in cells]
+    means = [final.mean for final in finals if final]
+    if not means:
+        return None
+    metric = cells[0].task.metric
+    parts = round(1 / metric.grain)
+    if metric.lower_is_better:
+        return math.ceil(parts * max(means)) / parts
+    return math.floor(parts * min(means)) / parts
+
+
+# --- what is compared with what -----------------------------------------------------------------
+
+
+def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
+    """For each optimizer with several cells, the one with the best validation metric.
+
+    Only cells of the same length and data are candidates: a longer run has the better validation.
+    Nothing is chosen for an optimizer whose finished cells were not all validated.
+    """
+    chosen = []
+    for contest in dict.fromkeys(cell.contest for cell in cells):
+        candidates = [cell for cell in cells if cell.contest == contest and cell.finished]
+        if len(candidates) > 1 and all(map(validation_spread, candidates)):
+            values = [validation_values(cell) for cell in candidates]
+            chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
+    return chosen
+
+
+def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
+    """How it was chosen; who lost a run when others did not was no candidate."""
+    values = {c.label: validation_values(c) for c in cells if c.contest == chosen.contest}
+    least = sum(value is None for value in values[chosen.label])
+    able = {
+        label: [value for value in own if value is not None]
+        for label, own in values.items()
+        if own and sum(value is None for value in own) <= least
+    }
+    labels = [label for label, own in able.items() if own]
+    return Choice(
+        [able[label] for label in labels],
+        labels.index(chosen.label),
+        lower_is_better=chosen.task.metric.lower_is_better,
+    )
+
+
+def validation_values(cell: RunCell) -> list[float | None]:
+    """One for each run that has ended; None of those that diverged or failed."""
+    ended = [record for record in cell.records if record.status != "unfinished"]
+    return [record.validation if record.finished else None for record in ended]
+
+
+def validation_spread(cell: RunCell) -> Spread | None:
+    values = [record.validation for record in cell.finished.values()]
+    return spread([value for value in values if value is not None])
+
+
+def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCell | None:
+    """A baseline that has finished, else SGDF, else any.
+
+    Among several cells of one optimizer: the chosen, else the published, else the most seeds.
+    """
+    able = sorted((cell for cell in cells if cell.finished), key=lambda cell: -len(cell.finished))
+    for optimizer in (*REFERENCES, "sgdf"):
+        if own := [cell for cell in able if cell.optimizer == optimizer]:
+            able = own
+            break
+    for preferred in (lambda cell: cell in chosen, lambda cell: published_value(cell.config), bool):
+        if cell := next(filter(preferred, able), None):
+            return cell
+    return None
+
+
+# --- edges ---------------------------------------------------------------------------------------
+
+
+def edge_warnings(comparison: Comparison) -> list[str]:
+    """A sentence for each setting whose best value is the smallest or the largest that was tried.
+
+    Values whose runs diverged or are still missing count as tried.
+    """
+    sentences = []
+    for optimizer in dict.fromkeys(row.optimizer for row in comparison.rows):
+        rows = [row for row in comparison.rows if row.optimizer == optimizer]
+        best = best_row(comparison, rows)
+        if best is None:
+            continue
+        for name, value in best.cell.config.settings.items():
+            if not is_number(value):
+                continue
+            tried = tried_values(best, rows, name)
+            if len(tried) < (2 if best.is_chosen else LEAST):
+                continue
+            if value == tried[-1]:
+                where, hint = "largest", "larger"
+            elif value == tried[0] and value > 0:
+                where, hint = "smallest", "smaller"
+            else:
+                continue
+            sentences.append(
+                f"The best {name} of {optimizer}, {value:g}, is the {where} of the {len(tried)} "
+                f"that were tried: a {hint} one may be better."
+            )
+    return sentences
+
+
+def best_row(comparison: Comparison, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
+    """The chosen one; where nothing was chosen, the one with the best final value."""
+    for row in rows:
+        if row.is_chosen:
+            return row
+    finals = {row.final.mean: row for row in rows if row.final}
+    return finals[comparison.result.best(finals)] if finals else None
+
+
+def tried_values(best: ComparisonRow, rows: Sequence[ComparisonRow], name: str) -> list[float]:
+    """The values of a setting in the cells that differ from the best in nothing else."""
+    own = {**best.cell.config.settings, name: None}
+    alike = (
+        row.cell.config.settings
+        for row in rows
+        if row.cell.protocol == best.cell.protocol
+        and {**row.cell.config.settings, name: None} == own
+    )
+    return sorted({settings[name] for settings in alike if is_number(settings.get(name))})

@@ -1,0 +1,150 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from report import made
+from report.made import in_terminal
+from sgdf_lab.report import page, wording
+from sgdf_lab.report.comparison import TimeToTarget
+from sgdf_lab.report.numbers import paired_difference
+
+
+def test_means_deviations_and_times(tmp_path: Path) -> None:
+    for seed, final in enumerate([60.0, 61.0, 64.0]):
+        made.run(tmp_path, made.config(seed=seed), [50, 65 + seed, final], seconds=1.0 + seed)
+    (row,) = made.compare(tmp_path).rows
+    assert row.final is not None
+    assert row.best is not None
+    # mean 185/3; deviations -5/3, -2/3, 7/3: sum of squares 78/9, over n - 1 = 2
+    assert row.final.mean == pytest.approx(185 / 3)
+    assert row.final.std == pytest.approx(math.sqrt(78 / 9 / 2))
+    assert (row.best.mean, row.best.std, row.best.n) == (66, 1, 3)
+    assert row.seconds_per_epoch == 2.0
+    assert wording.counted(row.final) == "61.67\xa0±\xa02.08 (3)"
+
+
+def test_the_interval_is_students_over_paired_seeds() -> None:
+    # differences 1, 2, 6: mean 3, std sqrt(7); t(0.975, 2) = 4.302653
+    difference = paired_difference([1.0, 2.0, 6.0], [0.0] * 3)
+    assert difference.mean == pytest.approx(3)
+    assert difference.high == pytest.approx(3 + 4.302653 * math.sqrt(7 / 3), rel=1e-6)
+    # two pairs: t(0.975, 1) = 12.70620; std of 0 and 1 is sqrt(1/2)
+    assert paired_difference([0.0, 1.0], [0.0] * 2).high == pytest.approx(
+        0.5 + 12.70620 / 2, rel=1e-6
+    )
+
+
+def test_only_common_finished_seeds_are_paired(tmp_path: Path) -> None:
+    for seed, final in ((0, 60.0), (1, 62.0), (2, 99.0)):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, final])
+    for seed, final in ((0, 61.0), (1, 64.0), (3, 10.0)):
+        made.run(tmp_path, made.config("adam", seed), [50, 55, final])
+    made.run(tmp_path, made.config("lion", 2), [50, 55, 60])
+    made.run(tmp_path, made.config("radam", 7), [50, 55, 60])
+    comparison = made.compare(tmp_path)
+    by_label = {row.label: row for row in comparison.rows}
+    assert comparison.reference == "sgdf"
+    adam = by_label["adam"].paired
+    assert adam is not None
+    assert (adam.n, adam.mean) == (2, pytest.approx(1.5))
+    assert adam.high == pytest.approx(1.5 + 12.70620 / 2, rel=1e-6)
+    assert wording.against_reference(by_label["lion"]) == "n = 1: no interval"
+    assert wording.against_reference(by_label["radam"]) == "no common seed"
+    assert wording.against_reference(by_label["sgdf"]) == "reference"
+
+
+def test_of_several_published_cells_the_one_with_the_most_seeds_is_the_reference(
+    tmp_path: Path,
+) -> None:
+    made.run(tmp_path, made.config("sgdf", precision="bf16"), [50, 55, 60])
+    for seed in (0, 1):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60])
+    assert made.compare(tmp_path).reference == "sgdf, tf32"
+
+
+def test_without_a_baseline_and_sgdf_the_first_cell_is_the_reference(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("radam"), [50, 55, 60])
+    made.run(tmp_path, made.config("adam"), [50, 55, 60])
+    made.run(tmp_path, made.config("sgdf"), [50], status=None)
+    assert made.compare(tmp_path).reference == "adam"
+
+
+def test_published_value_and_difference(tmp_path: Path) -> None:
+    accuracies = [*made.curve(91.0, 199), 91.5]
+    made.run(tmp_path, made.config("sgdf", task="cifar10"), accuracies)
+    made.run(tmp_path, made.config("sgdf", task="cifar10", lr=0.3), accuracies)
+    other, published = made.compare(tmp_path).rows
+    assert published.difference == pytest.approx(91.5 - 91.76)
+    assert (other.published, other.difference) == (None, None)
+    assert any("divides by n, not" in note for note in wording.notes(made.compare(tmp_path)))
+
+
+def test_the_target_is_one_that_all_reach(tmp_path: Path) -> None:
+    made.run(tmp_path, made.config("sgdf"), [61, 62, 80], seconds=3.0)
+    made.run(tmp_path, made.config("adam", 0), [50, 61.6, 61.9], seconds=3.0)
+    made.run(tmp_path, made.config("adam", 1), [50, 61.7, 61.3], seconds=1.0)
+    comparison = made.compare(tmp_path)
+    assert comparison.target == 61.5  # the mean 61.6, down to a half
+    sgdf, adam = (row.time_to_target for row in comparison.rows)
+    assert sgdf == TimeToTarget(1, 1, epochs=2, seconds=6.0)
+    assert adam == TimeToTarget(2, 2, epochs=2, seconds=4.0)
+    sgdf, adam = (row.time_to_target for row in made.compare(tmp_path, target=61.65).rows)
+    assert adam == TimeToTarget(2, 2, epochs=2.5, seconds=5.5)
+    assert made.compare(tmp_path, target=70.0).rows[1].time_to_target == TimeToTarget(0, 2)
+    assert "not reached" in in_terminal(made.compare(tmp_path, target=70.0), 120)
+
+
+def test_the_choice_is_by_validation(tmp_path: Path) -> None:
+    for lr, validation, final in ((0.1, 70.0, 60.0), (0.3, 80.0, 50.0)):
+        for seed in (0, 1):
+            held_out = made.config("sgdf", seed, lr=lr, validation=100)
+            made.run(tmp_path, held_out, [1, 2, final], extra={"validation_accuracy": validation})
+    other = made.config("radam", validation=100)
+    made.run(tmp_path, other, [1, 2, 3], extra={"validation_accuracy": 9.0})
+    comparison = made.compare(tmp_path)
+    assert [row.is_chosen for row in comparison.rows] == [False, True, False]
+    assert comparison.reference == "sgdf, lr 0.3"  # though the other does better in the test
+    assert "80.00\xa0±\xa00.00 (2)" in page.table(comparison)
+    assert any("✓ marks the setting" in note for note in wording.notes(comparison))
+    assert "sgdf, lr 0.1" not in wording.summary(comparison)
+
+
+def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
+    for lr, final in ((0.1, 60.3), (10.0, 2.0)):
+        config = made.config("sgdf", lr=lr, validation=100)
+        made.run(tmp_path, config, [1, 2, final], extra={"validation_accuracy": final})
+    comparison = made.compare(tmp_path)
+    assert comparison.target == 60
+    assert [wording.time_to_target(row) for row in comparison.rows] == [
+        "3 epochs, 6 s",
+        "not reached",
+    ]
+
+
+def test_survivors_are_not_chosen(tmp_path: Path) -> None:
+    for lr, validation, lost in ((0.1, 70.0, False), (0.3, 80.0, True)):
+        both = [made.config("sgdf", seed, lr=lr, validation=100) for seed in (0, 1)]
+        made.run(tmp_path, both[0], [1, 2, 3], extra={"validation_accuracy": validation})
+        if lost:
+            made.run(tmp_path, both[1], [1], status="diverged")
+    assert [row.is_chosen for row in made.compare(tmp_path).rows] == [True, False]
+
+
+def test_of_a_loss_the_lowest_is_chosen_and_the_target_is_finer(tmp_path: Path) -> None:
+    """And lengths are in steps: two evaluations of 50."""
+    for lr, losses in {0.1: [2.0, 1.52], 0.2: [1.9, 1.23]}.items():
+        config = made.config(task="text", steps=100, eval_every=50, lr=lr)
+        names = ("val_loss", "validation_val_loss", "bits_per_byte", "test_loss")
+        values = dict.fromkeys(names, losses)
+        made.run(tmp_path, config, losses, extra=values)
+    comparison = made.compare(tmp_path)
+    low, high = comparison.rows
+    assert [row.is_chosen for row in (low, high)] == [False, True]
+    assert comparison.target == 1.25
+    assert (high.time_to_target.epochs, high.time_to_target.reached) == (100, 1)
+    assert low.time_to_target.reached == 0
+    assert high.seconds_per_epoch == 2.0 / 50
+    assert wording.time_to_target(high) == "100 steps, 4 s"
+    assert wording.status(high.cell.records[0]) == "finished, 1.230 nats/token"
+    assert wording.measured(comparison.result, high.final) == "1.2300 nats/token test loss"
