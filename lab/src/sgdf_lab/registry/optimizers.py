@@ -89,8 +89,8 @@ _OF_TORCH = "maximize foreach capturable differentiable"
 _USUAL = "lr betas eps weight_decay"
 _OF_MATRICES = (
     f"{_USUAL} gain_scale gain_power gain_eps:number slow_beta slow_weight basis_decay "
-    "basis_interval max_basis_dim turn_moments aux_lr aux_betas aux_weight_decay aux_gain_scale aux_gain_power "
-    "maximize foreach fused state_dtype stochastic_rounding rounding_seed"
+    "basis_interval max_basis_dim turn_moments aux_lr aux_betas aux_weight_decay aux_gain_scale "
+    "aux_gain_power maximize foreach fused state_dtype stochastic_rounding rounding_seed"
 )
 _OF_MUON = f"{_OF_MATRICES} eigenbasis bias_correction ns_steps ns_coefficients:3 adjust_lr_fn"
 
