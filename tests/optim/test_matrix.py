@@ -177,7 +177,7 @@ def test_the_batched_newton_schulz_is_the_plain_one(shape, steps):
 @pytest.mark.parametrize("decay", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("shape", [(32, 96), (48, 48)])
 def test_newton_schulz_in_bfloat16_makes_no_singular_value_explode(shape, decay):
-    """Two steps at a time round as little as one at a time, for singular values of any spread."""
+    """Some steps at a time round about as little as one at a time, whatever the spread."""
     generator = torch.Generator().manual_seed(0)
     u, s, v = torch.linalg.svd(torch.randn(shape, dtype=F64, generator=generator), False)
     x = u * torch.arange(1, len(s) + 1, dtype=F64) ** -decay @ v
@@ -187,7 +187,8 @@ def test_newton_schulz_in_bfloat16_makes_no_singular_value_explode(shape, decay)
         x, sgdf.matrix.COEFFICIENTS, 5, sgdf.matrix.SMALLEST_NORM
     )
     assert torch.linalg.matrix_norm(rough, 2) < 1.3
-    assert (rough - exact).norm() < 1.5 * (theirs - exact).norm() + 0.02 * exact.norm()
+    # With all five steps on the small products it is more than 10.
+    assert (rough - exact).norm() < max(2 * (theirs - exact).norm(), 0.1 * exact.norm())
 
 
 # --- SOAP ---------------------------------------------------------------------------------------

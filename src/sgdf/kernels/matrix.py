@@ -59,6 +59,9 @@ PURPOSES = {
 #: Entries of a chunk: what fits into the cache of a CPU, what keeps a GPU busy.
 CHUNK = {"cpu": 2**20, "cuda": 2**24}
 
+#: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
+LARGE_FOR_CPU = 2**14
+
 
 class MatrixRule(NamedTuple):
     """What a step computes: the settings of a parameter group, read once."""
@@ -389,32 +392,50 @@ def newton_schulz(
     coefficients: tuple[float, float, float],
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`.
+    """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`."""
+    dtype = fast_dtype(x) if dtype is None else dtype
+    rows, columns = x.shape[-2:]
+    one_by_one = x.is_cpu and rows * columns >= LARGE_FOR_CPU
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    for whole, part in zip(x, out, strict=True) if one_by_one else [(x, out)]:
+        y, z = (whole.mT, part.mT) if rows > columns else (whole, part)
+        norm = torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+        y = torch.div(y, norm, out=torch.empty(y.shape, dtype=dtype, device=x.device))
+        z.copy_(_iterate(y, steps, coefficients))
+    return out
 
-    For wide matrices it takes two steps at a time on the small products: with A = X X^T a step
-    multiplies X by P = a + b A + c A^2 and A by P^2, so X needs to be read and written only for
-    every second step. More steps at a time would be faster, but rounding grows with each.
+
+def _iterate(y: Tensor, steps: int, coefficients: tuple[float, float, float]) -> Tensor:
+    """The steps on a wide matrix or a batch of them; y is overwritten.
+
+    A step multiplies Y by P = a + b A + c A^2, with A = Y Y^T, and A by P^2. Where Y is wide, some
+    steps are taken on the small A, and Y is multiplied once by the product of their P. Rounding
+    grows with each of them: in bfloat16 three at first and two at once later are as exact as one by
+    one, all five are useless.
     """
     a, b, c = coefficients
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x
-    norm = torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
-    y = torch.div(y, norm, out=torch.empty(y.shape, dtype=dtype or fast_dtype(x), device=x.device))
-    at_once = 2 if y.shape[-1] > y.shape[-2] else 1
+    product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
+    wide = y.shape[-1] > y.shape[-2]
+    gram, p, half, all_p, spare = (y.new_empty(*y.shape[:-1], y.shape[-2]) for _ in range(5))
+    other, at_once = torch.empty_like(y), 3
     while steps > 0:
-        gram = y @ y.mT
-        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # without the a of the diagonal
-        if at_once == 2 and steps > 1:
-            half = torch.baddbmm(gram, p, gram, beta=a)
-            gram = torch.baddbmm(half, half, p, beta=a)
-            p.diagonal(dim1=-2, dim2=-1).add_(a)
-            second = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            y = torch.baddbmm(p, second, p, beta=a) @ y
-            steps -= 2
+        at_once = min(at_once, steps) if wide else 1
+        product(y, y.mT, out=gram)
+        plus(gram, gram, gram, beta=b, alpha=c, out=p)  # P without its a on the diagonal
+        if at_once == 1:
+            plus(y, p, y, beta=a, out=other)
         else:
-            y = torch.baddbmm(y, p, y, beta=a)
-            steps -= 1
-    return (y.mT if tall else y).to(x.dtype).contiguous()
+            all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
+            for _ in range(at_once - 1):
+                plus(gram, p, gram, beta=a, out=half)  # P A
+                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
+                plus(gram, gram, gram, beta=b, alpha=c, out=p)
+                plus(all_p, p, all_p, beta=a, out=spare)
+                all_p, spare = spare, all_p
+            product(all_p, y, out=other)
+        y, other = other, y
+        steps, at_once = steps - at_once, 2
+    return y
 
 
 def fast_dtype(x: Tensor) -> torch.dtype:

@@ -124,6 +124,7 @@ class MatrixOptimizer(FilterOptimizer):
 
     def _defaults_of(self, group: Group) -> dict[str, Any]:
         known = {**FIXED, "matrices": None, **constructor_defaults(type(self))}
+        known.pop("process_group")  # of this optimizer, not of a group
         own = {name: value for name, value in known.items() if not name.startswith(AUX)}
         if group.get("matrices") is False:
             own |= self._of_elements(own, {}, self._aux)

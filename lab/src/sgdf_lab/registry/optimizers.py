@@ -88,11 +88,11 @@ _OF_SGDF = (
 _OF_TORCH = "maximize foreach capturable differentiable"
 _USUAL = "lr betas eps weight_decay"
 _OF_MATRICES = (
-    f"{_USUAL} gain_scale gain_power gain_eps slow_beta slow_weight basis_decay basis_interval "
-    "max_basis_dim turn_moments aux_lr aux_betas aux_weight_decay aux_gain_scale aux_gain_power "
-    "maximize foreach fused state_dtype stochastic_rounding rounding_seed"
+    f"{_USUAL} gain_scale gain_power gain_eps:number slow_beta slow_weight basis_decay "
+    "basis_interval max_basis_dim turn_moments aux_lr aux_betas aux_weight_decay aux_gain_scale "
+    "aux_gain_power maximize foreach fused state_dtype stochastic_rounding rounding_seed"
 )
-_OF_MUON = f"{_OF_MATRICES} bias_correction ns_steps adjust_lr_fn"
+_OF_MUON = f"{_OF_MATRICES} eigenbasis bias_correction ns_steps ns_coefficients:3 adjust_lr_fn"
 
 
 def kinds_from(names: str) -> dict[str, str]:
@@ -425,17 +425,17 @@ _ROWS = (
     OptimizerRow("filter-muon", "sgdf:FilterMuon",
         "Muon along a filter of two averages, FilterAdamW for all but hidden matrices",
         VERMILION, "dash", title="FilterMuon", settings={"lr": 1e-3}, takes=_OF_MUON,
-        space=MATRIX_SPACE, capturable=False, shardable=False,
+        space=MATRIX_SPACE, capturable=False,
         groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
     OptimizerRow("filter-muon-eigen", "sgdf:FilterMuon",
         "FilterMuon behind Adam's division in the eigenbasis of the gradients",
         WINE, "solid", title="FilterMuon, eigenbasis", settings={"lr": 1e-3}, takes=_OF_MUON,
-        fixed={"eigenbasis": True}, space=MATRIX_SPACE, capturable=False, shardable=False,
+        fixed={"eigenbasis": True}, space=MATRIX_SPACE, capturable=False,
         groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
     OptimizerRow("filter-soap", "sgdf:FilterSOAP",
         "SOAP along a filter of two averages, FilterAdamW for all but hidden matrices",
         INDIGO, "solid", title="FilterSOAP", settings={"lr": 3e-3}, takes=_OF_MATRICES,
-        space=MATRIX_SPACE, capturable=False, shardable=False,
+        space=MATRIX_SPACE, capturable=False,
         groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
     OptimizerRow("soap", "sgdf_lab.optimizers.muon:soap",
         "Adam in the eigenbasis of Shampoo's preconditioner",
