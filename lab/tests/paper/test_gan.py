@@ -30,7 +30,7 @@ from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.distributed import ALONE
+from sgdf_lab.train.distributed import SINGLE_PROCESS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,7 +99,7 @@ def test_fid_is_the_distance_of_two_gaussians():
     deviations = torch.tensor([[1.0, 2.0, 0.5], [3.0, 0.1, 0.5]], dtype=torch.float64)
     real, fake = (samples(means[i], deviations[i], 100 + 20 * i) for i in range(2))
     expected = (means[0] - means[1]).square().sum() + (deviations[0] - deviations[1]).square().sum()
-    distance = Distance(nn.Identity(), "given", iter([real[:60], real[60:]]), ALONE)
+    distance = Distance(nn.Identity(), "given", iter([real[:60], real[60:]]), SINGLE_PROCESS)
     for _ in range(2):  # the real ones are kept, the others are not
         assert distance.to(iter([fake[:7], fake[7:]])) == pytest.approx(float(expected), rel=1e-9)
     assert distance.to(iter([real])) == pytest.approx(0, abs=1e-9)
@@ -111,8 +111,8 @@ def test_features_that_are_not_finite_are_refused(number):
     good = torch.rand(20, 3, dtype=torch.float64)
     bad = torch.full_like(good, number)
     with pytest.raises(UserError, match=r"features=given .* not finite, .* for real images"):
-        Distance(nn.Identity(), "given", iter([good, bad]), ALONE)
-    distance = Distance(nn.Identity(), "given", iter([good]), ALONE)
+        Distance(nn.Identity(), "given", iter([good, bad]), SINGLE_PROCESS)
+    distance = Distance(nn.Identity(), "given", iter([good]), SINGLE_PROCESS)
     with pytest.raises(UserError, match=r"features=given .* not finite, .* for generated images"):
         distance.to(iter([good, bad]))
     assert distance.to(iter([good])) == pytest.approx(0, abs=1e-9)
