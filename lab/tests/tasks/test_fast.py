@@ -327,7 +327,7 @@ def test_the_result_says_when_94_percent_was_reached():
         (["--set", "lookahead=-5"], "lookahead is an integer of at least 0, not -5"),
         (["--set", "shift=17"], "images of 17 pixels cannot move by 17"),
         (["--set", "batch=64"], "a batch of 64 is larger than the 37 images"),
-        (["--set", "tokens=64"], "there is no setting of sgd-nesterov 'tokens'"),
+        (["--set", "tokens=64"], "there is no setting 'tokens'"),
         (["--epochs", "2"], "cifar10-fast counts steps, not epochs: --set steps=N"),
         (["--optimizer", "sophia-g"], "sophia-g needs lookahead=0 on cifar10-fast"),
         (["--optimizer", "muon", "--set", "bias_scale=2"], "muon has groups of its own"),
