@@ -514,19 +514,6 @@ def test_the_published_fid_is_shown_for_the_published_experiment_only():
     assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
 
 
-def test_reproduce_with_other_features(tmp_path, capsys):
-    """The networks of the table, at their size, for one step."""
-    words = ["reproduce", "wgan-gp", "--device", "cpu", "--only", "sgdf", "--seeds", "0",
-             "--epochs", "1", "--set", "fid_samples=10", "--set", FEATURES,
-             "--jobs", "1", "--out", str(tmp_path)]  # fmt: skip
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "FID" in said
-    assert "89.3" not in said
-    with Image.open(folder_in(tmp_path) / "pictures" / "epoch-0001.png") as picture:
-        assert picture.size == (512, 512)
-
-
 def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, capsys):
     config = configs.make("wgan-gp", optimizer="sgdf")
     folder = tmp_path / config.name

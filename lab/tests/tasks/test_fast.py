@@ -2,7 +2,6 @@
 
 import json
 import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
-from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
 from sgdf_lab.train import schedules
@@ -347,16 +345,3 @@ def test_a_checkpoint_without_slow_weights_is_refused():
     del state["lookahead"]["head.weight"]
     with pytest.raises(Exception, match="does not have the slow weights of this model"):
         trainer.load_state_dict(state)
-
-
-def test_sophia_without_slow_weights():
-    trainer = build("sophia-g", lookahead=0, steps=4)
-    assert np.isfinite(run_epoch(trainer)["train_loss"])
-    with pytest.raises(UserError, match="needs lookahead=0"):
-        build("sophia-g")
-
-
-def test_validation_images_are_held_out(tmp_path: Path):
-    trainer = build(validation=5)
-    assert len(trainer.batches.images) == 32
-    assert {"validation_accuracy", "test_accuracy"} <= run_epoch(trainer).keys()
