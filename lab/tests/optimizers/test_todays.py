@@ -21,7 +21,7 @@ from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import resident_classifier
-from sgdf_lab.train.device import GroupRates
+from sgdf_lab.training.device import GroupRates
 
 CPU = torch.device("cpu")
 

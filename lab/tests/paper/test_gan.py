@@ -30,7 +30,7 @@ from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.distributed import SINGLE_PROCESS
+from sgdf_lab.training.distributed import SINGLE_PROCESS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

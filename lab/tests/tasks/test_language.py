@@ -30,7 +30,7 @@ from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.language import LanguageModel
-from sgdf_lab.train.tokens import EvaluationWindows
+from sgdf_lab.training.tokens import EvaluationWindows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

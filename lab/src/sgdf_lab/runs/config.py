@@ -22,7 +22,7 @@ from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError, message_of, unknown
 from sgdf_lab.support.files import read_named
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.train import schedules
+from sgdf_lab.training import schedules
 
 VERSION = 1
 MAX_DEPTH = 8  # of lists in a setting
