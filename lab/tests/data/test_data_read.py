@@ -200,16 +200,6 @@ def test_a_truncated_file_is_named(tiny, name, write, file):
         data.load(name, tiny)
 
 
-def test_a_truncated_idx_file_that_is_not_gzipped(tiny):
-    published.idx_files(tiny, published.made_up("fashion-mnist"), gzipped=False)
-    cut(tiny / "t10k-images-idx3-ubyte")
-    with pytest.raises(UserError, match="t10k-images-idx3-ubyte is cut short"):
-        data.load("fashion-mnist", tiny)
-    (tiny / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x01" + bytes(100))
-    with pytest.raises(UserError, match="is not an idx file of bytes"):
-        data.load("fashion-mnist", tiny)
-
-
 def test_a_truncated_archive_is_named(tiny):
     folder = published.cifar100_pickles(tiny.parent, published.made_up("cifar100"))
     archive = published.packed(folder, published.made(tiny) / "cifar-100-python.tar.gz")
@@ -266,13 +256,6 @@ def test_a_part_of_a_download_is_never_read(tiny):
     published.packed(folder, home / "cifar-10-python.tar.gz.part")
     with pytest.raises(UserError, match=r"half downloaded: run `sgdf data fetch .*` to resume"):
         data.load("cifar10", tiny)
-
-
-def test_some_idx_files_are_half_a_download(tiny):
-    published.idx_files(tiny / "fashion-mnist", published.made_up("fashion-mnist"))
-    (tiny / "fashion-mnist" / "t10k-images-idx3-ubyte.gz").unlink()
-    with pytest.raises(UserError, match="half downloaded"):
-        data.load("fashion-mnist", tiny)
 
 
 def test_the_package_needs_none_of_the_extras():

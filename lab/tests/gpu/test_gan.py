@@ -13,7 +13,7 @@ from sgdf_lab.paper.gan.dcgan import MODELS
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
 from sgdf_lab.training import device as cuda_graphs
-from sgdf_lab.training.distributed import ALONE
+from sgdf_lab.training.distributed import SINGLE_PROCESS
 from sgdf_lab.training.loop import take_turns
 
 pytestmark = [
@@ -47,7 +47,7 @@ def make(
     torch.manual_seed(seed)
     model = MODELS[config.model]("layer").to(device)
     images = wgan_gp.as_bytes(wgan_gp.resized(dataset.train.images.to(device), model.size))
-    distance = Distance(Features().to(device), "features", iter([images]), ALONE)
+    distance = Distance(Features().to(device), "features", iter([images]), SINGLE_PROCESS)
     batches = wgan_gp.GanBatches(dataset, device, seed=seed, size=model.size)
     return wgan_gp.Gan(config, model, batches, distance, device)
 

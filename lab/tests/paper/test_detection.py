@@ -369,18 +369,6 @@ def test_what_is_not_supported_is_one_sentence(words, said, data, tmp_path, caps
     assert not list(tmp_path.glob("voc-*")), "before the run begins"
 
 
-def test_weights_are_found_where_the_error_says(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(detectors.MODELS, "fasterrcnn", detectors.fasterrcnn_tiny)
-    argv = ["train", "voc", *ANY, "--epochs", "1", "--data-dir", str(data)]
-    argv += ["--out", str(tmp_path / "runs")]
-    assert main(argv) == 1
-    where = re.search(r" to (\S+), or use", capsys.readouterr().err)
-    assert where
-    Path(where[1]).parent.mkdir(parents=True, exist_ok=True)
-    coco_like(Path(where[1]))
-    assert main(argv) == 0
-
-
 # --- the command --------------------------------------------------------------------------------
 
 
@@ -407,14 +395,6 @@ def test_a_run_from_images_on_disk_to_table_and_page(data, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(out), "-o", str(page)]) == 0
     assert "mAP at IoU 0.5" in page.read_text()
-
-
-def test_difficult_images_are_counted(tmp_path, capsys):
-    devkit = made_voc.make(tmp_path / "data", train=3, test=1)
-    made_voc.add(devkit / "VOC2007", "trainval", "000100", [("cat", (1, 1, 9, 9), True)])
-    made_voc.add(devkit / "VOC2007", "trainval", "000101", [])
-    assert main(train(tmp_path / "data", tmp_path / "runs", "--epochs", "1")) == 0
-    assert capsys.readouterr().out.count("2 training images are left out") == 1
 
 
 def test_a_damaged_image_ends_the_run_with_its_name(tmp_path, capsys):

@@ -30,7 +30,7 @@ from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.distributed import ALONE
+from sgdf_lab.training.distributed import SINGLE_PROCESS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,7 +99,7 @@ def test_fid_is_the_distance_of_two_gaussians():
     deviations = torch.tensor([[1.0, 2.0, 0.5], [3.0, 0.1, 0.5]], dtype=torch.float64)
     real, fake = (samples(means[i], deviations[i], 100 + 20 * i) for i in range(2))
     expected = (means[0] - means[1]).square().sum() + (deviations[0] - deviations[1]).square().sum()
-    distance = Distance(nn.Identity(), "given", iter([real[:60], real[60:]]), ALONE)
+    distance = Distance(nn.Identity(), "given", iter([real[:60], real[60:]]), SINGLE_PROCESS)
     for _ in range(2):  # the real ones are kept, the others are not
         assert distance.to(iter([fake[:7], fake[7:]])) == pytest.approx(float(expected), rel=1e-9)
     assert distance.to(iter([real])) == pytest.approx(0, abs=1e-9)
@@ -111,8 +111,8 @@ def test_features_that_are_not_finite_are_refused(number):
     good = torch.rand(20, 3, dtype=torch.float64)
     bad = torch.full_like(good, number)
     with pytest.raises(UserError, match=r"features=given .* not finite, .* for real images"):
-        Distance(nn.Identity(), "given", iter([good, bad]), ALONE)
-    distance = Distance(nn.Identity(), "given", iter([good]), ALONE)
+        Distance(nn.Identity(), "given", iter([good, bad]), SINGLE_PROCESS)
+    distance = Distance(nn.Identity(), "given", iter([good]), SINGLE_PROCESS)
     with pytest.raises(UserError, match=r"features=given .* not finite, .* for generated images"):
         distance.to(iter([good, bad]))
     assert distance.to(iter([good])) == pytest.approx(0, abs=1e-9)
@@ -512,19 +512,6 @@ def test_the_published_fid_is_shown_for_the_published_experiment_only():
         assert published_value(changed) is None, change
     assert published_value(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
     assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
-
-
-def test_reproduce_with_other_features(tmp_path, capsys):
-    """The networks of the table, at their size, for one step."""
-    words = ["reproduce", "wgan-gp", "--device", "cpu", "--only", "sgdf", "--seeds", "0",
-             "--epochs", "1", "--set", "fid_samples=10", "--set", FEATURES,
-             "--jobs", "1", "--out", str(tmp_path)]  # fmt: skip
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "FID" in said
-    assert "89.3" not in said
-    with Image.open(folder_in(tmp_path) / "pictures" / "epoch-0001.png") as picture:
-        assert picture.size == (512, 512)
 
 
 def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, capsys):

@@ -22,7 +22,7 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentBatches
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def run_of(optimizer: str = "sgdf", epochs: int = 3, seed: int = 0, **overrides:
     )  # fmt: skip
 
 
-def start(config: Config, out: Path, team: Team = ALONE) -> list[str]:
+def start(config: Config, out: Path, team: Team = SINGLE_PROCESS) -> list[str]:
     """Train to the end; returns the messages."""
     messages: list[str] = []
     train([config], RunContext(out, CPU), MessagesOnly(messages.append), team)

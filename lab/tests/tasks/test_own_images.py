@@ -15,7 +15,7 @@ from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import class_folders
-from sgdf_lab.reports import read_records, write_page
+from sgdf_lab.reports import read_records
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 
@@ -355,21 +355,3 @@ def test_options_that_are_wrong(sgdf, tmp_path, words, sentence):
 
 
 # --- from Python ----------------------------------------------------------------------------------
-
-
-def test_the_same_from_python(sgdf, tmp_path):
-    """The command line and Python make the same run."""
-    settings = {"size": 32, "batch": 8}
-    config = make_config(
-        "images", data_dir="photos", model="my_networks:tiny", epochs=2, overrides=settings
-    )
-    (result,) = train_runs([config], data_dir="photos", out="runs", device="cpu")
-    (record,) = read_records("runs")
-    assert record.best == result["best_test_accuracy"]
-    write_page("report.html", [record])
-    assert "my_networks:tiny" in (tmp_path / "report.html").read_text()
-    code, said = train(sgdf, "--out", "typed")
-    assert code == 0, said
-    typed = folder_in(tmp_path / "typed")
-    assert typed.name == config.name
-    assert (typed / "metrics.jsonl").read_text() == (record.folder / "metrics.jsonl").read_text()

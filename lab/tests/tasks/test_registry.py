@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sgdf_lab.training.distributed import ALONE
+from sgdf_lab.training.distributed import SINGLE_PROCESS
 from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check(config: "Config", data_dir) -> None:
     pass
 
 
-def build_trainer(config: "Config", device, *, data_dir=None, compile=True, team=ALONE):
+def build_trainer(config: "Config", device, *, data_dir=None, compile=True, team=SINGLE_PROCESS):
     torch.manual_seed(config.seed)
     return LineTrainer(config, nn.Linear(1, 1), Points(config), device, compile=compile, team=team)
 

@@ -11,12 +11,12 @@ import torch
 
 from sgdf_lab.cli.main import leave
 from sgdf_lab.runs import config as configs
-from sgdf_lab.training.distributed import ALONE, Team, joined
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, process_group
 
 CPU = torch.device("cpu")
 
 
-def train(optimizer: str, team: Team = ALONE) -> list[float]:
+def train(optimizer: str, team: Team = SINGLE_PROCESS) -> list[float]:
     """The training loss of two steps, and the validation loss after them."""
     config = configs.make(
         "text",
@@ -35,7 +35,7 @@ def train(optimizer: str, team: Team = ALONE) -> list[float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined(CPU, shard=True) as (team, _):
+    with process_group(CPU, shard=True) as (team, _):
         losses = {name: train(name, team) for name in sys.argv[2:]}
     if team.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(losses))

@@ -23,7 +23,7 @@ from sgdf_lab.runs.session import stop_on_signal
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training import decoded
 from sgdf_lab.training.batches import micro_batch_sizes
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models.vision import MEAN, STD
@@ -45,7 +45,7 @@ def make(task="imagenet", optimizer="sgd", epochs=2, **settings):
     return configs.make(task, model=model, optimizer=optimizer, epochs=epochs, overrides=settings)
 
 
-def batches_of(root, team=ALONE, **settings):
+def batches_of(root, team=SINGLE_PROCESS, **settings):
     return photos.decoded_data(make(**settings), root, CPU, team)[1]
 
 
@@ -109,7 +109,7 @@ def test_an_epoch_depends_on_seed_and_epoch(root):
         photos.image_transforms(config)[0],
         decoded.Normalisation(MEAN, STD, CPU),
         configs.make("imagenet", seed=1, overrides={"batch": 8}),
-        ALONE,
+        SINGLE_PROCESS,
     )
     assert np.concatenate([i for _, i in other.plan(0)]).tolist() != first.tolist()
 
@@ -146,13 +146,13 @@ def test_decoding_leaves_the_random_numbers_alone(root, monkeypatch):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     micro_batches_of(batches, 0)
-    list(photos.decoded_data(make(), root, CPU, ALONE)[2]["test"].batches(0, 4))
+    list(photos.decoded_data(make(), root, CPU, SINGLE_PROCESS)[2]["test"].batches(0, 4))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_evaluation_takes_the_centre_of_images(root):
     """The centre 48 of 55 pixels, normalised; here all by Pillow itself."""
-    _, _, evaluation = photos.decoded_data(make(), root, CPU, ALONE)
+    _, _, evaluation = photos.decoded_data(make(), root, CPU, SINGLE_PROCESS)
     files = data.find("imagenet").load(root, 3).test
     images, labels = next(iter(evaluation["test"].batches(2, 3)))
     assert labels.tolist() == files.labels[2:5].tolist()
@@ -170,7 +170,7 @@ def test_evaluation_takes_the_centre_of_images(root):
 
 def test_every_image_is_evaluated_once(root, monkeypatch):
     monkeypatch.setattr(decoded, "LARGE_EVALUATION_BATCH", 5)
-    _, _, evaluation = photos.decoded_data(make(), root, CPU, ALONE)
+    _, _, evaluation = photos.decoded_data(make(), root, CPU, SINGLE_PROCESS)
     for team in (1, 2):
         labels = [
             labels
@@ -195,7 +195,9 @@ def test_fine_tuning_sees_complete_images_flipped_or_not(tmp_path):
     assert seen.total() == 20
     assert min(seen.values()) >= 3
     middle = [bytes(batches.decoder.image(0, i)[32, :4]) for i in range(24)]
-    _, _, evaluation = photos.decoded_data(make("finetune-pets", size=64), tmp_path, CPU, ALONE)
+    _, _, evaluation = photos.decoded_data(
+        make("finetune-pets", size=64), tmp_path, CPU, SINGLE_PROCESS
+    )
     decoder = decoded.MicroBatchDecoder(files, evaluation["test"].decoder.transform, 0)
     plain = [bytes(decoder.image(0, i)[32, :4]) for i in range(24)]
     assert 3 <= sum(a == b for a, b in zip(middle, plain, strict=True)) <= 21, "each by itself"
@@ -209,12 +211,12 @@ def test_training_sees_random_crops(root):
 
 
 def test_images_held_out_are_not_trained_on(root):
-    _, batches, evaluation = photos.decoded_data(make(validation=6), root, CPU, ALONE)
+    _, batches, evaluation = photos.decoded_data(make(validation=6), root, CPU, SINGLE_PROCESS)
     kept, held = batches.files.names.tolist(), evaluation["validation"].decoder.files.names.tolist()
     assert (len(kept), len(held), len(evaluation["test"])) == (15, 6, 12)
     assert not set(kept) & set(held)
     with pytest.raises(UserError, match="validation takes all 21"):
-        photos.decoded_data(make(validation=21), root, CPU, ALONE)
+        photos.decoded_data(make(validation=21), root, CPU, SINGLE_PROCESS)
 
 
 # --- in the trainer -----------------------------------------------------------------------------

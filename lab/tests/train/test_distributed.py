@@ -19,7 +19,7 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.loop import Trainer
 from train import shard_driver
 
@@ -233,12 +233,12 @@ def test_too_few_examples_for_the_processes():
 
 def test_one_process_communicates_with_none():
     tensor = torch.tensor([1.0, 2.0])
-    ALONE.sum_([tensor])
-    ALONE.broadcast_([tensor])
+    SINGLE_PROCESS.sum_([tensor])
+    SINGLE_PROCESS.broadcast_([tensor])
     assert tensor.tolist() == [1.0, 2.0]
-    assert ALONE.first_says("x") == "x"
-    assert ALONE.any(True)
-    assert not ALONE.any(False)
+    assert SINGLE_PROCESS.broadcast_object("x") == "x"
+    assert SINGLE_PROCESS.any(True)
+    assert not SINGLE_PROCESS.any(False)
 
 
 # --- the optimizers with shared weights -----------------------------------------------------------

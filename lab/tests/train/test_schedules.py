@@ -9,7 +9,6 @@ import pytest
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training import schedules
 from sgdf_lab.training.schedules import Shape
@@ -127,8 +126,3 @@ def test_a_warmup_longer_than_the_run(tmp_path, monkeypatch, capsys, settings, s
     assert sentence in said
     assert said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_run_with_a_warmup_does_not_repeat_the_paper():
-    assert published_value(configs.make("cifar10"))
-    assert published_value(configs.make("cifar10", overrides={"warmup": 0.05})) is None

@@ -145,7 +145,10 @@ def run(options: argparse.Namespace) -> None:
     from sgdf_lab.support.numerics import find_device
     from sgdf_lab.training import distributed
 
-    with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
+    with distributed.process_group(find_device(options.device), shard=options.shard) as (
+        team,
+        device,
+    ):
         context = context_from(options, device)
         console = open_console(quiet=team.rank > 0)
         if console.is_terminal:  # every line of a log names its run already

@@ -32,7 +32,7 @@ def fingerprint(files: Sequence[NamedFile]) -> str:
     return _KNOWN[snapshot]
 
 
-def check(known: str, files: Sequence[NamedFile], folder: Path) -> None:
+def check_fingerprint(known: str, files: Sequence[NamedFile], folder: Path) -> None:
     """Refuse other data than that by which a run was named."""
     if not known:
         raise UserError("this run does not know its data: give data_dir where its config is made")

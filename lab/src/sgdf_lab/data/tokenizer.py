@@ -127,11 +127,14 @@ class Encoder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
         )
         weakref.finalize(self, end, self.process)
         assert self.process.stdout
-        self.answers = self.process.stdout.fileno()  # unbuffered, as `select` sees it
+        self.answers = self.process.stdout.fileno()  # unbuffered, as `poll` sees it
+        self.poll = select.poll()
+        self.poll.register(self.answers, select.POLLIN)
         self.vocabulary = 1 + int(self._ask(content))
 
     def encode(self, text: str) -> NDArray[np.uint32]:
@@ -156,7 +159,7 @@ class Encoder:
     def _receive(self, size: int) -> bytes:
         content = bytearray()
         while len(content) < size:
-            if not select.select([self.answers], [], [], PATIENCE)[0]:
+            if not self.poll.poll(1000 * PATIENCE):
                 raise UserError(f"{self.path} encodes no part of a text within {PATIENCE} seconds")
             part = os.read(self.answers, size - len(content))
             if not part:

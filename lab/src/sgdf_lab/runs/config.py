@@ -75,7 +75,7 @@ class Config:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)
         check_number("drop", self.drop)
-        schedules.check(self.schedule, self.schedule_shape)
+        schedules.check_schedule(self.schedule, self.schedule_shape)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
         if self.data not in DATA:

@@ -21,7 +21,7 @@ from sgdf_lab.runs.tracking import EventWriter, Tracker, WandbWriter
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import find_device
 from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_without_layout
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.loop import Trainer, take_turns
 
 
@@ -84,7 +84,7 @@ def train_runs(
 
 
 def train_in_turn(
-    configs: Sequence[Config], context: RunContext, team: Team = ALONE
+    configs: Sequence[Config], context: RunContext, team: Team = SINGLE_PROCESS
 ) -> list[dict[str, Any]]:
     """Train the runs one after another; on a GPU, which has room for several, side by side."""
     has_room = context.device.type == "cuda" and team.size == 1
@@ -96,7 +96,7 @@ def train(
     configs: Sequence[Config],
     context: RunContext,
     progress: Progress | None = None,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> list[dict[str, Any]]:
     """Train the runs side by side to their end, and return their results.
 
@@ -181,7 +181,7 @@ class Session:
                 self.progress.ended(self.config, self.result.get("status", "stopped"))
 
     def _is_finished(self) -> bool:
-        self.result = self.team.first_says(self.run.result() if self.writes else None) or {}
+        self.result = self.team.broadcast_object(self.run.result() if self.writes else None) or {}
         self.saved_epochs = self.result.get("epochs", 0)
         return bool(self.result)
 
@@ -250,7 +250,7 @@ class Session:
         self._keep(trainer)  # before the checkpoint: saved epochs are not trained again
         stopping = self.team.any(self.stop.requested)
         self.stop.requested |= stopping  # whichever process of the team got the signal
-        due = self.team.first_says(self.run.save_is_due())
+        due = self.team.broadcast_object(self.run.save_is_due())
         is_last = trainer.evaluations == self.config.epochs
         if self.context.checkpoints and (is_last or stopping or due):
             self._save(trainer)
@@ -288,7 +288,7 @@ class Session:
             for complaint in complaints:
                 instead = "the one before it is used" if checkpoint else "the run starts again"
                 self.progress.message(f"{complaint}: {instead}")
-        checkpoint = self.team.first_says(checkpoint)
+        checkpoint = self.team.broadcast_object(checkpoint)
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint)
             self.saved_epochs = trainer.evaluations
@@ -297,7 +297,7 @@ class Session:
         if self.writes:
             self.result = summary_of(self.config, self.run.metrics, self.run.times, status)
             self.run.finish(self.result)
-        self.result = self.team.first_says(self.result)
+        self.result = self.team.broadcast_object(self.result)
 
 
 def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sgdf_lab import data, models, tasks
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training.batches import Batches, seed_for
-from sgdf_lab.training.distributed import ALONE, Team, unsharded
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, unsharded
 from sgdf_lab.training.images import ResidentBatches, ResidentImages, hold_out
 from sgdf_lab.training.loop import HessianTrainer, Trainer
 
@@ -32,7 +32,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> Trainer:
     dataset = load_dataset(config.task, data_dir, config.data == "synthetic")
     return resident_classifier(config, dataset, device, compile=compile, team=team)
@@ -49,7 +49,7 @@ def resident_classifier(
     device: torch.device,
     *,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> "Classifier":
     """The trainer for a dataset that is small enough to stay on the device."""
     with torch.random.fork_rng(devices=[]):
@@ -109,7 +109,7 @@ class Classifier(HessianTrainer):
         device: torch.device,
         *,
         compile: bool = True,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
         self.evaluation = evaluation

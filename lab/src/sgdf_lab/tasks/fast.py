@@ -25,7 +25,7 @@ from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
 from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.checkpoints import DamagedCheckpoint
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentImages, SteppedBatches, normalised
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> "FastClassifier":
     check(config, data_dir)
     if team.shards:
@@ -121,7 +121,7 @@ class FastClassifier(Classifier):
         device: torch.device,
         *,
         compile: bool = True,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         self.smoothing = float(config.option("smoothing"))
         self.every = config.option("lookahead")

@@ -27,7 +27,7 @@ from sgdf_lab.models.own import build_own_language_model, is_own
 from sgdf_lab.registry.models import context_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training.batches import seed_for
-from sgdf_lab.training.distributed import ALONE, Team, unsharded
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, unsharded
 from sgdf_lab.training.loop import HessianTrainer, Trainer
 from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
 
@@ -131,7 +131,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> Trainer:
     check(config, data_dir)
     tokens = load_tokens(config, data_dir, load_tokenizer(config.option("tokenizer")))
@@ -194,7 +194,7 @@ class LanguageModel(HessianTrainer):
         device: torch.device,
         *,
         compile: bool = True,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         super().__init__(config, model, batches, device, compile=compile, team=team)
         self.evaluation = evaluation

@@ -21,7 +21,7 @@ from sgdf_lab.training.decoded import (
     Normalisation,
     Transform,
 )
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import hold_out_indices
 from sgdf_lab.training.loop import Trainer
 
@@ -51,7 +51,9 @@ def check_options(config: "Config") -> None:
 def find_images(config: "Config", data_dir: Path | None) -> ClassFolders:
     """The images in the folder, which have to be those that the run was named by."""
     dataset = class_folders.read(data_dir)
-    fingerprints.check(config.option("fingerprint"), dataset.named_files(), dataset.folder)
+    fingerprints.check_fingerprint(
+        config.option("fingerprint"), dataset.named_files(), dataset.folder
+    )
     return dataset
 
 
@@ -68,7 +70,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> Trainer:
     check_options(config)
     dataset = find_images(config, data_dir)

@@ -66,7 +66,7 @@ class Team:
         for tensor in tensors if self.size > 1 else ():
             dist.broadcast(tensor, 0)
 
-    def first_says(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The first process's value, in all of them."""
         if self.size == 1:
             return value
@@ -87,7 +87,7 @@ class Team:
         return any(self.all_gather(flag))
 
 
-ALONE = Team()
+SINGLE_PROCESS = Team()
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
@@ -145,7 +145,9 @@ def is_team() -> bool:
 
 
 @contextlib.contextmanager
-def joined(device: torch.device, *, shard: bool = False) -> Iterator[tuple[Team, torch.device]]:
+def process_group(
+    device: torch.device, *, shard: bool = False
+) -> Iterator[tuple[Team, torch.device]]:
     """Connect to the other processes, if there are any; each has a GPU of its own."""
     if shard and not is_team():
         raise UserError(
@@ -153,7 +155,7 @@ def joined(device: torch.device, *, shard: bool = False) -> Iterator[tuple[Team,
             "--nproc-per-node N -m sgdf ..."
         )
     if not is_team():
-        yield ALONE, device
+        yield SINGLE_PROCESS, device
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

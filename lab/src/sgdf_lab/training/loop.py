@@ -23,7 +23,7 @@ from sgdf_lab.training import schedules
 from sgdf_lab.training.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
 from sgdf_lab.training.checkpoints import check_state, load_optimizer, to_portable
 from sgdf_lab.training.device import CudaGraphs, GroupRates, Sums
-from sgdf_lab.training.distributed import ALONE, Team, gathered, scattered
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, gathered, scattered
 
 if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time imports go one way
     from sgdf_lab.runs.config import Config
@@ -50,7 +50,7 @@ class Trainer:
         device: torch.device,
         *,
         compile: bool = True,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         check_team(team, config, len(batches))
         self.config, self.device, self.team = config, device, team

@@ -84,7 +84,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def check(name: str, shape: Shape) -> None:
+def check_schedule(name: str, shape: Shape) -> None:
     """Refuse what no run can have; `warmup_steps` refuses what is too long for a run."""
     if name not in tuple(SCHEDULES):
         raise unknown("schedule", name, SCHEDULES)

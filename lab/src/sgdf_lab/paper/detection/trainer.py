@@ -18,7 +18,7 @@ from sgdf_lab.paper.detection.average_precision import Detections
 from sgdf_lab.paper.detection.voc import Example, Voc
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.training.batches import batch_sizes, digest_of, seed_for
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> "Detector":
     """`compile` has no effect: no two batches have the same shape."""
     file = faster_rcnn.weights_file(config.model, config.option("weights"))
@@ -85,7 +85,7 @@ def check_own(config: "Config", data_dir: Path | None) -> None:
     if config.data == "synthetic":
         raise UserError("synthetic images have the classes of VOC: leave out names=...")
     files = voc.named_files(data_dir)
-    fingerprints.check(config.option("fingerprint"), files, data_folder(data_dir))
+    fingerprints.check_fingerprint(config.option("fingerprint"), files, data_folder(data_dir))
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
@@ -201,7 +201,7 @@ class Detector(Trainer):
         dataset: Voc,
         device: torch.device,
         *,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         if team.shards:
             raise UserError(f"{config.task} does not support --shard: leave it out")
@@ -240,7 +240,7 @@ class Detector(Trainer):
             if name == "test":
                 self.detections = detections
             scores = evaluate(detections, examples) if self.team.rank == 0 else None
-            values: dict[str, float] = self.team.first_says(scores)
+            values: dict[str, float] = self.team.broadcast_object(scores)
             result |= {f"{name}_{key}": value for key, value in values.items()}
         return result
 

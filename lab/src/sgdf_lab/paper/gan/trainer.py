@@ -24,7 +24,7 @@ from sgdf_lab.paper.gan.fid import Distance, parts
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import load_dataset
 from sgdf_lab.training.batches import micro_batch_sizes, seed_for
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentBatches
 from sgdf_lab.training.loop import Trainer
 
@@ -60,7 +60,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,  # has no effect: the penalty is differentiated twice
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> Trainer:
     check(config, data_dir)
     if team.shards:
@@ -153,7 +153,7 @@ class Gan(Trainer):
         distance: Distance,
         device: torch.device,
         *,
-        team: Team = ALONE,
+        team: Team = SINGLE_PROCESS,
     ) -> None:
         super().__init__(config, model, batches, device, compile=False, team=team)
         self.distance = distance

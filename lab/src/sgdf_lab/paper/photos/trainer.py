@@ -27,7 +27,7 @@ from sgdf_lab.training.batches import Batches, seed_for
 from sgdf_lab.training.decoded import (
     Transform,
 )
-from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentBatches, ResidentImages
 from sgdf_lab.training.loop import Trainer
 
@@ -61,7 +61,7 @@ def build_trainer(
     *,
     data_dir: Path | None = None,
     compile: bool = True,
-    team: Team = ALONE,
+    team: Team = SINGLE_PROCESS,
 ) -> Trainer:
     check(config, data_dir)
     are_files = isinstance(data.find(config.task_definition.dataset), ImageFolderDataset)
