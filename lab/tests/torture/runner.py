@@ -39,6 +39,7 @@ from torture import (
     hostile_runs,
     kills,
     operations,
+    states,
 )
 from torture.bench import Bench, Peace
 from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
@@ -46,8 +47,8 @@ from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "torture.json"
 PAGE = ROOT / "docs" / "reliability.md"
-KINDS = ("kills", "operations", "faults", "hostile", "gradients")
-FURTHER = ("kills", "operations", "gradients")  # that have more to try in a further round
+KINDS = ("kills", "operations", "faults", "hostile", "gradients", "states")
+FURTHER = ("kills", "operations", "gradients", "states")  # that have more to try in a further round
 
 
 def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Case]:
@@ -59,6 +60,8 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
         bench.close()
     elif kind == "gradients":
         yield from gradients.cases(round_)
+    elif kind == "states":
+        yield from states.cases(round_)
     elif kind == "faults":
         yield from faults.cases()
     else:

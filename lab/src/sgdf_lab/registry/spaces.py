@@ -105,10 +105,7 @@ def adam_space(low: float = 3e-4, high: float = 1e-2, decay: Range = DECOUPLED) 
 ADAM_SPACE = adam_space()
 #: Of matrix steps behind a filter; their rate and that of the other parameters.
 MATRIX_SPACE: Space = {
-    "lr": Range(3e-4, 3e-2),
+    **adam_space(3e-4, 3e-2),
     "aux_lr": Range(3e-4, 3e-2),
-    "beta1": MOMENTUM,
-    "beta2": SECOND,
-    "weight_decay": DECOUPLED,
     "gain_scale": Range(0.03, 0.3),
 }

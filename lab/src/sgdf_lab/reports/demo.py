@@ -226,7 +226,8 @@ steps of {config.batch} windows of {config.option("context")} bytes, with {seeds
 <p class="quiet">Lines are means, bands the range of the seeds.</p>
 <h2>In numbers</h2>
 <div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>
-<p class="quiet">{html.escape(sweep.note)} Times: this machine, runs side by side.</p>
+<p class="quiet">{html.escape(sweep.note)}
+Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>
 <p class="quiet">After {PROMPT!r}, drawn at a temperature of {TEMPERATURE}, by the first seed.</p>
 <div class="samples">{samples}</div>

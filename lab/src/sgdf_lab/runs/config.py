@@ -16,7 +16,7 @@ from typing import Any
 
 from sgdf_lab import paper
 from sgdf_lab.registry import optimizers, tasks
-from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.registry.models import CLASSIFIERS, context_of
 from sgdf_lab.registry.optimizers import OptimizerRow
 from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError, message_of, unknown
@@ -325,7 +325,9 @@ def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -
     for name in () if row.any_setting else settings:
         if name in row.kinds:
             continue
-        lengths = {n for n in GIVEN if task.counts_steps and (n == "steps" or task.tokens_of)}
+        lengths = {
+            n for n in GIVEN if task.counts_steps and (n == "steps" or task.kind == "language")
+        }
         of_run = sorted(RUN_SETTINGS | lengths)
         of_task = sorted({*task.options} - {"fingerprint"})
         if difflib.get_close_matches(name, [*row.kinds, *of_run, *of_task]):
@@ -362,12 +364,12 @@ def evaluations(
     if epochs is not None:
         raise UserError(f"{task.name} counts steps, not epochs: --set steps=N")
     every = count("eval_every", options.get("eval_every", task.options["eval_every"]))
-    known = GIVEN if task.tokens_of else GIVEN[:1]
+    known = GIVEN if "context" in task.options else GIVEN[:1]
     lengths = {name: count(name, given.pop(name)) for name in known if name in given}
     if len(lengths) == 2:
         raise UserError("give steps or tokens, not both")
     if "tokens" in lengths:
-        window = count("context", options.get("context") or task.tokens_of.get(model, 1))
+        window = count("context", options.get("context") or context_of(model))
         return -(-lengths["tokens"] // (every * count("batch", of_run["batch"]) * window))
     usual = task.epochs * task.options["eval_every"]  # however often it is evaluated
     return in_evaluations("steps", lengths.get("steps", usual), every)
