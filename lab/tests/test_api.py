@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import sgdf_lab
 from sgdf_lab import api
 from sgdf_lab.cli.main import main
 from sgdf_lab.support.errors import UserError
@@ -91,6 +92,29 @@ def test_a_plan_may_be_changed(tmp_path):
         api.evidence({"task": "digits", "grid": {"lr": [0.1]}}, tmp_path)
     with pytest.raises(UserError, match="there is no file"):
         api.evidence(tmp_path / "none.toml")
+
+
+def test_the_names_are_functions_whatever_was_imported_before():
+    code = (
+        "import sys, sgdf_lab; from sgdf_lab import evidence, report, sweep, train;"
+        "assert 'torch' not in sys.modules; import sgdf_lab.training.loop, sgdf_lab.reports.page;"
+        "from sgdf_lab import report as again; assert again is report;"
+        "assert all(callable(getattr(sgdf_lab, name)) for name in sgdf_lab.__all__)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert set(sgdf_lab.__all__) <= set(dir(sgdf_lab))
+
+
+@pytest.mark.slow
+def test_the_example_of_the_docs(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "lab.md").read_text()
+    _, _, after = text.partition("<!-- run by lab/tests/test_api.py -->\n```python\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    exec(compile(after.partition("```")[0], "lab.md", "exec"), {})
+    assert len(list(tmp_path.glob("runs/digits-*"))) == 2
+    assert "adamw" in capsys.readouterr().out
+    assert (tmp_path / "report.html").exists()
 
 
 def test_reading_needs_no_torch(tmp_path):

@@ -511,7 +511,7 @@ def test_budget_is_the_published_search():
 
 def test_the_example_of_the_documentation(command):
     text = DOCS.read_text()
-    example, of_trials = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, of_trials, _ = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     tuned = plan.sweep_from_table("docs", tomllib.loads(of_trials))
     assert isinstance(tuned, Tuned)
     assert [len(trials) for trials in tuned.trials] == [8, 8]

@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> None:
     from sgdf_lab.reports.labels import visible
     from sgdf_lab.runs.records import read_runs
     from sgdf_lab.support.files import explained, write_json
+    from sgdf_lab.sweeps.plan import lines_of_search
 
     console = open_console()
     places = options.runs or [options.out]
@@ -72,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
     if options.markdown:
         print(tables.markdown(summary))
     else:
+        for line in lines_of_search(sweep):
+            say(console, line)
+        console.print()
         tables.show(console, summary)
         console.print()
     say_written(files, console, options.markdown)

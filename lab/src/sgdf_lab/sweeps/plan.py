@@ -439,11 +439,13 @@ def lines_of_search(sweep: Tuned) -> list[str]:
     sgd-ema searches lr 0.03 to 10; weight_decay 5e-05 to 0.005
     warning: the contestants search 1 to 2 settings: who searches more may gain by it
     """
-    lines = [
-        f"{trials[0].optimizer} searches "
-        + "; ".join(f"{name} {known}" for name, known in space.items())
-        for trials, space in zip(sweep.trials, sweep.spaces, strict=True)
-    ]
+    lines = list(
+        dict.fromkeys(
+            f"{trials[0].optimizer} searches "
+            + "; ".join(f"{name} {known}" for name, known in space.items())
+            for trials, space in zip(sweep.trials, sweep.spaces, strict=True)
+        )
+    )
     counts = sorted(map(len, sweep.spaces))
     if counts and counts[0] != counts[-1]:
         lines.append(
