@@ -20,9 +20,9 @@ from sgdf_lab.runs.run_folder import RunFolder
 from sgdf_lab.runs.tracking import EventWriter, Tracker, WandbWriter
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import find_device
-from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_without_layout
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_without_layout
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.loop import Trainer, take_turns
 
 
 @dataclass(frozen=True)
