@@ -3,8 +3,8 @@
     python benchmarks/loss_curves.py
 
 Draws the validation loss by step of the tuned optimizers on two tasks, means and ranges of the
-seeds, into docs/figures/loss-curves.svg, and fills the block "what it brings" of both pages: how
-many steps FilterAdamW needs for AdamW's last loss, and the metric. It trains nothing.
+seeds, into docs/figures/loss-curves.svg. The table has how many steps FilterAdamW needs for AdamW's
+last loss, and the metric; benchmarks/pages.py puts it into the pages. It trains nothing.
 """
 
 import json

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 def table(text: str, header: str) -> dict[str, list[str]]:
     """The cells of each row by the row's label; the table is the one with this header line."""
-    _, start, rest = text.partition(f"{header}\n|---|")
-    assert start, f"no table {header}"
+    head = re.escape(header).replace(r"\ ", " +")
+    found = re.split(rf"{head}\n\| ?---", text, maxsplit=1)
+    assert len(found) == 2, f"no table {header}"
+    rest = found[1]
     rows = [row for row in rest.partition("\n\n")[0].splitlines() if row.startswith("| ")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     labels = [label for label, *_ in cells]
