@@ -23,9 +23,10 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -43,21 +44,11 @@ def fuse(mean_m: float, var_m: float, mean_g: float, var_g: float) -> tuple[floa
 def check_gaussian_fusion(seed: int = 0, effort: float = 1.0) -> Result:
     """The printed product beside sums over a grid, and the variance of g^ beside it."""
     product, estimate = product_checks(), estimate_checks(seed, effort)
-    return Result(
-        name="gaussian-fusion",
-        title="Fusion of two Gaussians",
-        label="proof_section3.2",
-        claim="Multiplying the densities of m̂ and g gives a Gaussian, its mean weighted by the "
-        "inverse variances, its variance below both; ĝ has this distribution.",
-        assumptions="m̂ and g are Gaussian",
-        condition="m̂ and g are independent, and the gain is K rather than 2K",
-        checks=(*product, *estimate),
-        explanation="Mean and variance of the product are right (the constant left in the "
-        "exponent is printed with the wrong sign and changes nothing). They are those of "
-        "(1-K)m̂ + Kg only for independent m̂ and g: with the algorithm's m̂ₜ the variance is above "
-        "Var m̂. And the variance is a parabola in the gain with its minimum at K, so at 2K it is "
-        "Var m̂ again: on a constant gradient the factor 2 undoes exactly what the fusion gained.",
-        panels=(density_panel(), variance_by_gain_panel()),
+    return stated(
+        "gaussian-fusion",
+        (*product, *estimate),
+        density_panel(),
+        variance_by_gain_panel(),
         key=estimate[0].what,
     )
 
@@ -119,38 +110,28 @@ def estimate_checks(seed: int, effort: float) -> list[Check]:
     ]
 
 
-def density_panel() -> Panel:
+def density_panel() -> Curves:
     x = np.linspace(-2.5, 2.5, 301)
 
     def density(variance: float) -> Array:
         return np.asarray(np.exp(-(x**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance))
 
-    return Panel(
-        "Var g = 1, Var m̂ = 0.25",
-        "value",
-        "density",
-        (
-            Curve("g", x, density(1.0), BLUE),
-            Curve("m̂", x, density(0.25), PURPLE),
-            Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), VERMILION),
-        ),
+    return (
+        Curve("g", x, density(1.0), BLUE),
+        Curve("m̂", x, density(0.25), PURPLE),
+        Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), VERMILION),
     )
 
 
-def variance_by_gain_panel() -> Panel:
+def variance_by_gain_panel() -> Curves:
     scales = np.linspace(0, 3, 101)
     var_m = corrected_mean_factor(FUSED_AT, BETA1)
     gains = scales * optimal_gain(var_m, 1.0)
     correlated = combined_variance(gains, var_m, 1.0, 1 - BETA1)
-    return Panel(
-        "Var ĝ by gain, constant gradient, β₁=0.9",
-        "gain, in units of the printed K",
-        "variance / σ²",
-        (
-            Curve("independent m̂", scales, combined_variance(gains, var_m, 1.0), BLUE),
-            Curve("the algorithm's m̂ₜ", scales, correlated, VERMILION),
-            Curve("m̂ alone", scales, np.full_like(scales, var_m), BLACK, "--"),
-        ),
+    return (
+        Curve("independent m̂", scales, combined_variance(gains, var_m, 1.0), BLUE),
+        Curve("the algorithm's m̂ₜ", scales, correlated, VERMILION),
+        Curve("m̂ alone", scales, np.full_like(scales, var_m), BLACK, "--"),
     )
 
 
@@ -208,37 +189,19 @@ def check_unbiased_estimate(seed: int = 0, effort: float = 1.0) -> Result:
         )
         for name, runs in biases.skewed.items()
     ]
-    return Result(
-        name="unbiased-estimate",
-        title="The gain and the noise of its own gradient",
-        label="main_non_convex (proof, term (3))",
-        claim="The noise ζₜ drops out of E⟨∇f, (weights with Kₜ)·ζₜ⟩ since its mean is 0: ĝ points "
-        "along the gradient on average.",
-        assumptions="unbiased, bounded, independent noise",
-        condition="the noise is symmetric: Kₜ depends on ζₜ, so E[Kₜζₜ] is not 0 otherwise",
-        checks=(*symmetric, *skewed),
-        explanation="K is small for large residuals and near 1 for small ones: rare large "
-        "gradients lose their weight, common small ones keep it, and what is left has a nonzero "
-        "mean. It is at most √ŝ, about 0.2σ. No learning rate makes it smaller; a smaller gain or "
-        "β₁ does. This is what breaks the two theorems.",
-        panels=(skew_panel(biases.skewed),),
-        key=skewed[0].what,
+    return stated(
+        "unbiased-estimate", (*symmetric, *skewed), skew_panel(biases.skewed), key=skewed[0].what
     )
 
 
-def skew_panel(skewed: dict[str, Array]) -> Panel:
+def skew_panel(skewed: dict[str, Array]) -> Curves:
     sigma = np.sqrt((1 - RARE) / RARE)
-    return Panel(
-        "Skewed noise about a constant gradient, β₁=0.9",
-        "probability of the large value",
-        "(E ĝ − ∇f) / σ",
-        (
-            *(
-                Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
-                for name, runs in skewed.items()
-            ),
-            Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
+    return (
+        *(
+            Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
+            for name, runs in skewed.items()
         ),
+        Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
     )
 
 
@@ -292,32 +255,12 @@ def check_gain_above_half(seed: int = 0, effort: float = 1.0) -> Result:
         checks.append(Check(what, 0.5, ">=", *run.mean))
         if name == "Gaussian":
             checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", run.premise))
-    return Result(
-        name="gain-above-half",
-        title="The mean gain is above one half",
-        label="the.A.13 (proof)",
-        claim="Σŝ exceeds Σ(g - m̂)², hence the mean of K over time exceeds 1/2; the regret bound "
-        "replaces 1/K by 2.",
-        assumptions="those of the convex theorem",
-        checks=tuple(checks),
-        explanation="ŝ estimates the variance of the average and the squared residual that of a "
-        "gradient, about (1+β₁)/(1-β₁) = 19 times as large. The premise fails from the second "
-        "step on and the mean of K is near 1/4 (1 at t=1, where m̂ = g). Without the correction "
-        "factor the two sums are about equal, which may be where the step comes from.",
-        panels=(gain_panel(runs),),
-    )
+    return stated("gain-above-half", checks, gain_panel(runs))
 
 
-def gain_panel(runs: dict[str, MeanGain]) -> Panel:
+def gain_panel(runs: dict[str, MeanGain]) -> Curves:
     t = np.arange(1, STEPS + 1)
-    return Panel(
-        "Mean of K so far, noise about a constant gradient",
-        "step t",
-        "mean of K",
-        (
-            *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
-            Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
-        ),
-        logx=True,
-        ylim=(0, 1.05),
+    return (
+        *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
+        Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
     )

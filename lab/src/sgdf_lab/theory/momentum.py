@@ -14,10 +14,11 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     exponent,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -83,22 +84,10 @@ def check_unified_momentum(seed: int = 0, effort: float = 1.0) -> Result:
             Check(f"{kind}, {signal}: mean at t={STEPS}", exact_mean, "=", *mean),
             Check(f"{kind}, {signal}: variance at t={STEPS}", exact_variance, "=", *variance),
         ]
-    return Result(
-        name="unified-momentum",
-        title="Unified momentum: mean and variance",
-        label="def:unify_momentum",
-        claim="m ← βm + μg averages past gradients: EMA (μ=1-β) keeps their scale, CM (μ=1) sums "
-        "them. We state its exact moments, with which the bounds below are compared.",
-        assumptions="gradients with independent noise of variance σ², m₀ = 0",
-        checks=tuple(checks),
-        explanation="E m = μ Σ β^(t-i) ∇f_i and Var m = μ²σ²(1-β^2t)/(1-β²), as simulated. EMA "
-        "lags a drift of c per step by cβ/(1-β); CM is 1/(1-β) times as large, so as an "
-        "estimate of the gradient it has the wrong scale before anything else.",
-        panels=(bias_panel(), deviation_panel()),
-    )
+    return stated("unified-momentum", checks, bias_panel(), deviation_panel())
 
 
-def bias_panel() -> Panel:
+def bias_panel() -> Curves:
     curves = tuple(
         Curve(
             f"{kind}, {signal}",
@@ -110,17 +99,16 @@ def bias_panel() -> Panel:
         for kind, mu_of in KINDS.items()
         for signal, gradients in SIGNALS.items()
     )
-    return Panel("Bias of m, β=0.9", "step t", "E m − ∇f", curves, ylim=(-1.5, 14))
+    return curves
 
 
-def deviation_panel() -> Panel:
+def deviation_panel() -> Curves:
     t = np.arange(1, STEPS + 1)
     curves = tuple(
         Curve(kind, t, np.sqrt(momentum_variance(t, BETA, mu_of(BETA), SIGMA)), COLOURS[kind])
         for kind, mu_of in KINDS.items()
     )
-    title = "Standard deviation, σ=1"
-    return Panel(title, "step t", "standard deviation of m", curves, logy=True)
+    return curves
 
 
 # --- The SDE of momentum: moments of its printed solution, exact linear systems, a simulation
@@ -211,26 +199,17 @@ def check_sde(seed: int = 0, effort: float = 1.0) -> Result:
     kappas = np.array([0.3, 0.1, 0.03, 0.01, 0.003])
     gaps = np.array([variance_ratio(1 - kappa, 1e-6) - 1 for kappa in kappas])
     order = exponent(kappas, gaps)
-    return Result(
-        name="sde",
-        title="Momentum as an SDE",
-        label="lem:unify_momentum_sde",
-        claim="For a small learning rate γα the iteration is the SDE "
-        "dm = [-(1-β)m + μ∇f]dt + μσ dW, dθ = -γα m dt.",
-        assumptions="γα small; μ in [0, 1) in the lemma, which leaves out CM's μ = 1",
-        checks=(
+    return stated(
+        "sde",
+        (
             *variance_checks(),
             Check(
                 "order in 1-β of the gap between the two", 1.0, "=", order, 0.0, "condition", 0.05
             ),
             time_check(),
         ),
-        condition="1-β is small too, and a unit of time is one iteration (not γα of one)",
-        explanation="The learning rate does not enter m while the gradient is constant: the "
-        "iteration's variance is 2/(1+β) times the SDE's for every γα. The two agree as 1-β → 0 "
-        "with time counted in iterations, the gap being (1-β)/2 to first order. The proof's time "
-        "nγα would slow m down by 1/(γα).",
-        panels=(mean_panel(), gap_panel(kappas, gaps)),
+        mean_panel(),
+        gap_panel(kappas, gaps),
     )
 
 
@@ -264,7 +243,7 @@ def time_check() -> Check:
     )
 
 
-def mean_panel() -> Panel:
+def mean_panel() -> Curves:
     t = np.arange(0, 41)
     curves = tuple(
         curve
@@ -274,20 +253,13 @@ def mean_panel() -> Panel:
             Curve(f"SDE, β={beta}", t, diffusion_mean(t, beta, 1 - beta, 1), shade),
         )
     )
-    return Panel("Mean, constant gradient 1, EMA", "iterations", "E m", curves)
+    return curves
 
 
-def gap_panel(kappas: Array, gaps: Array) -> Panel:
-    return Panel(
-        "Variance, long after the start",
-        "1-β",
-        "variance: iteration / SDE − 1",
-        (
-            Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
-            Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
+def gap_panel(kappas: Array, gaps: Array) -> Curves:
+    return (
+        Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
+        Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
     )
 
 
@@ -341,21 +313,15 @@ def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
     """An Euler scheme converges to the printed solution as its step shrinks."""
     constant_checks, constant_panel = constant_gradient()
     runs = run_on_quadratic(seed, effort)
-    return Result(
-        name="sde-solution",
-        title="Solution of the SDE",
-        label="lem:unify_momentum_solution",
-        claim="m(t) is the exponentially weighted integral of past gradients and of past noise.",
-        assumptions="m(0) = 0, θ(0) given; θ is on both sides, so the solution is implicit",
-        checks=(*constant_checks, *(check for run in runs for check in quadratic_checks(run))),
-        explanation="The Euler scheme's mean and variance converge to the printed ones at first "
-        "order in its step, and on a quadratic, where θ and m drive each other, its simulated "
-        "moments are those of the matrix exponential.",
-        panels=(constant_panel, quadratic_panel(runs)),
+    return stated(
+        "sde-solution",
+        (*constant_checks, *(check for run in runs for check in quadratic_checks(run))),
+        constant_panel,
+        quadratic_panel(runs),
     )
 
 
-def constant_gradient() -> tuple[list[Check], Panel]:
+def constant_gradient() -> tuple[list[Check], Curves]:
     """The Euler scheme's moments at t=20, exact for each step size, beside the printed ones."""
     beta, mu, sigma, time = 0.9, 0.1, 1.0, 20.0
     steps = np.array([1.0, 0.5, 0.25, 0.125, 0.0625])
@@ -373,17 +339,10 @@ def constant_gradient() -> tuple[list[Check], Panel]:
             Check(order, 1.0, "=", exponent(steps, gaps[:, i]), tolerance=0.05),
             Check(f"constant gradient: {dt_to_0}", printed[i], "=", limit[i], tolerance=1e-4),
         ]
-    panel = Panel(
-        "Constant gradient: error at t=20",
-        "step dt of the Euler scheme",
-        "distance from the printed value",
-        (
-            Curve("mean", steps, gaps[:, 0], COLOURS["EMA"], "o-"),
-            Curve("variance", steps, gaps[:, 1], GREEN, "o-"),
-            Curve("slope 1", steps, steps * gaps[0, 0], BLACK, ":"),
-        ),
-        logx=True,
-        logy=True,
+    panel = (
+        Curve("mean", steps, gaps[:, 0], COLOURS["EMA"], "o-"),
+        Curve("variance", steps, gaps[:, 1], GREEN, "o-"),
+        Curve("slope 1", steps, steps * gaps[0, 0], BLACK, ":"),
     )
     return checks, panel
 
@@ -398,7 +357,7 @@ def quadratic_checks(run: QuadraticRun) -> list[Check]:
     ]
 
 
-def quadratic_panel(runs: list[QuadraticRun]) -> Panel:
+def quadratic_panel(runs: list[QuadraticRun]) -> Curves:
     shown, shades = slice(0, None, 40), {"m": COLOURS["EMA"], "θ": BLUE}
     curves: list[Curve] = []
     for what, times, paths, mean, variance in runs:
@@ -407,5 +366,4 @@ def quadratic_panel(runs: list[QuadraticRun]) -> Panel:
             Curve(f"{what}, printed solution", times, mean, shades[what], band=np.sqrt(variance)),
             Curve(f"{what}, simulated", times[shown], simulated, shades[what], "o"),
         ]
-    title = "Quadratic, EMA, α=0.05"
-    return Panel(title, "time t (iterations)", "mean ± standard deviation", tuple(curves))
+    return tuple(curves)

@@ -22,9 +22,10 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -66,21 +67,11 @@ def check_mse_decomposition(seed: int = 0, effort: float = 1.0) -> Result:
         fresh_gradient_check(runs["SGDF"], rng),
         descent_check(samples, rng),
     ]
-    return Result(
-        name="mse-decomposition",
-        title="Mean squared error of an estimate",
-        label="lem:bias_variance",
-        claim="The mean squared error of any estimate of the gradient is its squared bias plus "
-        "its variance.",
-        assumptions="the true gradient is deterministic (stated in the appendix, not in the main "
-        "text, where the variance also lacks its expectation)",
-        checks=tuple(checks),
-        explanation="An identity. Against a fresh noisy gradient the noise σ² is added. While "
-        "an optimizer descends, the true gradient itself depends on past noise; then "
-        "Var(∇f) - 2 Cov(estimate, ∇f) is missing, as the last row shows.",
-        panels=tuple(
-            parts_panel(title, i, runs) for i, title in enumerate(("squared bias", "variance"))
-        ),
+    return stated(
+        "mse-decomposition",
+        checks,
+        parts_panel(0, runs),
+        parts_panel(1, runs),
     )
 
 
@@ -111,13 +102,13 @@ def descent_check(samples: int, rng: np.random.Generator) -> Check:
     return Check(what, printed, "=", mse, error, "remark")
 
 
-def parts_panel(title: str, part: int, runs: dict[str, EstimatorRun]) -> Panel:
+def parts_panel(part: int, runs: dict[str, EstimatorRun]) -> Curves:
     steps = np.arange(1, DRIFT_STEPS + 1)
     curves = tuple(
         Curve(name, steps, [parts[part] for parts in run.parts], ESTIMATOR_COLOURS[name])
         for name, run in runs.items()
     )
-    return Panel(title, "step t", title, curves, logy=True)
+    return curves
 
 
 # --- The printed bound on the bias of momentum (thm:bias_variance_momentum)
@@ -198,21 +189,11 @@ def check_bias_bound(seed: int = 0, effort: float = 1.0) -> Result:
         abs(float(diffusion_mean(10, BETA, 1 - BETA, 1.0)) - 1),
     )
     noisy = simulate_noisy_bias(seed, effort)
-    return Result(
-        name="bias-bound",
-        title="Bound on the bias of momentum",
-        label="thm:bias_variance_momentum",
-        claim="The bias of m as an estimate of the gradient is at most "
-        "μαLG/(1-β)² + (μ/(1-β) - 1)G at any time.",
-        assumptions="gradient bounded by G and L-Lipschitz, μ ≥ 1-β, m(0) = 0",
-        checks=(*late_checks(), early, noisy_check(noisy)),
-        explanation="The proof turns |μ(1-e^(-(1-β)t))/(1-β) - 1| into the same without bars. For "
-        "EMA that is negative at every finite t, so the bound misses the start-up bias "
-        "Ge^(-(1-β)t) (Adam's bias correction removes it). It also takes E|m| ≤ G, which noise "
-        "breaks: σ=63G carries θ across the gradient's bumps faster than any drift. Without noise "
-        "and after some 1/(1-β) steps the bound holds. At β=0 it reads αLG where the true bias is "
-        "0, and as β → 1 it diverges where EMA's bias cannot exceed 2G.",
-        panels=(early_panel(), noisy_panel(noisy)),
+    return stated(
+        "bias-bound",
+        (*late_checks(), early, noisy_check(noisy)),
+        early_panel(),
+        noisy_panel(noisy),
         key=early.what,
     )
 
@@ -236,31 +217,21 @@ def noisy_check(noisy: NoisyBias) -> Check:
     return Check(what, noisy.bound, "<=", *mean_and_error(noisy.errors[at]))
 
 
-def early_panel() -> Panel:
+def early_panel() -> Curves:
     t = np.arange(0, 61)
-    return Panel(
-        "EMA, constant gradient (L → 0)",
-        "time t (iterations)",
-        "|bias| of m(t)",
-        (
-            Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
-            Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
-        ),
+    return (
+        Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
+        Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
     )
 
 
-def noisy_panel(noisy: NoisyBias) -> Panel:
+def noisy_panel(noisy: NoisyBias) -> Curves:
     shown = slice(100, None, 10)
     times, bias = noisy.times[shown], noisy.bias[shown]
     spread = noisy.errors[shown].std(axis=1) / np.sqrt(noisy.errors.shape[1])
-    return Panel(
-        "EMA, gradient cos θ, σ=63",
-        "time t (iterations)",
-        "bias of m(t)",
-        (
-            Curve("simulated (± 2 s.e.)", times, bias, COLOURS["EMA"], band=2 * spread),
-            Curve("printed bound", times, np.full(len(spread), noisy.bound), BLACK, "--"),
-        ),
+    return (
+        Curve("simulated (± 2 s.e.)", times, bias, COLOURS["EMA"], band=2 * spread),
+        Curve("printed bound", times, np.full(len(spread), noisy.bound), BLACK, "--"),
     )
 
 
@@ -300,20 +271,11 @@ def check_variance_bound(seed: int = 0, effort: float = 1.0) -> Result:
     bound = variance_bound(0.9, 0.1, SIGMA, 1.0)
     what = "SDE, EMA leaving the top of f = -log cosh θ, t=200: variance"
     leaving = Check(what, bound, "<=", *variance_and_error(ms[-1]))
-    return Result(
-        name="variance-bound",
-        title="Bound on the variance of momentum",
-        label="thm:bias_variance_momentum",
-        claim="The variance of m is at most μ²(σ² + G²)/(2(1-β)).",
-        assumptions="gradient bounded by G (so of variance at most G²) and Lipschitz, noise of "
-        "variance σ² independent over time",
-        checks=(*fixed_gradient_checks(), leaving),
-        explanation="The SDE's noise part is exact. But (i) the iteration's own variance is "
-        "μ²σ²/(1-β²), 2/(1+β) times the SDE's, so where G² < σ²(1-β)/(1+β) it exceeds the bound "
-        "(at β=0, plain SGD: σ² against (σ²+G²)/2); (ii) the proof treats the gradients' own "
-        "fluctuation as white, yet gradients along a run are correlated, and then it adds up to "
-        "μ²Var(∇f)/(1-β)², up to 2/(1-β) times the printed term.",
-        panels=(fixed_gradient_panel(), leaving_panel(times[::10], ms[::10], bound)),
+    return stated(
+        "variance-bound",
+        (*fixed_gradient_checks(), leaving),
+        fixed_gradient_panel(),
+        leaving_panel(times[::10], ms[::10], bound),
         key=what,
     )
 
@@ -341,26 +303,16 @@ def fixed_gradient_checks() -> list[Check]:
     return [*diffusion, *iteration]
 
 
-def fixed_gradient_panel() -> Panel:
+def fixed_gradient_panel() -> Curves:
     betas = np.linspace(0, 0.99, 100)
-    return Panel(
-        "Fixed gradient, EMA, G→0",
-        "β",
-        "variance of m / σ²",
-        (
-            Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
-            Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
-        ),
+    return (
+        Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
+        Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
     )
 
 
-def leaving_panel(times: Array, ms: Array, bound: float) -> Panel:
-    return Panel(
-        "SDE leaving a maximum, EMA, β=0.9",
-        "time t (iterations)",
-        "variance of m(t)",
-        (
-            Curve("simulated", times, ms.var(axis=1), COLOURS["EMA"]),
-            Curve("printed bound", times, np.full(len(times), bound), BLACK, "--"),
-        ),
+def leaving_panel(times: Array, ms: Array, bound: float) -> Curves:
+    return (
+        Curve("simulated", times, ms.var(axis=1), COLOURS["EMA"]),
+        Curve("printed bound", times, np.full(len(times), bound), BLACK, "--"),
     )

@@ -13,7 +13,16 @@ from sgdf_lab.theory.filtering import (
     bias_of_the_estimate,
     rare_noise,
 )
-from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
+from sgdf_lab.theory.result import (
+    Array,
+    Check,
+    Curve,
+    Curves,
+    Result,
+    exponent,
+    mean_and_error,
+    stated,
+)
 
 # --- Noisy problems to descend: a smooth non-convex one, and a quadratic in skewed noise
 
@@ -78,31 +87,20 @@ def check_smoothness(seed: int = 0, effort: float = 1.0) -> Result:
     rise = wells.value(after) - wells.value(before)
     bound = smoothness_bound(wells.L, wells.gradient(theta), theta, before, after)
     slack = float((bound - rise).min())
-    return Result(
-        name="smoothness",
-        title="Descent inequality of a smooth function",
-        label="non-assume",
-        claim="f(ξₜ₊₁) - f(ξₜ) is at most (L/2)|ξₜ - θₜ|² + L|ξₜ₊₁ - ξₜ|² + ⟨∇f(θₜ), ξₜ₊₁ - ξₜ⟩.",
-        assumptions="f is L-smooth",
-        checks=(Check("least slack over random triples of points", 0.0, ">=", slack),),
-        explanation="Holds at all of the random triples, convex or not.",
-        panels=(bound_panel(wells),),
+    return stated(
+        "smoothness",
+        (Check("least slack over random triples of points", 0.0, ">=", slack),),
+        bound_panel(wells),
     )
 
 
-def bound_panel(wells: Wells) -> Panel:
+def bound_panel(wells: Wells) -> Curves:
     line = np.linspace(-3, 3, 121)[:, None]
     at, point = np.array([[0.5]]), np.array([[1.0]])
     bound = smoothness_bound(wells.L, wells.gradient(point), point, at, line)
-    return Panel(
-        "f = θ²/(1+θ²), from ξ=0.5, θ=1",
-        "ξₜ₊₁",
-        "change of f",
-        (
-            Curve("f(ξₜ₊₁) − f(ξₜ)", line[:, 0], wells.value(line) - wells.value(at), BLUE),
-            Curve("printed bound", line[:, 0], bound, BLACK, "--"),
-        ),
-        ylim=(-1, 6),
+    return (
+        Curve("f(ξₜ₊₁) − f(ξₜ)", line[:, 0], wells.value(line) - wells.value(at), BLUE),
+        Curve("printed bound", line[:, 0], bound, BLACK, "--"),
     )
 
 
@@ -132,37 +130,24 @@ def check_estimate_bound(seed: int = 0, effort: float = 1.0) -> Result:
     paths = estimates_by_gain(seed, effort)
     largest = {name: float(np.abs(path).max()) for name, path in paths.items()}
     with_k = "gain K (the proof), |g| ≤ 1: largest |ĝ|"
-    return Result(
-        name="estimate-bound",
-        title="The estimate is no larger than the gradients",
-        label="main_non_convex (proof, step (a))",
-        claim="|ĝ| ≤ G whenever every gradient is at most G, K being in [0, 1].",
-        assumptions="|g| ≤ G",
-        condition="the gain is K: the algorithm uses 2K, which reaches 2",
-        checks=(
+    return stated(
+        "estimate-bound",
+        (
             Check("gain 2K (Algorithm 1), |g| ≤ 1: largest |ĝ|", 1.0, "<=", largest["2K"]),
             Check(with_k, 1.0, "<=", largest["K"], under="condition"),
         ),
-        explanation="With K the estimate is a weighted mean of m̂ and g. With 2K the weights are "
-        "1-2K and 2K, outside [0, 1] once K > 1/2. The overshoot is small: |2K(g - m̂)| ≤ √ŝ, so "
-        "|ĝ| ≤ G + √ŝ, and constants of the theorem grow by at most (1 + √ŝ/G)², 1.5 at β₁=0.9.",
-        panels=(overshoot_panel(paths),),
+        overshoot_panel(paths),
     )
 
 
-def overshoot_panel(paths: dict[str, Array]) -> Panel:
+def overshoot_panel(paths: dict[str, Array]) -> Curves:
     """The run with the largest overshoot."""
     shown = np.arange(STEPS - 60, STEPS)
     worst = int(np.abs(paths["2K"][-ONES:]).max(axis=0).argmax())
-    return Panel(
-        "A coin, then ones",
-        "step t",
-        "estimate ĝ",
-        (
-            Curve("gain 2K", shown, paths["2K"][shown, worst], VERMILION),
-            Curve("gain K", shown, paths["K"][shown, worst], BLUE),
-            Curve("G", shown, np.ones(len(shown)), BLACK, "--"),
-        ),
+    return (
+        Curve("gain 2K", shown, paths["2K"][shown, worst], VERMILION),
+        Curve("gain K", shown, paths["K"][shown, worst], BLUE),
+        Curve("G", shown, np.ones(len(shown)), BLACK, "--"),
     )
 
 
@@ -188,19 +173,7 @@ def check_step_sums(seed: int = 0, effort: float = 1.0) -> Result:
     """Both sums beside the bounds that the proof uses."""
     sums = step_sums()
     key = "α=0.5, T=1000: Σαₜ against Σαₜ²"
-    return Result(
-        name="step-sums",
-        title="Sums of the learning rates",
-        label="main_non_convex (proof, last steps)",
-        claim="(C₅+C₆)Σαₜ ≤ (C₅+C₆)Σαₜ², and dividing by Σαₜ gives 2α√T below the line.",
-        assumptions="αₜ = α/√t",
-        checks=tuple(sum_checks(sums, key)),
-        explanation="Σαₜ is always below 2α√T (α√T is safe), so the printed bound is too small by "
-        "up to 2. More serious, αₜ ≤ αₜ² needs αₜ ≥ 1, which fails for all t > α². What the proof "
-        "shows then holds (C₅+C₆)Σαₜ/Σαₜ = C₅+C₆, a constant: no convergence.",
-        panels=(sum_panel(sums),),
-        key=key,
-    )
+    return stated("step-sums", sum_checks(sums, key), sum_panel(sums), key=key)
 
 
 def sum_checks(sums: StepSums, key: str) -> list[Check]:
@@ -219,19 +192,12 @@ def sum_checks(sums: StepSums, key: str) -> list[Check]:
     ]
 
 
-def sum_panel(sums: StepSums) -> Panel:
-    return Panel(
-        "α = 0.5",
-        "T",
-        "sum",
-        (
-            Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
-            Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
-            Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
-            Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
-        ),
-        logx=True,
-        logy=True,
+def sum_panel(sums: StepSums) -> Curves:
+    return (
+        Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
+        Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
+        Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
+        Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
     )
 
 
@@ -379,21 +345,11 @@ def check_nonconvex_rate(seed: int = 0, effort: float = 1.0) -> Result:
     """min_t E|grad f|^2 falls on a symmetric problem and stops falling on a skewed one."""
     symmetric, skewed = run_symmetric(seed, effort), run_skewed(seed, effort)
     broken = skewed_checks(skewed)
-    return Result(
-        name="nonconvex-rate",
-        title="Rate in non-convex stochastic optimization",
-        label="main_non_convex",
-        claim="min_t E|∇f|² is at most (C₇α²(log T + 1) + C₈)/(2α√T), so it falls like log T/√T.",
-        assumptions="A1 to A4: bounded iterates, unbiased independent bounded noise, L-smooth f",
-        checks=(*symmetric_checks(symmetric), *broken),
-        explanation="On a smooth non-convex function with symmetric noise the squared gradient "
-        "falls at the rate, far below the bound. The proof takes K out of E[Kₜζₜ] though Kₜ "
-        "depends on the noise ζₜ. With skewed noise (mean 0, bounded, independent) E ĝ ≠ ∇f "
-        "whatever the learning rate, SGDF settles where E ĝ = 0, and min_t E|∇f|² stays at the "
-        "square of that bias, while the printed bound goes to 0 and falls below it (shown on a "
-        "quadratic; a bump elsewhere makes it non-convex and changes nothing). C₇ is not "
-        "independent of d either: it holds ΣG² and d.",
-        panels=(symmetric_panel(symmetric), skewed_panel(skewed)),
+    return stated(
+        "nonconvex-rate",
+        (*symmetric_checks(symmetric), *broken),
+        symmetric_panel(symmetric),
+        skewed_panel(skewed),
         key=broken[0].what,
     )
 
@@ -432,33 +388,19 @@ def skewed_checks(run: SkewedRun) -> list[Check]:
     ]
 
 
-def symmetric_panel(run: SymmetricRun) -> Panel:
-    return Panel(
-        "Wells θ²/(1+θ²), coin noise",
-        "T",
-        "min over t ≤ T of E|∇f|²",
-        (
-            Curve("SGDF", run.points, run.minimum, VERMILION),
-            Curve("printed bound", run.points, run.constants.bound(run.points), BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
+def symmetric_panel(run: SymmetricRun) -> Curves:
+    return (
+        Curve("SGDF", run.points, run.minimum, VERMILION),
+        Curve("printed bound", run.points, run.constants.bound(run.points), BLACK, "--"),
     )
 
 
-def skewed_panel(run: SkewedRun) -> Panel:
+def skewed_panel(run: SkewedRun) -> Curves:
     unit, axis = SKEWED.scale**2, np.geomspace(1, FAR, 60)
     minimum = np.minimum.accumulate(run.squares.mean(-1))
     level = np.full(60, run.bias[0] ** 2 / unit)
-    return Panel(
-        "Quadratic, skewed noise (β₁=0.5, β₂=0.9)",
-        "T",
-        "min over t ≤ T of E|∇f|² / c²",
-        (
-            Curve("SGDF", run.points, minimum / unit, VERMILION),
-            Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
-            Curve("printed bound", axis, run.constants.bound(axis) / unit, BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
+    return (
+        Curve("SGDF", run.points, minimum / unit, VERMILION),
+        Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
+        Curve("printed bound", axis, run.constants.bound(axis) / unit, BLACK, "--"),
     )
