@@ -97,6 +97,7 @@ def check_gradient_sum(seed: int = 0, effort: float = 1.0) -> Result:
         float(constant.sum()),
         under="remark",
     )
+    T = np.arange(1, 101)
     return stated(
         "gradient-sum",
         (
@@ -106,16 +107,11 @@ def check_gradient_sum(seed: int = 0, effort: float = 1.0) -> Result:
             ),
             cauchy_schwarz,
         ),
-        constant_panel(),
+        (
+            Curve("Σ g", T, T, VERMILION),
+            Curve("printed bound", T, 2 * np.sqrt(T), BLACK, "--"),
+        ),
         key=key,
-    )
-
-
-def constant_panel() -> Curves:
-    T = np.arange(1, 101)
-    return (
-        Curve("Σ g", T, T, VERMILION),
-        Curve("printed bound", T, 2 * np.sqrt(T), BLACK, "--"),
     )
 
 
@@ -172,17 +168,17 @@ def check_average_squares(seed: int = 0, effort: float = 1.0) -> Result:
         average_square_sum(1.0 * (np.arange(STEPS) == 0), BETA1),
         under="remark",
     )
-    return stated("average-squares", (*checks, first), scale_panel())
-
-
-def scale_panel() -> Curves:
     scales = np.geomspace(0.005, 2, 60)
     exact = average_square_sum(np.ones(STEPS), BETA1) / STEPS
     any_scale = np.full_like(scales, 1 / (1 - BETA1))
-    return (
-        Curve("exact", scales, np.full_like(scales, exact), VERMILION),
-        Curve("printed bound", scales, 4 * scales**2 / (1 - BETA1) ** 2, BLACK, "--"),
-        Curve("1/(1-β₁), at any scale", scales, any_scale, BLUE, ":"),
+    return stated(
+        "average-squares",
+        (*checks, first),
+        (
+            Curve("exact", scales, np.full_like(scales, exact), VERMILION),
+            Curve("printed bound", scales, 4 * scales**2 / (1 - BETA1) ** 2, BLACK, "--"),
+            Curve("1/(1-β₁), at any scale", scales, any_scale, BLUE, ":"),
+        ),
     )
 
 

@@ -189,19 +189,18 @@ def check_unbiased_estimate(seed: int = 0, effort: float = 1.0) -> Result:
         )
         for name, runs in biases.skewed.items()
     ]
-    return stated(
-        "unbiased-estimate", (*symmetric, *skewed), skew_panel(biases.skewed), key=skewed[0].what
-    )
-
-
-def skew_panel(skewed: dict[str, Array]) -> Curves:
     sigma = np.sqrt((1 - RARE) / RARE)
-    return (
-        *(
-            Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
-            for name, runs in skewed.items()
+    return stated(
+        "unbiased-estimate",
+        (*symmetric, *skewed),
+        (
+            *(
+                Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
+                for name, runs in biases.skewed.items()
+            ),
+            Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
         ),
-        Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
+        key=skewed[0].what,
     )
 
 
@@ -255,12 +254,12 @@ def check_gain_above_half(seed: int = 0, effort: float = 1.0) -> Result:
         checks.append(Check(what, 0.5, ">=", *run.mean))
         if name == "Gaussian":
             checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", run.premise))
-    return stated("gain-above-half", checks, gain_panel(runs))
-
-
-def gain_panel(runs: dict[str, MeanGain]) -> Curves:
     t = np.arange(1, STEPS + 1)
-    return (
-        *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
-        Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
+    return stated(
+        "gain-above-half",
+        checks,
+        (
+            *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
+            Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
+        ),
     )

@@ -199,6 +199,15 @@ def check_sde(seed: int = 0, effort: float = 1.0) -> Result:
     kappas = np.array([0.3, 0.1, 0.03, 0.01, 0.003])
     gaps = np.array([variance_ratio(1 - kappa, 1e-6) - 1 for kappa in kappas])
     order = exponent(kappas, gaps)
+    t = np.arange(0, 41)
+    curves = tuple(
+        curve
+        for beta, shade in ((0.5, BLUE), (0.9, VERMILION))
+        for curve in (
+            Curve(f"iteration, β={beta}", t[::2], (1 - beta**t)[::2], shade, "o"),
+            Curve(f"SDE, β={beta}", t, diffusion_mean(t, beta, 1 - beta, 1), shade),
+        )
+    )
     return stated(
         "sde",
         (
@@ -208,8 +217,11 @@ def check_sde(seed: int = 0, effort: float = 1.0) -> Result:
             ),
             time_check(),
         ),
-        mean_panel(),
-        gap_panel(kappas, gaps),
+        curves,
+        (
+            Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
+            Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
+        ),
     )
 
 
@@ -240,26 +252,6 @@ def time_check() -> Check:
         float(diffusion_mean(steps * alpha, 0.9, 0.1, 1.0)),
         "=",
         float(momentum_mean(np.ones(steps), 0.9, 0.1)[-1]),
-    )
-
-
-def mean_panel() -> Curves:
-    t = np.arange(0, 41)
-    curves = tuple(
-        curve
-        for beta, shade in ((0.5, BLUE), (0.9, VERMILION))
-        for curve in (
-            Curve(f"iteration, β={beta}", t[::2], (1 - beta**t)[::2], shade, "o"),
-            Curve(f"SDE, β={beta}", t, diffusion_mean(t, beta, 1 - beta, 1), shade),
-        )
-    )
-    return curves
-
-
-def gap_panel(kappas: Array, gaps: Array) -> Curves:
-    return (
-        Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
-        Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
     )
 
 
@@ -313,11 +305,19 @@ def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
     """An Euler scheme converges to the printed solution as its step shrinks."""
     constant_checks, constant_panel = constant_gradient()
     runs = run_on_quadratic(seed, effort)
+    shown, shades = slice(0, None, 40), {"m": COLOURS["EMA"], "θ": BLUE}
+    curves: list[Curve] = []
+    for what, times, paths, mean, variance in runs:
+        simulated = paths.mean(axis=1)[shown]
+        curves += [
+            Curve(f"{what}, printed solution", times, mean, shades[what], band=np.sqrt(variance)),
+            Curve(f"{what}, simulated", times[shown], simulated, shades[what], "o"),
+        ]
     return stated(
         "sde-solution",
         (*constant_checks, *(check for run in runs for check in quadratic_checks(run))),
         constant_panel,
-        quadratic_panel(runs),
+        tuple(curves),
     )
 
 
@@ -355,15 +355,3 @@ def quadratic_checks(run: QuadraticRun) -> list[Check]:
         Check(f"quadratic: mean {at}", run.mean[-1], "=", *mean, tolerance=2e-3),
         Check(f"quadratic: variance {at}", run.variance[-1], "=", *variance, tolerance=5e-4),
     ]
-
-
-def quadratic_panel(runs: list[QuadraticRun]) -> Curves:
-    shown, shades = slice(0, None, 40), {"m": COLOURS["EMA"], "θ": BLUE}
-    curves: list[Curve] = []
-    for what, times, paths, mean, variance in runs:
-        simulated = paths.mean(axis=1)[shown]
-        curves += [
-            Curve(f"{what}, printed solution", times, mean, shades[what], band=np.sqrt(variance)),
-            Curve(f"{what}, simulated", times[shown], simulated, shades[what], "o"),
-        ]
-    return tuple(curves)

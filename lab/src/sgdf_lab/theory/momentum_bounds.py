@@ -189,11 +189,21 @@ def check_bias_bound(seed: int = 0, effort: float = 1.0) -> Result:
         abs(float(diffusion_mean(10, BETA, 1 - BETA, 1.0)) - 1),
     )
     noisy = simulate_noisy_bias(seed, effort)
+    t = np.arange(0, 61)
+    shown = slice(100, None, 10)
+    times, bias = noisy.times[shown], noisy.bias[shown]
+    spread = noisy.errors[shown].std(axis=1) / np.sqrt(noisy.errors.shape[1])
     return stated(
         "bias-bound",
         (*late_checks(), early, noisy_check(noisy)),
-        early_panel(),
-        noisy_panel(noisy),
+        (
+            Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
+            Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
+        ),
+        (
+            Curve("simulated (± 2 s.e.)", times, bias, COLOURS["EMA"], band=2 * spread),
+            Curve("printed bound", times, np.full(len(spread), noisy.bound), BLACK, "--"),
+        ),
         key=early.what,
     )
 
@@ -215,24 +225,6 @@ def noisy_check(noisy: NoisyBias) -> Check:
     at = int(np.argmax(np.where(noisy.times > 20, noisy.bias, -np.inf)))
     what = f"EMA, gradient cos θ, noise σ={NOISY_SIGMA:g}, t={noisy.times[at]:.0f}: bias"
     return Check(what, noisy.bound, "<=", *mean_and_error(noisy.errors[at]))
-
-
-def early_panel() -> Curves:
-    t = np.arange(0, 61)
-    return (
-        Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
-        Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
-    )
-
-
-def noisy_panel(noisy: NoisyBias) -> Curves:
-    shown = slice(100, None, 10)
-    times, bias = noisy.times[shown], noisy.bias[shown]
-    spread = noisy.errors[shown].std(axis=1) / np.sqrt(noisy.errors.shape[1])
-    return (
-        Curve("simulated (± 2 s.e.)", times, bias, COLOURS["EMA"], band=2 * spread),
-        Curve("printed bound", times, np.full(len(spread), noisy.bound), BLACK, "--"),
-    )
 
 
 # --- The printed bound on the variance of momentum (thm:bias_variance_momentum)
@@ -271,11 +263,18 @@ def check_variance_bound(seed: int = 0, effort: float = 1.0) -> Result:
     bound = variance_bound(0.9, 0.1, SIGMA, 1.0)
     what = "SDE, EMA leaving the top of f = -log cosh θ, t=200: variance"
     leaving = Check(what, bound, "<=", *variance_and_error(ms[-1]))
+    betas = np.linspace(0, 0.99, 100)
     return stated(
         "variance-bound",
         (*fixed_gradient_checks(), leaving),
-        fixed_gradient_panel(),
-        leaving_panel(times[::10], ms[::10], bound),
+        (
+            Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
+            Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
+        ),
+        (
+            Curve("simulated", times[::10], ms[::10].var(axis=1), COLOURS["EMA"]),
+            Curve("printed bound", times[::10], np.full(len(times[::10]), bound), BLACK, "--"),
+        ),
         key=what,
     )
 
@@ -301,18 +300,3 @@ def fixed_gradient_checks() -> list[Check]:
         for beta in (0.0, 0.9)
     ]
     return [*diffusion, *iteration]
-
-
-def fixed_gradient_panel() -> Curves:
-    betas = np.linspace(0, 0.99, 100)
-    return (
-        Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
-        Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
-    )
-
-
-def leaving_panel(times: Array, ms: Array, bound: float) -> Curves:
-    return (
-        Curve("simulated", times, ms.var(axis=1), COLOURS["EMA"]),
-        Curve("printed bound", times, np.full(len(times), bound), BLACK, "--"),
-    )

@@ -130,24 +130,20 @@ def check_estimate_bound(seed: int = 0, effort: float = 1.0) -> Result:
     paths = estimates_by_gain(seed, effort)
     largest = {name: float(np.abs(path).max()) for name, path in paths.items()}
     with_k = "gain K (the proof), |g| ≤ 1: largest |ĝ|"
+    # The run with the largest overshoot.
+    shown = np.arange(STEPS - 60, STEPS)
+    worst = int(np.abs(paths["2K"][-ONES:]).max(axis=0).argmax())
     return stated(
         "estimate-bound",
         (
             Check("gain 2K (Algorithm 1), |g| ≤ 1: largest |ĝ|", 1.0, "<=", largest["2K"]),
             Check(with_k, 1.0, "<=", largest["K"], under="condition"),
         ),
-        overshoot_panel(paths),
-    )
-
-
-def overshoot_panel(paths: dict[str, Array]) -> Curves:
-    """The run with the largest overshoot."""
-    shown = np.arange(STEPS - 60, STEPS)
-    worst = int(np.abs(paths["2K"][-ONES:]).max(axis=0).argmax())
-    return (
-        Curve("gain 2K", shown, paths["2K"][shown, worst], VERMILION),
-        Curve("gain K", shown, paths["K"][shown, worst], BLUE),
-        Curve("G", shown, np.ones(len(shown)), BLACK, "--"),
+        (
+            Curve("gain 2K", shown, paths["2K"][shown, worst], VERMILION),
+            Curve("gain K", shown, paths["K"][shown, worst], BLUE),
+            Curve("G", shown, np.ones(len(shown)), BLACK, "--"),
+        ),
     )
 
 
@@ -173,7 +169,17 @@ def check_step_sums(seed: int = 0, effort: float = 1.0) -> Result:
     """Both sums beside the bounds that the proof uses."""
     sums = step_sums()
     key = "α=0.5, T=1000: Σαₜ against Σαₜ²"
-    return stated("step-sums", sum_checks(sums, key), sum_panel(sums), key=key)
+    return stated(
+        "step-sums",
+        sum_checks(sums, key),
+        (
+            Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
+            Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
+            Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
+            Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
+        ),
+        key=key,
+    )
 
 
 def sum_checks(sums: StepSums, key: str) -> list[Check]:
@@ -190,15 +196,6 @@ def sum_checks(sums: StepSums, key: str) -> list[Check]:
         Check(key, sums.squares[AT_1000], "<=", sums.rates[AT_1000]),
         Check("T=100000: Σαₜ against α√T", safe, ">=", sums.rates[-1], under="remark"),
     ]
-
-
-def sum_panel(sums: StepSums) -> Curves:
-    return (
-        Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
-        Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
-        Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
-        Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
-    )
 
 
 # --- The printed rate of min_t E|grad f|^2: true only in symmetric noise (main_non_convex)
@@ -345,11 +342,27 @@ def check_nonconvex_rate(seed: int = 0, effort: float = 1.0) -> Result:
     """min_t E|grad f|^2 falls on a symmetric problem and stops falling on a skewed one."""
     symmetric, skewed = run_symmetric(seed, effort), run_skewed(seed, effort)
     broken = skewed_checks(skewed)
+    unit, axis = SKEWED.scale**2, np.geomspace(1, FAR, 60)
+    minimum = np.minimum.accumulate(skewed.squares.mean(-1))
+    level = np.full(60, skewed.bias[0] ** 2 / unit)
     return stated(
         "nonconvex-rate",
         (*symmetric_checks(symmetric), *broken),
-        symmetric_panel(symmetric),
-        skewed_panel(skewed),
+        (
+            Curve("SGDF", symmetric.points, symmetric.minimum, VERMILION),
+            Curve(
+                "printed bound",
+                symmetric.points,
+                symmetric.constants.bound(symmetric.points),
+                BLACK,
+                "--",
+            ),
+        ),
+        (
+            Curve("SGDF", skewed.points, minimum / unit, VERMILION),
+            Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
+            Curve("printed bound", axis, skewed.constants.bound(axis) / unit, BLACK, "--"),
+        ),
         key=broken[0].what,
     )
 
@@ -386,21 +399,3 @@ def skewed_checks(run: SkewedRun) -> list[Check]:
             2 * abs(bias) * bias_error / unit,
         ),
     ]
-
-
-def symmetric_panel(run: SymmetricRun) -> Curves:
-    return (
-        Curve("SGDF", run.points, run.minimum, VERMILION),
-        Curve("printed bound", run.points, run.constants.bound(run.points), BLACK, "--"),
-    )
-
-
-def skewed_panel(run: SkewedRun) -> Curves:
-    unit, axis = SKEWED.scale**2, np.geomspace(1, FAR, 60)
-    minimum = np.minimum.accumulate(run.squares.mean(-1))
-    level = np.full(60, run.bias[0] ** 2 / unit)
-    return (
-        Curve("SGDF", run.points, minimum / unit, VERMILION),
-        Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
-        Curve("printed bound", axis, run.constants.bound(axis) / unit, BLACK, "--"),
-    )

@@ -112,7 +112,11 @@ def check_wiener_gain(seed: int = 0, effort: float = 1.0) -> Result:
             *scan_checks(scan, scan_before, covariance, samples),
             *random_gain_checks(rng, effort),
         ),
-        scan_panel(scan, scan_before),
+        (
+            Curve("with m̂ₜ (the algorithm's)", GAINS, scan.errors, VERMILION),
+            Curve("with m̂ₜ₋₁ (independent of g)", GAINS, scan_before.errors, BLUE),
+            Curve("printed K", [scan.printed] * 2, [0.04, 0.13], BLACK, "--"),
+        ),
         drift_panel(),
     )
 
@@ -168,14 +172,6 @@ def random_gain_checks(rng: np.random.Generator, effort: float) -> list[Check]:
     ]
 
 
-def scan_panel(scan: GainScan, scan_before: GainScan) -> Curves:
-    return (
-        Curve("with m̂ₜ (the algorithm's)", GAINS, scan.errors, VERMILION),
-        Curve("with m̂ₜ₋₁ (independent of g)", GAINS, scan_before.errors, BLUE),
-        Curve("printed K", [scan.printed] * 2, [0.04, 0.13], BLACK, "--"),
-    )
-
-
 def drift_panel() -> Curves:
     """The best gain on m^_t by the drift of the gradient: the bias joins the variance."""
     drift = np.linspace(0, 0.15, 100)
@@ -212,16 +208,16 @@ def check_correction_factor(seed: int = 0, effort: float = 1.0) -> Result:
         Check(f"Var mₜ / σ² at t={t}", float(correction_factor(t, BETA1)), "=", *variance)
         for t, variance in variances.items()
     )
-    return stated("correction-factor", checks, variance_panel(variances))
-
-
-def variance_panel(variances: dict[int, tuple[float, float]]) -> Curves:
     steps = np.arange(1, 51)
     simulated = [value for value, _ in variances.values()]
-    return (
-        Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
-        Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
-        Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
+    return stated(
+        "correction-factor",
+        checks,
+        (
+            Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
+            Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
+            Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
+        ),
     )
 
 
@@ -312,10 +308,17 @@ def check_variance_estimate(seed: int = 0, effort: float = 1.0) -> Result:
         for (signal, factor, when), ratio in ratios.items()
         if factor == "exact E ŝ"
     }
+    t = np.arange(1, 1001)
+    points = [value for value, _ in simulated.values()]
     return stated(
         "variance-estimate",
         ratio_checks(simulated, ratios),
-        ratio_panel(simulated),
+        (
+            Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
+            Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
+            Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
+            Curve("correct", t, np.ones(1000), BLACK, "--"),
+        ),
         error_panel(errors),
         **changes,
         key="E ŝ / Var m̂ at t=10",
@@ -338,17 +341,6 @@ def ratio_checks(
             for (signal, factor, when), ratio in ratios.items()
         ),
     ]
-
-
-def ratio_panel(simulated: dict[int, tuple[float, float]]) -> Curves:
-    t = np.arange(1, 1001)
-    points = [value for value, _ in simulated.values()]
-    return (
-        Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
-        Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
-        Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
-        Curve("correct", t, np.ones(1000), BLACK, "--"),
-    )
 
 
 def error_panel(errors: Errors) -> Curves:
