@@ -54,61 +54,27 @@ def simulate_momentum(
     return m
 
 
-class LastMoments(NamedTuple):
-    """Mean and variance of the last m, each with its standard error."""
-
-    kind: str
-    signal: str
-    mean: tuple[float, float]
-    variance: tuple[float, float]
-
-
-def simulate_all(seed: int, effort: float) -> list[LastMoments]:
-    rng = np.random.default_rng(seed)
-    rows = []
-    for kind, mu_of in KINDS.items():
-        for signal, gradients in SIGNALS.items():
-            m = simulate_momentum(gradients, BETA, mu_of(BETA), SIGMA, int(40_000 * effort), rng)
-            rows.append(LastMoments(kind, signal, mean_and_error(m), variance_and_error(m)))
-    return rows
-
-
 def check_unified_momentum(seed: int = 0, effort: float = 1.0) -> Result:
     """The exact moments of m_t beside simulated ones, for a constant and a drifting gradient."""
-    checks = []
-    for kind, signal, mean, variance in simulate_all(seed, effort):
-        mu = KINDS[kind](BETA)
-        exact_mean = momentum_mean(SIGNALS[signal], BETA, mu)[-1]
-        exact_variance = momentum_variance(STEPS, BETA, mu, SIGMA)
-        checks += [
-            Check(f"{kind}, {signal}: mean at t={STEPS}", exact_mean, "=", *mean),
-            Check(f"{kind}, {signal}: variance at t={STEPS}", exact_variance, "=", *variance),
-        ]
-    return stated("unified-momentum", checks, bias_panel(), deviation_panel())
-
-
-def bias_panel() -> Curves:
-    curves = tuple(
-        Curve(
-            f"{kind}, {signal}",
-            np.arange(1, STEPS + 1),
-            momentum_mean(gradients, BETA, mu_of(BETA)) - gradients,
-            COLOURS[kind],
-            "-" if signal == "constant" else "--",
-        )
-        for kind, mu_of in KINDS.items()
-        for signal, gradients in SIGNALS.items()
-    )
-    return curves
-
-
-def deviation_panel() -> Curves:
-    t = np.arange(1, STEPS + 1)
-    curves = tuple(
-        Curve(kind, t, np.sqrt(momentum_variance(t, BETA, mu_of(BETA), SIGMA)), COLOURS[kind])
-        for kind, mu_of in KINDS.items()
-    )
-    return curves
+    rng, t = np.random.default_rng(seed), np.arange(1, STEPS + 1)
+    checks: list[Check] = []
+    biases: list[Curve] = []
+    deviations: list[Curve] = []
+    for kind, mu_of in KINDS.items():
+        mu, colour = mu_of(BETA), COLOURS[kind]
+        variances = momentum_variance(t, BETA, mu, SIGMA)
+        deviations.append(Curve(kind, t, np.sqrt(variances), colour))
+        for signal, gradients in SIGNALS.items():
+            means = momentum_mean(gradients, BETA, mu)
+            m = simulate_momentum(gradients, BETA, mu, SIGMA, int(40_000 * effort), rng)
+            what, at = f"{kind}, {signal}", f"at t={STEPS}"
+            checks += [
+                Check(f"{what}: mean {at}", means[-1], "=", *mean_and_error(m)),
+                Check(f"{what}: variance {at}", variances[-1], "=", *variance_and_error(m)),
+            ]
+            style = "-" if signal == "constant" else "--"
+            biases.append(Curve(what, t, means - gradients, colour, style))
+    return stated("unified-momentum", checks, biases, deviations)
 
 
 # --- The SDE of momentum: moments of its printed solution, exact linear systems, a simulation

@@ -150,52 +150,31 @@ def check_estimate_bound(seed: int = 0, effort: float = 1.0) -> Result:
 # --- The sums of learning rates at the end of the non-convex proof (main_non_convex)
 
 ALPHA, TIMES = 0.5, np.array([1, 10, 100, 1000, 10_000, 100_000])
-AT_1000 = 3
-
-
-class StepSums(NamedTuple):
-    """The sums of alpha_t and of alpha_t^2 up to each of TIMES, for alpha_t = alpha / sqrt(t)."""
-
-    rates: Array
-    squares: Array
-
-
-def step_sums() -> StepSums:
-    rates = ALPHA / np.sqrt(np.arange(1, TIMES[-1] + 1))
-    return StepSums(np.cumsum(rates)[TIMES - 1], np.cumsum(rates**2)[TIMES - 1])
 
 
 def check_step_sums(seed: int = 0, effort: float = 1.0) -> Result:
-    """Both sums beside the bounds that the proof uses."""
-    sums = step_sums()
-    key = "α=0.5, T=1000: Σαₜ against Σαₜ²"
-    return stated(
-        "step-sums",
-        sum_checks(sums, key),
-        (
-            Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
-            Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
-            Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
-            Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
-        ),
-        key=key,
-    )
-
-
-def sum_checks(sums: StepSums, key: str) -> list[Check]:
-    last = TIMES[-1]
-    limit = ALPHA**2 * (1 + np.log(last))
-    safe = ALPHA * np.sqrt(last)
-    return [
-        Check("T=100000: Σαₜ² against α²(1 + log T)", limit, "<=", sums.squares[-1]),
+    """Both sums beside the bounds that the proof uses, for alpha_t = alpha / sqrt(t)."""
+    rates = ALPHA / np.sqrt(np.arange(1, TIMES[-1] + 1))
+    sums, squares = np.cumsum(rates)[TIMES - 1], np.cumsum(rates**2)[TIMES - 1]
+    of_rates, of_squares = (dict(zip(TIMES, s, strict=True)) for s in (sums, squares))
+    last, key = TIMES[-1], "α=0.5, T=1000: Σαₜ against Σαₜ²"
+    limit, safe = ALPHA**2 * (1 + np.log(last)), ALPHA * np.sqrt(last)
+    checks = [
+        Check("T=100000: Σαₜ² against α²(1 + log T)", limit, "<=", of_squares[last]),
         *(
-            Check(f"T={t}: Σαₜ against 2α√T", 2 * ALPHA * np.sqrt(t), ">=", total)
-            for t, total in zip(TIMES, sums.rates, strict=True)
-            if t in (1, 100, 100_000)
+            Check(f"T={t}: Σαₜ against 2α√T", 2 * ALPHA * np.sqrt(t), ">=", of_rates[t])
+            for t in (1, 100, 100_000)
         ),
-        Check(key, sums.squares[AT_1000], "<=", sums.rates[AT_1000]),
-        Check("T=100000: Σαₜ against α√T", safe, ">=", sums.rates[-1], under="remark"),
+        Check(key, of_squares[1000], "<=", of_rates[1000]),
+        Check("T=100000: Σαₜ against α√T", safe, ">=", of_rates[last], under="remark"),
     ]
+    curves = (
+        Curve("Σαₜ", TIMES, sums, VERMILION, "o-"),
+        Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
+        Curve("Σαₜ² (printed, above Σαₜ)", TIMES, squares, BLUE, "o--"),
+        Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
+    )
+    return stated("step-sums", checks, curves, key=key)
 
 
 # --- The printed rate of min_t E|grad f|^2: true only in symmetric noise (main_non_convex)
