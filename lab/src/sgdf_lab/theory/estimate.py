@@ -1,7 +1,7 @@
 """The estimate g^: its distribution (Section 3), its mean, and the gains that make it (proofs)."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -140,68 +140,30 @@ def variance_by_gain_panel() -> Curves:
 #: How often the large value of the skewed noise occurs; the checks use a tenth of the time.
 RARE = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
 TENTH = 2
-GAINS = {"2K": 2.0, "K": 1.0}
-GAIN_COLOURS = {"2K": VERMILION, "K": BLUE}
-
-
-class Biases(NamedTuple):
-    """Biases of g^ by kind of symmetric noise, and in skewed noise by gain (a row per RARE)."""
-
-    symmetric: dict[str, Array]
-    skewed: dict[str, Array]
-
-
-def simulate_biases(seed: int, effort: float) -> Biases:
-    samples = int(4000 * effort)
-    symmetric: dict[str, Noise] = {
-        "Gaussian": lambda rng: rng.normal(size=samples),
-        "coin ±1": lambda rng: rng.choice([-1.0, 1.0], size=samples),
-    }
-
-    def skewed(rng: np.random.Generator) -> Array:
-        return rare_noise(rng, (len(RARE), samples), RARE[:, None])
-
-    return Biases(
-        {
-            name: bias_of_the_estimate(noise, np.random.default_rng(seed))
-            for name, noise in symmetric.items()
-        },
-        {
-            name: bias_of_the_estimate(skewed, np.random.default_rng(seed), gain_scale=scale)
-            for name, scale in GAINS.items()
-        },
-    )
 
 
 def check_unbiased_estimate(seed: int = 0, effort: float = 1.0) -> Result:
     """The bias of g^ about a constant gradient, in symmetric and in skewed noise."""
-    biases = simulate_biases(seed, effort)
-    symmetric = [
-        Check(f"{name} noise: E ĝ - ∇f", 0.0, "=", *mean_and_error(runs), "condition")
-        for name, runs in biases.symmetric.items()
-    ]
-    skewed = [
-        Check(
-            f"9 a tenth of the time, else -1, gain {name}: E ĝ - ∇f",
-            0.0,
-            "=",
-            *mean_and_error(runs[TENTH]),
-        )
-        for name, runs in biases.skewed.items()
-    ]
-    sigma = np.sqrt((1 - RARE) / RARE)
-    return stated(
-        "unbiased-estimate",
-        (*symmetric, *skewed),
-        (
-            *(
-                Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
-                for name, runs in biases.skewed.items()
-            ),
-            Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
-        ),
-        key=skewed[0].what,
-    )
+    samples = int(4000 * effort)
+    symmetric = []
+    for name in ("Gaussian", "coin ±1"):
+        runs = bias_of_the_estimate(noises(samples)[name], np.random.default_rng(seed))
+        what = f"{name} noise: E ĝ - ∇f"
+        symmetric.append(Check(what, 0.0, "=", *mean_and_error(runs), "condition"))
+
+    def skewed_noise(rng: np.random.Generator) -> Array:
+        return rare_noise(rng, (len(RARE), samples), RARE[:, None])
+
+    skewed, curves = [], []
+    for name, scale, shade in (("2K", 2.0, VERMILION), ("K", 1.0, BLUE)):
+        rng = np.random.default_rng(seed)
+        runs = bias_of_the_estimate(skewed_noise, rng, gain_scale=scale)  # a row for each of RARE
+        what = f"9 a tenth of the time, else -1, gain {name}: E ĝ - ∇f"
+        skewed.append(Check(what, 0.0, "=", *mean_and_error(runs[TENTH])))
+        in_sigma = runs.mean(axis=1) / np.sqrt((1 - RARE) / RARE)
+        curves.append(Curve(f"gain {name}", RARE, in_sigma, shade, "o-"))
+    curves.append(Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"))
+    return stated("unbiased-estimate", (*symmetric, *skewed), curves, key=skewed[0].what)
 
 
 # --- A step of the convex proof: the mean gain is above 1/2 (the.A.13)
@@ -224,42 +186,23 @@ def noises(samples: int) -> dict[str, Noise]:
     }
 
 
-class MeanGain(NamedTuple):
-    """K in one kind of noise: its mean over all steps, and over the steps so far."""
-
-    mean: tuple[float, float]  #: with its standard error
-    so_far: list[float]
-    premise: float  #: sum s^ / sum (g - m^)^2
-
-
-def mean_gain(noise: Noise, samples: int, seed: int) -> MeanGain:
-    rng = np.random.default_rng(seed)
-    sgdf, gains, so_far, left, right = SimulatedFilter(), np.zeros(samples), [], 0.0, 0.0
-    for t in range(1, STEPS + 1):
-        sgdf(noise(rng))
-        left += float(sgdf.s_hat.mean())
-        right += float((sgdf.residual**2).mean())
-        gains += sgdf.gain
-        so_far.append(float(gains.mean()) / t)
-    return MeanGain(mean_and_error(gains / STEPS), so_far, left / right)
-
-
 def check_gain_above_half(seed: int = 0, effort: float = 1.0) -> Result:
     """The mean of K over 500 steps, in four kinds of noise about a constant gradient."""
-    samples = int(2000 * effort)
-    runs = {name: mean_gain(noise, samples, seed) for name, noise in noises(samples).items()}
-    checks = []
-    for name, run in runs.items():
+    samples, steps = int(2000 * effort), np.arange(1, STEPS + 1)
+    checks, curves = [], []
+    for name, noise in noises(samples).items():
+        rng = np.random.default_rng(seed)
+        sgdf, gains, so_far, left, right = SimulatedFilter(), np.zeros(samples), [], 0.0, 0.0
+        for t in steps:
+            sgdf(noise(rng))
+            left += float(sgdf.s_hat.mean())
+            right += float((sgdf.residual**2).mean())
+            gains += sgdf.gain
+            so_far.append(float(gains.mean()) / t)
         what = f"{name} noise: mean of K over {STEPS} steps"
-        checks.append(Check(what, 0.5, ">=", *run.mean))
+        checks.append(Check(what, 0.5, ">=", *mean_and_error(gains / STEPS)))
         if name == "Gaussian":
-            checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", run.premise))
-    t = np.arange(1, STEPS + 1)
-    return stated(
-        "gain-above-half",
-        checks,
-        (
-            *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
-            Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
-        ),
-    )
+            checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", left / right))
+        curves.append(Curve(name, steps, so_far, NOISE_COLOURS[name]))
+    curves.append(Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"))
+    return stated("gain-above-half", checks, curves)

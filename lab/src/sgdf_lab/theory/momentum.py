@@ -5,7 +5,7 @@ kappa stands for 1 - beta. The printed bounds are in momentum_bounds.py.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -233,18 +233,18 @@ def euler_moments(
     return mean, mu**2 * sigma**2 * dt * (1 - keep ** (2 * steps)) / (1 - keep**2)
 
 
-class QuadraticRun(NamedTuple):
-    """One of m and theta on theta^2 / 2: simulated paths beside the moments of the solution."""
-
-    what: str
-    times: Array
-    paths: Array
-    mean: Array
-    variance: Array
+def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
+    """An Euler scheme converges to the printed solution as its step shrinks."""
+    convergence, gaps = constant_gradient()
+    moments, paths = on_quadratic(seed, effort)
+    return stated("sde-solution", (*convergence, *moments), gaps, paths)
 
 
-def run_on_quadratic(seed: int, effort: float) -> list[QuadraticRun]:
-    """theta and m drive each other: the printed solution is a matrix exponential."""
+def on_quadratic(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """theta and m drive each other: the printed solution is a matrix exponential.
+
+    Its moments beside simulated ones at the end; the tolerances are the scheme's own error.
+    """
     alpha, kappa = 0.05, 0.1
     times, ms, thetas = simulate_diffusion(
         lambda theta: theta,
@@ -261,30 +261,22 @@ def run_on_quadratic(seed: int, effort: float) -> list[QuadraticRun]:
     drift, noise = quadratic_system(kappa, alpha)
     moments = linear_moments(drift, noise, np.array([0.0, 1.0]), times)
     means, covariances = np.array(moments[0]), np.array(moments[1])
-    return [
-        QuadraticRun(what, times, paths, means[:, i], covariances[:, i, i])
-        for i, (what, paths) in enumerate((("m", ms), ("θ", thetas)))
-    ]
-
-
-def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
-    """An Euler scheme converges to the printed solution as its step shrinks."""
-    constant_checks, constant_panel = constant_gradient()
-    runs = run_on_quadratic(seed, effort)
-    shown, shades = slice(0, None, 40), {"m": COLOURS["EMA"], "θ": BLUE}
+    checks: list[Check] = []
     curves: list[Curve] = []
-    for what, times, paths, mean, variance in runs:
+    shown = slice(0, None, 40)
+    for i, (what, paths, shade) in enumerate((("m", ms, COLOURS["EMA"]), ("θ", thetas, BLUE))):
+        mean, variance, last = means[:, i], covariances[:, i, i], paths[-1]
+        at, measured, spread = f"of {what} at t=60", mean_and_error(last), variance_and_error(last)
+        checks += [
+            Check(f"quadratic: mean {at}", mean[-1], "=", *measured, tolerance=2e-3),
+            Check(f"quadratic: variance {at}", variance[-1], "=", *spread, tolerance=5e-4),
+        ]
         simulated = paths.mean(axis=1)[shown]
         curves += [
-            Curve(f"{what}, printed solution", times, mean, shades[what], band=np.sqrt(variance)),
-            Curve(f"{what}, simulated", times[shown], simulated, shades[what], "o"),
+            Curve(f"{what}, printed solution", times, mean, shade, band=np.sqrt(variance)),
+            Curve(f"{what}, simulated", times[shown], simulated, shade, "o"),
         ]
-    return stated(
-        "sde-solution",
-        (*constant_checks, *(check for run in runs for check in quadratic_checks(run))),
-        constant_panel,
-        tuple(curves),
-    )
+    return checks, curves
 
 
 def constant_gradient() -> tuple[list[Check], Curves]:
@@ -311,13 +303,3 @@ def constant_gradient() -> tuple[list[Check], Curves]:
         Curve("slope 1", steps, steps * gaps[0, 0], BLACK, ":"),
     )
     return checks, panel
-
-
-def quadratic_checks(run: QuadraticRun) -> list[Check]:
-    """At the end; the tolerances are the scheme's own error at its step."""
-    at, last = f"of {run.what} at t=60", run.paths[-1]
-    mean, variance = mean_and_error(last), variance_and_error(last)
-    return [
-        Check(f"quadratic: mean {at}", run.mean[-1], "=", *mean, tolerance=2e-3),
-        Check(f"quadratic: variance {at}", run.variance[-1], "=", *variance, tolerance=5e-4),
-    ]

@@ -1,7 +1,7 @@
 """Non-convex stochastic optimization: the steps of the proof and the rate (main_non_convex)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -255,126 +255,74 @@ def descend_with_filter(
     return np.array(rows), least
 
 
-class SymmetricRun(NamedTuple):
-    """Wells in coin noise: |grad f|^2 at each point, one column per run."""
-
-    points: Array
-    squares: Array
-    constants: RateConstants
-
-    @property
-    def minimum(self) -> Array:
-        """min_t E|grad f|^2 up to each point."""
-        return np.minimum.accumulate(self.squares.mean(-1))
-
-
-class SkewedRun(NamedTuple):
-    """The quadratic in skewed noise, where SGDF stops at a gradient that is not 0."""
-
-    points: Array
-    squares: Array
-    least: Array
-    bias: tuple[float, float]  #: of g^ about a constant gradient, with its standard error
-    constants: RateConstants
-
-
-def run_symmetric(seed: int, effort: float) -> SymmetricRun:
-    wells, alpha, d = Wells(), 0.5, 4
-    points = recorded_points(max(5000, int(50_000 * effort)))
-    start, rng = np.full((64, d), 1.2), np.random.default_rng(seed)
-    squares, _ = descend_with_filter(
-        wells, start, int(points[-1]), alpha, (BETA1, BETA2), rng, points
-    )
-    gap = float(wells.value(start[:1])[0])
-    return SymmetricRun(
-        points, squares, RateConstants(BETA1, 1 + wells.steepest, wells.L, alpha, gap, d)
-    )
-
-
-def run_skewed(seed: int, effort: float) -> SkewedRun:
-    problem, alpha, rng = SKEWED, 1 / SKEWED.scale, np.random.default_rng(seed)
-    samples = max(2000, int(10_000 * effort))
-    bias, error = mean_and_error(
-        bias_of_the_estimate(lambda rng: problem.noise(rng, (samples,)), rng, SKEWED_BETAS)
-    )
-    points = recorded_points(max(10_000, int(1_000_000 * effort)))
-    slope = START * abs(bias)
-    start = np.full((8, 1), slope / problem.curvature)
-    squares, least = descend_with_filter(
-        problem, start, int(points[-1]), alpha, SKEWED_BETAS, rng, points
-    )
-    constants = RateConstants(
-        SKEWED_BETAS[0],
-        problem.largest + REACH * abs(bias),
-        problem.curvature,
-        alpha,
-        slope**2 / (2 * problem.curvature),
-    )
-    return SkewedRun(points, squares, least, (bias, error), constants)
-
-
 def recorded_points(T: int) -> Array:
     return np.unique(np.geomspace(1, T, 60).astype(int))
 
 
 def check_nonconvex_rate(seed: int = 0, effort: float = 1.0) -> Result:
     """min_t E|grad f|^2 falls on a symmetric problem and stops falling on a skewed one."""
-    symmetric, skewed = run_symmetric(seed, effort), run_skewed(seed, effort)
-    broken = skewed_checks(skewed)
-    unit, axis = SKEWED.scale**2, np.geomspace(1, FAR, 60)
-    minimum = np.minimum.accumulate(skewed.squares.mean(-1))
-    level = np.full(60, skewed.bias[0] ** 2 / unit)
-    return stated(
-        "nonconvex-rate",
-        (*symmetric_checks(symmetric), *broken),
-        (
-            Curve("SGDF", symmetric.points, symmetric.minimum, VERMILION),
-            Curve(
-                "printed bound",
-                symmetric.points,
-                symmetric.constants.bound(symmetric.points),
-                BLACK,
-                "--",
-            ),
-        ),
-        (
-            Curve("SGDF", skewed.points, minimum / unit, VERMILION),
-            Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
-            Curve("printed bound", axis, skewed.constants.bound(axis) / unit, BLACK, "--"),
-        ),
-        key=broken[0].what,
+    holds, falling = symmetric_rate(seed, effort)
+    broken, level = skewed_rate(seed, effort)
+    return stated("nonconvex-rate", (*holds, *broken), falling, level, key=broken[0].what)
+
+
+def symmetric_rate(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """Wells in coin noise."""
+    wells, alpha, d = Wells(), 0.5, 4
+    points = recorded_points(max(5000, int(50_000 * effort)))
+    T, start, rng = int(points[-1]), np.full((64, d), 1.2), np.random.default_rng(seed)
+    squares, _ = descend_with_filter(wells, start, T, alpha, (BETA1, BETA2), rng, points)
+    means = squares.mean(-1)
+    minimum, late = np.minimum.accumulate(means), points >= T / 50
+    gap = float(wells.value(start[:1])[0])
+    bound = RateConstants(BETA1, 1 + wells.steepest, wells.L, alpha, gap, d).bound
+    value, power = (
+        mean_and_error(squares[int(np.argmin(means))]),
+        exponent(points[late], minimum[late]),
+    )
+    checks = [
+        Check(f"wells, coin noise: E(T), T={T}", float(bound(T)), "<=", *value),
+        Check("wells, coin noise: p of E(T) ~ T^p", -0.5, "<=", power, 0.0, "remark", 0.1),
+    ]
+    return checks, (
+        Curve("SGDF", points, minimum, VERMILION),
+        Curve("printed bound", points, bound(points), BLACK, "--"),
     )
 
 
-def symmetric_checks(run: SymmetricRun) -> list[Check]:
-    T = int(run.points[-1])
-    value = mean_and_error(run.squares[int(np.argmin(run.squares.mean(-1)))])
-    late = run.points >= T / 50
-    power = exponent(run.points[late].astype(float), run.minimum[late])
-    return [
-        Check(f"wells, coin noise: E(T), T={T}", float(run.constants.bound(T)), "<=", *value),
-        Check("wells, coin noise: p of E(T) ~ T^p", -0.5, "<=", power, 0.0, "remark", 0.1),
-    ]
+def skewed_rate(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """The quadratic in skewed noise, where SGDF stops at a gradient that is not 0.
 
-
-def skewed_checks(run: SkewedRun) -> list[Check]:
-    """In units of the squared noise: from the run, and from the bias about a constant gradient."""
-    T, unit = int(run.points[-1]), SKEWED.scale**2
-    value, error = mean_and_error(run.least)
-    bias, bias_error = run.bias
-    return [
+    In units of the squared noise: from the run, and from the bias about a constant gradient.
+    """
+    problem, alpha, rng = SKEWED, 1 / SKEWED.scale, np.random.default_rng(seed)
+    samples = max(2000, int(10_000 * effort))
+    bias, bias_error = mean_and_error(
+        bias_of_the_estimate(lambda rng: problem.noise(rng, (samples,)), rng, SKEWED_BETAS)
+    )
+    points = recorded_points(max(10_000, int(1_000_000 * effort)))
+    T, slope, unit = int(points[-1]), START * abs(bias), problem.scale**2
+    start = np.full((8, 1), slope / problem.curvature)
+    squares, least = descend_with_filter(problem, start, T, alpha, SKEWED_BETAS, rng, points)
+    largest, gap = problem.largest + REACH * abs(bias), slope**2 / (2 * problem.curvature)
+    bound = RateConstants(SKEWED_BETAS[0], largest, problem.curvature, alpha, gap).bound
+    run, run_error = mean_and_error(least)
+    still = "skewed noise: (E ĝ - ∇f)²/c² of a still gradient, against the bound at T=1e8"
+    checks = [
         Check(
             f"skewed noise: E(T)/c² or less, T={T}",
-            float(run.constants.bound(T)) / unit,
+            float(bound(T)) / unit,
             "<=",
-            value / unit,
-            error / unit,
+            run / unit,
+            run_error / unit,
         ),
         Check(
-            "skewed noise: (E ĝ - ∇f)²/c² of a still gradient, against the bound at T=1e8",
-            float(run.constants.bound(FAR)) / unit,
-            "<=",
-            bias**2 / unit,
-            2 * abs(bias) * bias_error / unit,
+            still, float(bound(FAR)) / unit, "<=", bias**2 / unit, 2 * abs(bias) * bias_error / unit
         ),
     ]
+    axis, minimum = np.geomspace(1, FAR, 60), np.minimum.accumulate(squares.mean(-1))
+    return checks, (
+        Curve("SGDF", points, minimum / unit, VERMILION),
+        Curve("(E ĝ − ∇f)², constant gradient", axis, np.full(60, bias**2 / unit), GREEN, ":"),
+        Curve("printed bound", axis, bound(axis) / unit, BLACK, "--"),
+    )

@@ -189,36 +189,26 @@ def drift_panel() -> Curves:
 # --- The correction factor as the variance of m_t (proof_correction)
 
 
-def simulated_variances(seed: int, effort: float) -> dict[int, tuple[float, float]]:
-    """Var m_t / sigma^2 at some t, with its standard error."""
-    rng = np.random.default_rng(seed)
+def check_correction_factor(seed: int = 0, effort: float = 1.0) -> Result:
+    """The printed factor beside simulated variances."""
+    rng, steps = np.random.default_rng(seed), np.arange(1, 51)
     samples = int(100_000 * effort)
     m, variances = np.zeros(samples), {}
     for t in range(1, 51):
         m = BETA1 * m + (1 - BETA1) * rng.normal(size=samples)
         if t in (1, 5, 20, 50):
             variances[t] = variance_and_error(m)
-    return variances
-
-
-def check_correction_factor(seed: int = 0, effort: float = 1.0) -> Result:
-    """The printed factor beside simulated variances."""
-    variances = simulated_variances(seed, effort)
-    checks = tuple(
+    checks = [
         Check(f"Var mₜ / σ² at t={t}", float(correction_factor(t, BETA1)), "=", *variance)
         for t, variance in variances.items()
-    )
-    steps = np.arange(1, 51)
+    ]
     simulated = [value for value, _ in variances.values()]
-    return stated(
-        "correction-factor",
-        checks,
-        (
-            Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
-            Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
-            Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
-        ),
+    curves = (
+        Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
+        Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
+        Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
     )
+    return stated("correction-factor", checks, curves)
 
 
 # --- s^ as the estimate of Var m^: three gaps, and what closing them does to the error of g^
@@ -302,27 +292,27 @@ def error_ratios(errors: Errors) -> dict[tuple[str, str, str], float]:
 def check_variance_estimate(seed: int = 0, effort: float = 1.0) -> Result:
     """E s^ beside Var m^, and the error of g^ with s^ made exact."""
     simulated, errors = simulated_ratio(seed, effort), errors_by_factor(seed, effort)
-    ratios = error_ratios(errors)
+    ratios, t = error_ratios(errors), np.arange(1, 1001)
     changes = {
         f"{signal.partition(' ')[0]}_{'early' if when[-1] == '5' else 'late'}": 100 * (ratio - 1)
         for (signal, factor, when), ratio in ratios.items()
         if factor == "exact E ŝ"
     }
-    t = np.arange(1, 1001)
     points = [value for value, _ in simulated.values()]
-    return stated(
-        "variance-estimate",
-        ratio_checks(simulated, ratios),
-        (
-            Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
-            Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
-            Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
-            Curve("correct", t, np.ones(1000), BLACK, "--"),
-        ),
-        error_panel(errors),
-        **changes,
-        key="E ŝ / Var m̂ at t=10",
+    of_ratio = (
+        Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
+        Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
+        Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
+        Curve("correct", t, np.ones(1000), BLACK, "--"),
     )
+    of_error = [
+        Curve(f"{signal}, {factor}", t[1 : len(series)], series[1:], shade, style)
+        for signal, style in (("still", "-"), ("walking by 0.3σ", "--"))
+        for factor, shade in (("printed", BLACK), ("exact E ŝ", VERMILION))
+        for series in (errors[signal, factor],)
+    ]
+    checks, key = ratio_checks(simulated, ratios), "E ŝ / Var m̂ at t=10"
+    return stated("variance-estimate", checks, of_ratio, of_error, key=key, **changes)
 
 
 def ratio_checks(
@@ -341,19 +331,3 @@ def ratio_checks(
             for (signal, factor, when), ratio in ratios.items()
         ),
     ]
-
-
-def error_panel(errors: Errors) -> Curves:
-    shades = {"printed": BLACK, "exact E ŝ": VERMILION}
-    curves = tuple(
-        Curve(
-            f"{signal}, {factor}",
-            np.arange(2, len(series) + 1),
-            series[1:],
-            shades[factor],
-            "-" if signal == "still" else "--",
-        )
-        for (signal, factor), series in errors.items()
-        if factor in shades
-    )
-    return curves
