@@ -312,74 +312,39 @@ def regret_terms(
     )
 
 
-@dataclass(frozen=True)
-class MeasuredRegret:
-    """Runs of every problem and variant, with their bounds."""
-
-    trace: RegretTrace
-    bounds: Array  #: in the shape of trace.regret
-    last_terms: dict[str, list[float]]  #: of the bound at the last T, by problem
-    growth: dict[tuple[str, str], float]  #: p of R ~ T^p by problem and variant
-
-
-def measure_regret(T: int, seed: int) -> MeasuredRegret:
-    trace = play(T, SEEDS, seed)
-    bounds, last_terms = np.empty_like(trace.regret), {}
-    for p, problem in enumerate(PROBLEMS):
-        terms = regret_terms(
-            trace.T[:, None, None],
-            ALPHA[problem],
-            BETA1,
-            trace.D[:, :, p],
-            trace.largest[:, :, p],
-            trace.norm[:, :, p],
-        )
-        bounds[:, :, p] = sum(terms)
-        last_terms[problem] = [float(np.mean(term[-1])) for term in terms]
-    late = trace.T >= T / 30
-    growth = {
-        (problem, variant): exponent(trace.T[late], trace.regret[late, v, p].mean(-1))
-        for p, problem in enumerate(PROBLEMS)
-        for v, variant in enumerate(VARIANTS)
-    }
-    return MeasuredRegret(trace, bounds, last_terms, growth)
-
-
 def check_convex_regret(seed: int = 0, effort: float = 1.0) -> Result:
     """The regret at the last T beside its bound, and how it grows."""
     T = max(20_000, int(150_000 * effort))
-    measured = measure_regret(T, seed)
+    trace = play(T, SEEDS, seed)
+    late = trace.T >= T / 30
+    regrets: list[Check] = []
+    growths: list[Check] = []
+    for p, problem in enumerate(PROBLEMS):
+        measured = (x[:, :, p] for x in (trace.D, trace.largest, trace.norm))
+        terms = regret_terms(trace.T[:, None, None], ALPHA[problem], BETA1, *measured)
+        bound, curves, powers = sum(terms), [], {}
+        for v, variant in enumerate(VARIANTS):
+            regret, what = trace.regret[:, v, p], f"{TITLES[problem]}, {variant}"
+            powers[variant] = power = exponent(trace.T[late], regret[late].mean(-1))
+            under: Any = "remark" if "/t" in variant else "paper"
+            last, measure = float(bound[-1, v].mean()), mean_and_error(regret[-1])
+            regrets.append(Check(f"{what}: R(T)", last, "<=", *measure, under))
+            growths.append(Check(f"{what}: p of R ~ T^p", 0.5, "<=", power, 0.0, "remark", 0.1))
+            curves.append(Curve(variant, trace.T, regret.mean(-1), VARIANT_COLOURS[variant]))
+        of_2k = bound[:, list(VARIANTS).index("gain 2K")].mean(-1)
+        curves.append(Curve("printed bound (2K)", trace.T, of_2k, BLACK, "--"))
+        if problem == "adversary":
+            adversary = curves
     return stated(
         "convex-regret",
-        (*regret_checks(measured), *growth_checks(measured), far_optimum()),
-        regret_panel(measured, "adversary"),
-        regret_panel(measured, "skewed"),
+        (*regrets, *growths, far_optimum()),
+        adversary,
+        curves,  # of the last problem, the skewed one
         key=f"{TITLES['skewed']}, gain 2K: R(T)",
         T=T,
-        terms=measured.last_terms["skewed"],
-        growth={variant: measured.growth["skewed", variant] for variant in VARIANTS},
+        terms=[float(np.mean(term[-1])) for term in terms],
+        growth=powers,
     )
-
-
-def regret_checks(measured: MeasuredRegret) -> list[Check]:
-    return [
-        Check(
-            f"{TITLES[problem]}, {variant}: R(T)",
-            float(measured.bounds[-1, v, p].mean()),
-            "<=",
-            *mean_and_error(measured.trace.regret[-1, v, p]),
-            "remark" if "/t" in variant else "paper",
-        )
-        for p, problem in enumerate(PROBLEMS)
-        for v, variant in enumerate(VARIANTS)
-    ]
-
-
-def growth_checks(measured: MeasuredRegret) -> list[Check]:
-    return [
-        Check(f"{TITLES[problem]}, {variant}: p of R ~ T^p", 0.5, "<=", power, 0.0, "remark", 0.1)
-        for (problem, variant), power in measured.growth.items()
-    ]
 
 
 def far_optimum() -> Check:
@@ -390,17 +355,3 @@ def far_optimum() -> Check:
     bound = sum(regret_terms(T, alpha, BETA1, float(theta[-1]), 1.0, np.sqrt(T)))
     what = "|θ - 10| from 0, α=0.001, T=100: R(T), D between iterates only"
     return Check(what, bound, "<=", float((10 - theta).sum()))
-
-
-def regret_panel(measured: MeasuredRegret, problem: str) -> Curves:
-    p, trace = PROBLEMS.index(problem), measured.trace
-    gain_2k = list(VARIANTS).index("gain 2K")
-    bound = measured.bounds[:, gain_2k, p].mean(-1)
-    curves = (
-        *(
-            Curve(variant, trace.T, trace.regret[:, v, p].mean(-1), VARIANT_COLOURS[variant])
-            for v, variant in enumerate(VARIANTS)
-        ),
-        Curve("printed bound (2K)", trace.T, bound, BLACK, "--"),
-    )
-    return curves

@@ -164,61 +164,36 @@ def check_sde(seed: int = 0, effort: float = 1.0) -> Result:
     """The iteration becomes the SDE as 1-β shrinks, not as the learning rate does."""
     kappas = np.array([0.3, 0.1, 0.03, 0.01, 0.003])
     gaps = np.array([variance_ratio(1 - kappa, 1e-6) - 1 for kappa in kappas])
-    order = exponent(kappas, gaps)
+    order, ratio = exponent(kappas, gaps), variance_ratio(1 - 1e-3, 1e-6)
+    what = "variance of m, iteration / SDE"
+    alpha, steps = 0.01, 100
+    # With t_n = n γα, as in the proof, m would hardly have begun to move.
+    slowed = float(diffusion_mean(steps * alpha, 0.9, 0.1, 1.0))
+    moved = float(momentum_mean(np.ones(steps), 0.9, 0.1)[-1])
+    gap = "order in 1-β of the gap between the two"
+    time = "β=0.9, γα=0.01, 100 iterations: E m / ∇f, time counted as n·γα"
+    checks = [
+        # A smaller learning rate does not bring the two variances together; a larger β does.
+        *(
+            Check(f"θ²/2, β=0.5, γα={rate:g}: {what}", 1.0, "=", variance_ratio(0.5, rate))
+            for rate in (1e-2, 1e-4, 1e-6)
+        ),
+        Check(f"θ²/2, β=0.999, γα=1e-6: {what}", 1.0, "=", ratio, 0.0, "condition", 1e-3),
+        Check(gap, 1.0, "=", order, 0.0, "condition", 0.05),
+        Check(time, slowed, "=", moved),
+    ]
     t = np.arange(0, 41)
-    curves = tuple(
-        curve
-        for beta, shade in ((0.5, BLUE), (0.9, VERMILION))
-        for curve in (
+    means: list[Curve] = []
+    for beta, shade in ((0.5, BLUE), (0.9, VERMILION)):
+        means += [
             Curve(f"iteration, β={beta}", t[::2], (1 - beta**t)[::2], shade, "o"),
             Curve(f"SDE, β={beta}", t, diffusion_mean(t, beta, 1 - beta, 1), shade),
-        )
+        ]
+    variances = (
+        Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
+        Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
     )
-    return stated(
-        "sde",
-        (
-            *variance_checks(),
-            Check(
-                "order in 1-β of the gap between the two", 1.0, "=", order, 0.0, "condition", 0.05
-            ),
-            time_check(),
-        ),
-        curves,
-        (
-            Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
-            Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
-        ),
-    )
-
-
-def variance_checks() -> list[Check]:
-    """A smaller learning rate does not bring the two variances together; a larger β does."""
-    what = "variance of m, iteration / SDE"
-    return [
-        *(
-            Check(f"θ²/2, β=0.5, γα={alpha:g}: {what}", 1.0, "=", variance_ratio(0.5, alpha))
-            for alpha in (1e-2, 1e-4, 1e-6)
-        ),
-        Check(
-            f"θ²/2, β=0.999, γα=1e-6: {what}",
-            1.0,
-            "=",
-            variance_ratio(1 - 1e-3, 1e-6),
-            under="condition",
-            tolerance=1e-3,
-        ),
-    ]
-
-
-def time_check() -> Check:
-    """With t_n = n γα, as in the proof, m would hardly have begun to move."""
-    alpha, steps = 0.01, 100
-    return Check(
-        "β=0.9, γα=0.01, 100 iterations: E m / ∇f, time counted as n·γα",
-        float(diffusion_mean(steps * alpha, 0.9, 0.1, 1.0)),
-        "=",
-        float(momentum_mean(np.ones(steps), 0.9, 0.1)[-1]),
-    )
+    return stated("sde", checks, means, variances)
 
 
 # --- The printed solution of the SDE, the limit of an Euler scheme (lem:unify_momentum_solution)
