@@ -164,7 +164,10 @@ def test_the_citation_is_of_this_version():
     assert {"message", "title", "authors"} <= set(cited)  # what the format asks for
     assert (cited["version"], cited["license"]) == (sgdf.__version__, "MIT")
     paper = cited["preferred-citation"]
-    assert paper["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert paper["title"] == "Dynamic Momentum Recalibration in Online Gradient Learning"
+    (first,) = cited["references"]
+    assert first["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert first["authors"] == paper["authors"]
     assert len(paper["authors"]) == 6
     thanked = (ROOT / "README.md").read_text()
     for author in paper["authors"]:

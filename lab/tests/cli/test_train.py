@@ -106,6 +106,12 @@ def test_a_users_own_optimizer_by_its_path(sgdf, tmp_path, monkeypatch):
         (["digits", "--optimizer", "sgfd"], "no optimizer 'sgfd': did you mean sgd or sgdf"),
         (["digits", "--set", "weight_deca=1"], "did you mean weight_decay"),
         (["digits", "--set", "schedule=cosin"], "did you mean cosine"),
+        (["digits", "--set", "foo=3"], "of the run accumulate, batch, clip, decay, drop, mil"),
+        (["text", "--set", "foo=3"], "of text context, corpus, eval_every, eval_tokens, test_"),
+        (
+            ["digits", "--optimizer", "filter-adam", "--set", "amsgrad=true"],
+            "has no amsgrad: leave",
+        ),
         (["digits", "--set", "lr"], "--set takes name=value, not 'lr'"),
         (["digits", "--set", "lr=fast"], "lr is a number, not 'fast'"),
         (["digits", "--set", "clip=big"], "clip is a positive norm, not 'big'"),
@@ -147,6 +153,11 @@ def test_values_that_are_not_a_config():
         configs.Config.from_json({"version": 1, "optimzer": 3}, "config.json")
     with pytest.raises(UserError, match="missing"):
         configs.Config.from_json({"version": 1}, "config.json")
+
+
+def test_amsgrad_that_is_off_is_no_setting():
+    plain = configs.make("digits", optimizer="filter-adamw")
+    assert configs.make("digits", optimizer="filter-adamw", overrides={"amsgrad": False}) == plain
 
 
 def test_a_folder_name_identifies_the_settings():

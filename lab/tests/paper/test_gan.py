@@ -1,7 +1,9 @@
 """WGAN-GP through the command line, on a CIFAR-10 of 50 images in the published format."""
 
+import hashlib
 import io
 import json
+import pickle
 import signal
 import sys
 from collections.abc import Iterator
@@ -373,10 +375,35 @@ def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
     assert main(words) == 1
     said = capsys.readouterr().err
     assert f"{path} is damaged" in said
-    monkeypatch.setattr(features, "INCEPTION_DIGEST", "")
+    content = path.read_bytes()
+    monkeypatch.setattr(features, "INCEPTION_SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(extractor, "INPUT_IMAGE_SIZE", 80)  # a tenth of the time
     assert main(words) == 0
     assert lines(folder_in(tmp_path / "out"))[0]["fid"] > 0
+
+
+def test_inception_weights_run_no_code(tmp_path, monkeypatch):
+    """Even if their hash were the known one; and what was checked is what is loaded."""
+    pytest.importorskip("torch_fidelity")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    path = tmp_path / "hub" / "checkpoints" / features.INCEPTION
+    path.parent.mkdir(parents=True)
+    torch.save({"x": Touch(tmp_path / "touched")}, path)
+    content = path.read_bytes()
+    with pytest.raises(UserError, match="is damaged"):
+        features.inception()
+    monkeypatch.setattr(features, "INCEPTION_SHA256", hashlib.sha256(content).hexdigest())
+    with pytest.raises(pickle.UnpicklingError):
+        features.inception()
+    assert not (tmp_path / "touched").exists()
+
+
+class Touch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
 
 
 # --- mistakes of a user -------------------------------------------------------------------------

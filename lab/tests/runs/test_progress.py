@@ -156,10 +156,10 @@ def test_a_line_now_and_then_within_a_long_epoch(monkeypatch):
         lines.step(config, done, 7200)
         clock.now += 0.5
     printed = texts_of(console)
-    assert len(printed) == 3
-    assert printed[0] == (
-        "digits mlp sgdf lr 0.1 seed 0  epoch 1/2, step 61/7200  1:59:30 left  2.0 steps/s"
-    )
+    title = "digits mlp sgdf lr 0.1 seed 0"
+    assert printed[0] == f"{title}  epoch 1/2, step 7/7200  1:59:56 left  2.0 steps/s", "at once"
+    assert printed[1] == f"{title}  epoch 1/2, step 67/7200  1:59:26 left  2.0 steps/s"
+    assert len(printed) == 4
 
 
 def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
@@ -176,7 +176,7 @@ def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
             lines.ended(runs[1], "diverged")  # and takes no turn any more
         clock.now += 1
     seeds = [line.split("seed ")[1][0] for line in texts_of(console)]
-    assert seeds == ["0", "1", "2", "0"]
+    assert seeds == ["0", "1", "2", "0", "2"]
 
 
 def test_a_text_counts_steps_of_the_run(monkeypatch):
@@ -188,7 +188,8 @@ def test_a_text_counts_steps_of_the_run(monkeypatch):
     for done in range(255, 300):
         lines.step(config, done, 250)
         clock.now += 2
-    assert "  step 270/500  7:40 left  2 s/step" in texts_of(console)[0]
+    assert "  step 257/500  8:06 left  2 s/step" in texts_of(console)[0]
+    assert "  step 272/500  7:36 left  2 s/step" in texts_of(console)[1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -569,6 +569,8 @@ def test_a_run_without_checkpoints_begins_again(server, undisturbed, out):
     ended = server.run((*SHORT, "--no-checkpoints"), out)
     assert ended.code == 0, ended
     assert not list(out.glob("**/*.pt"))
+    with pytest.raises(UserError, match="has no checkpoint: it was trained with --no-checkpoints"):
+        run_folder.find_checkpoint(folder_in(out))
     assert without_times(result_in(out)) == without_times(undisturbed(SHORT).result)
     assert json.loads((folder_in(out) / "env.json").read_text())["from_epoch"] == 0
 

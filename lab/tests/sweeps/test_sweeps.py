@@ -374,7 +374,9 @@ def test_the_first_seed_of_every_cell_runs_first():
 
 def test_the_command(command, tmp_path):
     listed = command("grid.toml", "--list").splitlines()
-    assert len(listed) == 10
+    assert len(listed) == 10 + 2
+    assert listed[-2] == "10 runs"
+    assert re.match(r"About \d+:\d\d on cpu, (one|\d+) at a time, at the pace", listed[-1])
     assert listed[2].startswith("digits mlp sgd seed 0, 1 epochs, lr 0.05")
     assert not (tmp_path / "runs").exists()
 
@@ -394,6 +396,25 @@ def test_the_command(command, tmp_path):
     again = command("grid.toml", "--jobs", "1", "--seeds", "3", "4", "--set", "validation=200")
     assert "best test accuracy" not in again
     assert "(2)" in again
+
+
+def test_the_list_of_a_sweep_with_trials_counts_all_stages(command):
+    stages = 'trials = 4\nfinalists = 2\nchoice_seeds = [7, 8]\ntask = "digits"'
+    grid = GRID.replace('task = "digits"', stages).replace("[0, 1]", "[1, 2]")
+    grid = re.sub(r"lr = \[.*\]\n", "", grid)
+    listed = command("grid.toml", "--list", grid=grid).splitlines()
+    assert sum(line.startswith("digits mlp") for line in listed) == 12
+    assert "adam searches beta1 0.8 to 0.98, log of 1 - it; beta2 " in "\n".join(listed)
+    assert any(line.startswith("warning: the contestants search 3 to 5 set") for line in listed)
+    total = "12 trials, 12 runs of finalists, 6 runs of the chosen settings: 30 runs"
+    assert listed[-2] == total
+
+
+def test_no_estimate_is_a_sentence(command):
+    words = ("grid.toml", "--list", "--data", "real", "--task", "cifar10", "--data-dir", "nowhere")
+    *runs, last = command(*words).splitlines()
+    assert len(runs) == 11
+    assert last.startswith("No estimate of the time: cifar10 is not in nowhere")
 
 
 def test_the_command_with_a_failure(command, bad_module):

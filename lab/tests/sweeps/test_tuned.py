@@ -53,31 +53,87 @@ def test_more_trials_begin_with_the_same_ones():
 
 def test_the_ends_of_a_range():
     assert [Range(1e-4, 1e-2).at(part) for part in (0, 0.5, 1)] == [1e-4, 1e-3, 1e-2]
-    memory = Range(0.8, 0.98, memory=True)
+    memory = Range(0.8, 0.98, "memory")
     assert [memory.at(part) for part in (0, 1)] == pytest.approx([0.8, 0.98])
     assert memory.at(0.5) == pytest.approx(1 - math.sqrt(0.2 * 0.02), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [*SPACES, "wiener-lion", "adopt"])
+def trials_of(cell, count, **given):
+    return plan.trials_of(cell, count, plan.space_of(cell["optimizer"], cell, given))
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "wiener-lion"])
 def test_spaces_have_settings_that_the_optimizer_takes(name):
-    (cell, *_) = plan.trials_of({"optimizer": name}, 2, {})
-    assert "lr" in cell
+    (cell, *_) = trials_of({"optimizer": name}, 2)
+    searched = len(plan.space_of(name, {}, {}))
+    assert searched >= 3 or name == "fromage", "more than its learning rate, if it has more"
     settings = {k: v for k, v in cell.items() if k != "optimizer"}
     checked = optimizers.find(name).checked(settings)
     assert checked.keys() == settings.keys()
 
 
+OWN = """
+import torch
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr=0.1, betas=(0.9, 0.99), weight_decay=0.0, nesterov=False,
+                 warm: int = 1, tilt=0.0, mode="a"):
+        super().__init__(params, lr, betas[0], weight_decay=weight_decay)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"{name}.Mine"
+
+
+def test_any_setting_of_ones_own_optimizer_is_searched(mine):
+    given = {
+        "weight_decay": [1e-4, 1e-2],
+        "beta1": [0.8, 0.98],
+        "warm": [1, 10],
+        "tilt": [-1.0, 1.0],
+        "mode": {"choices": ["a", "b"]},
+        "nesterov": {"choices": [True, False]},
+    }
+    table = {**DIGITS, "trials": 16, "space": {mine: given}, "cells": [{"optimizer": mine}]}
+    sweep = sweep_from_table("t", table)
+    found = [config.settings for config in sweep.configs]
+    assert all(s["betas"][1] == 0.99 and 0.8 <= s["betas"][0] <= 0.98 for s in found)
+    for name, low, high in (("weight_decay", 1e-4, 1e-2), ("tilt", -1, 1), ("lr", 1e-4, 1e-2)):
+        values = sorted(s[name] for s in found)
+        assert low <= values[0] < values[-1] <= high
+        middle = (low + high) / 2 if name == "tilt" else math.sqrt(low * high)
+        assert sum(value < middle for value in values) == 8, "half of them in the lower half"
+    assert {type(s["warm"]) for s in found} == {int}
+    assert {s["mode"] for s in found} == {"a", "b"}
+    assert {s["nesterov"] for s in found} == {True, False}
+    assert plan.lines_of_search(sweep) == [
+        f"{mine} searches lr 0.0001 to 0.01; weight_decay 0.0001 to 0.01; beta1 0.8 to 0.98, log "
+        "of 1 - it; warm 1 to 10; tilt -1 to 1, linear; mode a or b; nesterov True or False"
+    ]
+
+
+def test_who_searches_more_settings_is_named(mine):
+    cells = [{"optimizer": mine}, {"optimizer": "adamw"}]
+    *_, warning = plan.lines_of_search(sweep_from_table("t", {**DIGITS, "cells": cells}))
+    assert warning.startswith("warning: the contestants search 1 to 4 settings")
+
+
 def test_a_constant_gain_follows_beta1():
-    cells = plan.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
+    cells = trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8)
     for cell in cells:
         assert cell["gain_power"] == 0
         assert cell["gain_scale"] == pytest.approx((1 - cell["betas"][0]) / 2, rel=1e-3)
         assert "gain_share" not in cell
     assert len({cell["gain_scale"] for cell in cells}) == 8
     with pytest.raises(UserError, match="gain_share is a number of at least 0, not -1"):
-        plan.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
+        trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2)
     with pytest.raises(UserError, match="gain_share is a share of 1 - beta1: give betas"):
-        plan.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
+        trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2)
 
 
 def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
@@ -221,8 +277,16 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
         ({"cells": []}, "there is nothing to run"),
         ({"space": {"adam": {"lr": [1, 2]}}}, r"\[space.adam\] is of an optimizer that is not in"),
         ({"space": {"sgdf": {"lr": [2, 1]}}}, "two positive numbers, the smaller one first"),
-        ({"space": {"sgdf": {"lr": 0.1}}}, "the space of lr is a list of two numbers, not 0.1"),
-        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting in the space of sgdf"),
+        (
+            {"space": {"sgdf": {"lr": 0.1}}},
+            "the space of lr is a list of two numbers, or .* not 0.1",
+        ),
+        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting of sgdf 'momentum'"),
+        ({"space": {"sgdf": {"beta3": [0.1, 0.2]}}}, "no setting of sgdf 'beta3'"),
+        ({"space": {"sgdf": {"eps": {"range": [0, 1], "scale": "lin"}}}}, "did you mean linear"),
+        ({"space": {"sgdf": {"eps": {"range": [0, 1], "scale": "log"}}}}, "two positive numbers"),
+        ({"space": {"sgdf": {"maximize": {"choices": [True]}}}}, "at least two values"),
+        ({"space": {"sgdf": {"eps": {"choices": ["x", "y"]}}}}, "eps is a number, not 'y'|'x'"),
         ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
         ({"trials": 10**6}, "and the limit is 10,000"),
         ({"finalists": 2, "choice_seeds": [*range(9, 4009)]}, "and the limit is 10,000"),

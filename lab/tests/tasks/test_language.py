@@ -178,6 +178,68 @@ def test_sophia_gets_its_hessian():
     assert math.isfinite(trainer.metrics()["val_loss"])
 
 
+# --- a network of one's own -----------------------------------------------------------------------
+
+NETWORKS = """
+from torch import nn
+
+class Pairs(nn.Module):
+    '''Each token predicts the next.'''
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, vocabulary)
+    def forward(self, tokens):
+        return self.table(tokens)
+
+class Seer(Pairs):
+    def forward(self, tokens):
+        return super().forward(tokens.roll(-1, 1))
+
+def pairs(vocabulary, context):
+    return Pairs(vocabulary)
+
+def seer(vocabulary, context):
+    return Seer(vocabulary)
+
+def too_many(vocabulary, context):
+    return Pairs(vocabulary + 1)
+
+def classifier(num_classes):
+    return Pairs(num_classes)
+"""
+
+
+@pytest.fixture
+def networks(tmp_path, monkeypatch):
+    (tmp_path / "my_text_networks.py").write_text(NETWORKS)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("my_text_networks", None)
+
+
+def test_a_network_of_ones_own_learns(tmp_path, networks):
+    words = ["--model", "my_text_networks:pairs", "--optimizer", "adamw", "--set", "lr=0.05",
+             "--set", "steps=60", "--set", "eval_every=30"]  # fmt: skip
+    first, last = lines(train(tmp_path / "runs", *words))
+    assert last["val_loss"] < first["val_loss"] < 5.5
+    assert last["val_loss"] < 4.2
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("seer", "sees the future"),
+        ("too_many", "returns 2 x 16 x 257 outputs for 2 windows, not 2 x 16 x 256"),
+        ("classifier", "cannot be called with vocabulary=256, context=16"),
+    ],
+)
+def test_a_network_that_is_no_language_model(tmp_path, networks, capsys, name, sentence):
+    words = ["--model", f"my_text_networks:{name}", "--out", str(tmp_path / "runs")]
+    assert main(["train", *SYNTHETIC, *words]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 # --- a run ----------------------------------------------------------------------------------------
 
 

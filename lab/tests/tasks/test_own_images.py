@@ -308,7 +308,7 @@ def test_the_check_of_a_network_changes_nothing():
         ("my_networks:number", "there is no model in my_networks 'number'"),
         ("my_networks:", "there is no model in my_networks ''"),
         ("no_such_module:net", "the model 'no_such_module:net' cannot be loaded (No module named"),
-        ("my_networks:too_many", "returns 2 x 4 outputs for 2 images, not 2 x 3: one per class"),
+        ("my_networks:too_many", "returns 2 x 4 outputs for 2 images, not 2 x 3"),
         (
             "my_networks:no_network",
             "returned a value of type int, not a torch.nn.Module",

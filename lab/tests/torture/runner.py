@@ -31,15 +31,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import pages
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
-from torture import faults, gradients, hostile_files, hostile_runs, kills, operations
+from torture import (
+    faults,
+    gradients,
+    hostile_files,
+    hostile_plans,
+    hostile_runs,
+    kills,
+    operations,
+    states,
+)
 from torture.bench import Bench, Peace
 from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "torture.json"
 PAGE = ROOT / "docs" / "reliability.md"
-KINDS = ("kills", "operations", "faults", "hostile", "gradients")
-FURTHER = ("kills", "operations", "gradients")  # that have more to try in a further round
+KINDS = ("kills", "operations", "faults", "hostile", "gradients", "states")
+FURTHER = ("kills", "operations", "gradients", "states")  # that have more to try in a further round
 
 
 def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Case]:
@@ -51,11 +60,14 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
         bench.close()
     elif kind == "gradients":
         yield from gradients.cases(round_)
+    elif kind == "states":
+        yield from states.cases(round_)
     elif kind == "faults":
         yield from faults.cases()
     else:
         yield from hostile_runs.cases()
         yield from hostile_files.cases()
+        yield from hostile_plans.cases()
 
 
 # --- counting -------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def _second_moments(
 
 def _grouped(
     columns: Iterable[list[Tensor] | None],
-) -> Iterable[tuple[list[int], list[list[Tensor] | None]]]:
+) -> Iterable[tuple[list[int], list[Any]]]:
     """The columns grouped by device and dtypes, complex numbers as pairs; None stays None.
 
     With the rows' indices. torch's own grouping requires the state to have the parameter's dtype;

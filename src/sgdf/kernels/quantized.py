@@ -68,7 +68,8 @@ def dense(p: Tensor) -> bool:
 def memory_order(t: Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor whose rows are consecutive, the outermost first: rows are."""
     inner = range(1, t.dim())
-    return (0, *sorted(inner, key=lambda d: (-t.stride(d) if t.shape[d] != 1 else 0, d)))
+    strides = t.stride()
+    return (0, *sorted(inner, key=lambda d: (-strides[d] if t.shape[d] != 1 else 0, d)))
 
 
 def laid_out(codes: Tensor, order: tuple[int, ...]) -> Tensor:

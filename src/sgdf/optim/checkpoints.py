@@ -104,9 +104,21 @@ def validate_state_dict(
     return {**state_dict, "param_groups": complete, "state": state}
 
 
+def check_form(state_dict: dict[str, Any]) -> None:
+    """A state dict has groups of settings and, by parameter, the entries of its state."""
+    groups, state = state_dict.get("param_groups"), state_dict.get("state")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise ValueError("loaded state dict: it has no list of parameter groups")
+    if not isinstance(state, dict):
+        raise ValueError("loaded state dict: it has no state")
+    for index, entries in state.items():
+        if entries is not None and not isinstance(entries, dict):
+            raise ValueError(f"loaded state dict: the state of {index!r} is {entries!r}, no dict")
+
+
 def check_state(index: Any, p: Tensor, state: dict[str, Any], keys: Collection[str]) -> None:
     """Validate the state of one parameter, whose index is for the error message."""
-    for key in keys:
+    for key in {"step": None} | dict.fromkeys(keys):
         if key not in state:
             continue
         if key == "step":
@@ -132,11 +144,11 @@ def check_step(index: Any, step: Any) -> None:
 def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None:
     """A moment has its parameter's shape; in 8 bits, also a scale for every block of a row."""
     moment, scale = state[key], state.get(f"{key}_scale")
-    _check_tensor(index, p, key, moment, tuple(p.shape))
+    check_tensor(index, p, key, moment, tuple(p.shape))
     in_8_bits = moment.dtype in (torch.int8, torch.uint8)
     if scale is not None and in_8_bits:
         blocks = (p.shape[0], blocks_per_row(p)) if p.dim() else ()
-        _check_tensor(index, p, f"{key}_scale", scale, blocks)
+        check_tensor(index, p, f"{key}_scale", scale, blocks)
         _check_order(index, p, state.get(ORDER))
     elif scale is not None or not (moment.is_floating_point() or moment.is_complex()):
         beside = "without" if scale is None else "with"
@@ -149,12 +161,12 @@ def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None
 def _check_order(index: Any, p: Tensor, order: Any) -> None:
     if order is None:
         return
-    _check_tensor(index, p, ORDER, order, (p.dim(),))
+    check_tensor(index, p, ORDER, order, (p.dim(),))
     if sorted(map(int, order)) != list(range(p.dim())) or int(order[0]) != 0:
         raise ValueError(f"loaded state dict: invalid {ORDER} of parameter {index}: {order!r}")
 
 
-def _check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, ...]) -> None:
+def check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, ...]) -> None:
     name = f"loaded state dict: {key} of parameter {index}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is not a tensor but {value!r}")

@@ -12,7 +12,7 @@ from sgdf.filter import FilterSettings
 from sgdf.kernels.exchange import Team
 from sgdf.kernels.matrix import MatrixRule, MatrixWork, Row
 from sgdf.kernels.work import compute_dtype
-from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides
+from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides, shares
 from sgdf.optim.matrix_checkpoints import convert_matrix_state_dict, started_average
 from sgdf.optim.optimizer import FUSED, FilterOptimizer, choose_path
 from sgdf.optim.settings import (
@@ -413,20 +413,6 @@ def implementation_of(groups: list[Group]) -> str:
     """How the groups that are stepped element by element run."""
     paths = (choose_path(group) for group in groups)
     return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
-
-
-def shares(costs: list[float], count: int) -> list[int]:
-    """Which of `count` shares each item goes to, so that the sums of their costs are about equal.
-
-    >>> shares([1, 8, 4, 4, 1], 2)
-    [0, 0, 1, 1, 1]
-    """
-    sums = [0.0] * count
-    chosen = [0] * len(costs)
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        chosen[i] = sums.index(min(sums))
-        sums[chosen[i]] += costs[i]
-    return chosen
 
 
 class FilterMuon(MatrixOptimizer):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import one_minus_power
-from sgdf.optim.checkpoints import _dense, check_step, loaded_moment, optimizer_of
+from sgdf.optim.checkpoints import _dense, check_step, check_tensor, loaded_moment, optimizer_of
 from sgdf.optim.state import moment_in, new_moment
 
 Group = dict[str, Any]
@@ -198,15 +198,17 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
                 if optimizer._has(p, name, complete)
             }
             missing = [name for name in wanted if name not in values]
+            if missing and not optimizer.orthogonalises:
+                state[i] = {}  # v and the steps start anew together: v of few gradients is small
+                continue
             if missing:
                 dropped = (*wanted, "exp_var", "exp_avg_sq", "exp_var_scale", "exp_avg_sq_scale")
                 state[i] = {key: value for key, value in values.items() if key not in dropped}
                 continue
             for name, shape in wanted.items():
-                found = torch.as_tensor(values[name])
-                if tuple(found.shape) != shape:
+                check_tensor(i, p, name, values[name], shape)
+                if not values[name].is_floating_point():
                     raise ValueError(
-                        f"loaded state dict: {name} of parameter {i} has shape "
-                        f"{tuple(found.shape)}, expected {shape}"
+                        f"loaded state dict: {name} of parameter {i} has dtype {values[name].dtype}"
                     )
     return {**state_dict, "state": state}

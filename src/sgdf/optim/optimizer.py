@@ -28,6 +28,7 @@ from sgdf.kernels.work import FILTER, Rule, Work
 from sgdf.optim.checkpoints import (
     BEFORE,
     changed_memory,
+    check_form,
     convert_state_dict,
     derive_moment,
     lacks_divisor,
@@ -310,6 +311,7 @@ class FilterOptimizer(Optimizer):
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
+            check_form(state_dict)
             state_dict, warning = self._convert(state_dict)
             said.append(warning)
             groups = self.param_groups
@@ -330,9 +332,9 @@ class FilterOptimizer(Optimizer):
                     "their moments and steps start anew"
                 )
             elif not any(said):
-                saved = [as_saved["state"].get(i, {}) for i in ids]
-                loaded = [self.state.get(p, {}) for p, _ in where]
-                said.append(changed_memory(type(self).__name__, where, saved, loaded))
+                before = [as_saved["state"].get(i, {}) for i in ids]
+                after = [self.state.get(p, {}) for p, _ in where]
+                said.append(changed_memory(type(self).__name__, where, before, after))
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [

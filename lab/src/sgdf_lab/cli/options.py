@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.runs.config import LONGEST_NAME
 from sgdf_lab.support.errors import one_line
+from sgdf_lab.support.tables import say as say
 from sgdf_lab.sweeps import ENGINES
 
 if TYPE_CHECKING:
@@ -157,11 +158,6 @@ def engine_from(options: argparse.Namespace) -> "Engine":
         options.cpus_per_run,
         options.gpus_per_run,
     )
-
-
-def say(console: "Console", sentence: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
-    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def open_console(*, quiet: bool = False) -> "Console":

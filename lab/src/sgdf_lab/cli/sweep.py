@@ -8,8 +8,10 @@ from sgdf_lab.cli.options import (
     Options,
     add_run_options,
     add_sweep_options,
+    engine_from,
     path,
     positive,
+    sweep_context_from,
 )
 from sgdf_lab.registry.tasks import TASKS
 from sgdf_lab.runs.config import DATA, PRECISIONS
@@ -57,11 +59,26 @@ def add_precision(parser: Options) -> None:
 def run(options: argparse.Namespace) -> None:
     sweep = sweep_from(options)
     if options.list:
-        print(*map(line_of, sweep.configs), sep="\n")
+        print_plan(sweep, options)
         return
     from sgdf_lab.cli import comparison
 
     comparison.run(sweep, options)
+
+
+def print_plan(sweep: "Sweep", options: argparse.Namespace) -> None:
+    """Every run that is known, what is searched, the number of runs of all stages, and the time."""
+    print(*map(line_of, sweep.configs), sep="\n")
+    from sgdf_lab.sweeps.execute import estimate
+    from sgdf_lab.sweeps.plan import Tuned, lines_of_search, stage_sizes
+
+    if isinstance(sweep, Tuned):
+        print(*lines_of_search(sweep), sep="\n")
+    sizes = stage_sizes(sweep)
+    parts = ", ".join(f"{size:,} {words}" for words, size in sizes.items())
+    total = f": {sum(sizes.values()):,} runs" if len(sizes) > 1 else ""
+    print(f"{parts}{total}")
+    print(estimate(sweep, sweep_context_from(options), engine_from(options)))
 
 
 def sweep_from(options: argparse.Namespace) -> "Sweep":

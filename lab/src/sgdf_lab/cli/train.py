@@ -169,7 +169,8 @@ def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quie
     console = open_console(quiet=quiet)
     for config, result in zip(runs, results, strict=True):
         where = shlex.quote(str(out / config.name))
-        console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)
+        say(console, outcome(config, result))
+        say(console, f"  in {where}")
     failed = sum(result["status"] == "failed" for result in results)
     if failed:
         raise UserError(f"{failed} of {len(results)} runs failed: the same command resumes them")

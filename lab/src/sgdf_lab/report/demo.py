@@ -20,7 +20,7 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord, read_runs
 from sgdf_lab.support.figures import STYLE, dark_rules, inline_svg
 from sgdf_lab.support.files import explained, write_atomically
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Grid
 
 REFERENCE = "adamw"
 PROMPT = "def "
@@ -66,7 +66,7 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], target: float) -> 
 # --- from the runs -------------------------------------------------------------------------------
 
 
-def outcomes(sweep: Sweep, out: Path) -> tuple[list[Outcome], list[str]]:
+def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
     """Of every optimizer with a finished run, and what could not be read."""
     folders = [out / config.name for config in sweep.configs]
     records, complaints = read_runs(folder for folder in folders if folder.is_dir())
@@ -122,7 +122,7 @@ def sample(config: Config, weights: dict[str, Any]) -> str:
 def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """The cells of the table, the best loss first."""
     references = [o for o in found if o.name == REFERENCE]
-    made = []
+    made: list[tuple[str, ...]] = []
     for o in sorted(found, key=lambda o: o.means[-1]):
         ends = [losses[-1] for losses in o.losses]
         reached = saved = "–"
@@ -136,7 +136,7 @@ def rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return made
 
 
-def show(sweep: Sweep, out: Path, console: Console) -> None:
+def show(sweep: Grid, out: Path, console: Console) -> None:
     """Print the table and a line of every sample, and write the page beside the runs."""
     found, complaints = outcomes(sweep, out)
     for complaint in complaints:
@@ -202,7 +202,7 @@ def figure(found: Sequence[Outcome]) -> Figure:
     return drawn
 
 
-def write(file: Path, sweep: Sweep, found: Sequence[Outcome]) -> None:
+def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
     titles = "".join(f"<th>{html.escape(title)}</th>" for title in COLUMNS)
     body = "".join(
         "<tr>" + f"<th>{html.escape(first)}</th>"
@@ -226,7 +226,8 @@ steps of {config.batch} windows of {config.option("context")} bytes, with {seeds
 <p class="quiet">Lines are means, bands the range of the seeds.</p>
 <h2>In numbers</h2>
 <div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>
-<p class="quiet">{html.escape(sweep.note)} Times: this machine, runs side by side.</p>
+<p class="quiet">{html.escape(sweep.note)}
+Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>
 <p class="quiet">After {PROMPT!r}, drawn at a temperature of {TEMPERATURE}, by the first seed.</p>
 <div class="samples">{samples}</div>

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import difflib
 import hashlib
 import inspect
 import json
@@ -15,7 +16,7 @@ from typing import Any
 
 from sgdf_lab import paper
 from sgdf_lab.registry import optimizers, tasks
-from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.registry.models import CLASSIFIERS, context_of
 from sgdf_lab.registry.optimizers import OptimizerRow
 from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError, message_of, unknown
@@ -306,10 +307,36 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
         in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
         defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)
     settings = {**defaults, **overrides}
+    lacks_amsgrad = "betas" in row.kinds and "amsgrad" not in row.kinds
+    # As configurations for Adam have it: off is what these optimizers are.
+    if lacks_amsgrad and settings.pop("amsgrad", False) is not False:
+        raise UserError(
+            f"{optimizer} has no amsgrad: leave it out, no maximum of second moments is kept"
+        )
+    refuse_unknown(settings, row, definition)
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
     return row.checked(settings)
+
+
+def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -> None:
+    """Answer a wrong name with the near ones, or with all that there are, by whose they are."""
+    for name in () if row.any_setting else settings:
+        if name in row.kinds:
+            continue
+        lengths = {
+            n for n in GIVEN if task.counts_steps and (n == "steps" or task.kind == "language")
+        }
+        of_run = sorted(RUN_SETTINGS | lengths)
+        of_task = sorted({*task.options} - {"fingerprint"})
+        if difflib.get_close_matches(name, [*row.kinds, *of_run, *of_task]):
+            raise unknown(f"setting of {row.name}", name, [*row.kinds, *of_run, *of_task])
+        parts = {row.name: row.kinds, "the run": of_run, task.name: of_task}
+        known = "; ".join(
+            f"of {whose} {', '.join(names)}" for whose, names in parts.items() if names
+        )
+        raise UserError(f"there is no setting {name!r}; there are {known}")
 
 
 def default_rate(row: OptimizerRow) -> dict[str, Any]:
@@ -337,12 +364,12 @@ def evaluations(
     if epochs is not None:
         raise UserError(f"{task.name} counts steps, not epochs: --set steps=N")
     every = count("eval_every", options.get("eval_every", task.options["eval_every"]))
-    known = GIVEN if task.tokens_of else GIVEN[:1]
+    known = GIVEN if "context" in task.options else GIVEN[:1]
     lengths = {name: count(name, given.pop(name)) for name in known if name in given}
     if len(lengths) == 2:
         raise UserError("give steps or tokens, not both")
     if "tokens" in lengths:
-        window = count("context", options.get("context") or task.tokens_of.get(model, 1))
+        window = count("context", options.get("context") or context_of(model))
         return -(-lengths["tokens"] // (every * count("batch", of_run["batch"]) * window))
     usual = task.epochs * task.options["eval_every"]  # however often it is evaluated
     return in_evaluations("steps", lengths.get("steps", usual), every)

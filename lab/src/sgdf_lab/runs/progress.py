@@ -20,10 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sgdf_lab.runs.config import Config
+from sgdf_lab.support.tables import say
 
 BAR_INTERVAL = 0.2  # seconds between two updates of a bar
 LINE_INTERVAL = 10.0  # seconds between two lines about epochs of a run
 STEP_INTERVAL = 30.0  # seconds without any line, after which one tells about steps
+FIRST_STEPS = 3.0  # the same until the first: how long a run takes is said at once
 BAR_WIDTH = 20
 
 
@@ -129,6 +131,7 @@ class ProgressLines(Progress):
         self.best: dict[str, float] = {}
         self.paces: dict[int, Pace] = {}  # of the runs in training, by the id of their config
         self.last_line = time.monotonic()
+        self.told = False  # whether a line has told how far a run is
 
     def step(self, config: Config, done: int, per_epoch: int) -> None:
         # Called for every step: no more than a look at the clock and into a table.
@@ -145,13 +148,15 @@ class ProgressLines(Progress):
 
     def show_step(self, pace: Pace, now: float, done: int) -> None:
         is_turn = pace.shown <= min(other.shown for other in self.paces.values())
-        if now - self.last_line >= STEP_INTERVAL and is_turn:
-            pace.shown = now
+        pause = STEP_INTERVAL if self.told else FIRST_STEPS
+        if now - self.last_line >= pause and is_turn:
+            pace.shown, self.told = now, True
             self.line("  ".join((pace.config.title, *pace.words(now, done))))
 
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
         numbers = self.numbers(config, metrics)
         if self.is_due(config, LINE_INTERVAL) or metrics["epoch"] == config.epochs:
+            self.told = True
             self.line(f"{config.title}  {numbers}")
 
     def failed(self, config: Config, error: str) -> None:
@@ -165,7 +170,7 @@ class ProgressLines(Progress):
 
     def line(self, text: str) -> None:
         self.last_line = time.monotonic()
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        say(self.console, text)
 
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""

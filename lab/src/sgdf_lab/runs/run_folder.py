@@ -173,6 +173,8 @@ class RunFolder:
 
     def _write_lists(self) -> None:
         for name, lines in (("metrics.jsonl", self.metrics), ("times.jsonl", self.times)):
+            if is_folder(self.folder / name):
+                self._set_aside(self.folder / name, "damaged")
             write_atomically(self.folder / name, "".join(map(as_line, lines)), locked=True)
 
     # --- writing --------------------------------------------------------------------------------
@@ -374,6 +376,11 @@ def find_checkpoint(folder: Path, epoch: int | None = None) -> Path:
     if path.exists():
         return path
     if epoch is None:
+        if (folder / "result.json").exists():
+            raise UserError(
+                f"{folder} has no checkpoint: it was trained with --no-checkpoints, or its record "
+                "was unpacked; train it again into another folder, with --out"
+            )
         raise UserError(f"{folder} has no checkpoint yet: train the run first")
     there = ", ".join(map(str, kept_epochs(folder)))
     instead = f"it has those of {there}" if there else "train with --keep N"

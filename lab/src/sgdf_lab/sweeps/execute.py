@@ -7,7 +7,7 @@ checkpoints: the same command resumes it.
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,17 @@ import torch
 from rich.console import Console
 
 from sgdf_lab.runs import packed
-from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.results import ForeignRun, outcome, read_checked
+from sgdf_lab.runs.config import Config, frozen
+from sgdf_lab.runs.estimate import seconds_of_run
+from sgdf_lab.runs.progress import duration
+from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
-from sgdf_lab.support.errors import UserError, message_of, unknown, visible
+from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
+from sgdf_lab.support.tables import say
 from sgdf_lab.sweeps import ENGINES, tuned, worker
-from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, write_plan
-from sgdf_lab.sweeps.progress import board, print_line
+from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
+from sgdf_lab.sweeps.progress import board
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.train.distributed import is_team
 
@@ -92,19 +95,51 @@ def run_sweep(
     sweep = sweep.with_data(context.data_dir)
     if isinstance(sweep, Tuned):
         tuned.check_validation_images(sweep, context.data_dir)
+        for line in lines_of_search(sweep):
+            say(console, line)
     results: list[dict[str, Any]] = []
     for stage in tuned.stages(sweep, context.out):
         write_plan(stage, context.out, context.command)
         with recorded(stage, context.out, record, console) as on_end:
             try:
                 if console.is_terminal:
-                    print_line(console, plan_in_words(stage, context, engine))
+                    say(console, plan_in_words(stage, context, engine))
                 results += run_all(
                     stage.configs, context, engine, retry=retry, console=console, on_end=on_end
                 )
             finally:
                 show(stage)
     return results
+
+
+def estimate(sweep: Sweep, context: RunContext, engine: Engine) -> str:
+    """About how long all stages take on this CPU, in a sentence, from a few steps of each kind."""
+    if engine.name == "ray" or context.device.type != "cpu":
+        return "No estimate of the time: that of a GPU or a cluster is not known before it runs"
+    jobs, _ = engine.at_once(context.device)
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, available_cores() // jobs))
+    try:
+        sweep = sweep.with_data(context.data_dir)
+        kinds = {kind_of(config): config for config in reversed(sweep.configs)}
+        seconds = {kind: seconds_of_run(config, context) for kind, config in kinds.items()}
+    except (Exception, SystemExit) as error:  # a user's optimizer or data
+        return f"No estimate of the time: {describe(error)}"
+    finally:
+        torch.set_num_threads(before)
+    later = sum(stage_sizes(sweep).values()) / len(sweep.configs)
+    total = later * sum(seconds[kind_of(config)] for config in sweep.configs) / jobs
+    at_once = f"{jobs} at a time" if jobs > 1 else "one at a time"
+    return (
+        f"About {duration(total)} on {context.device}, {at_once}, at the pace of the first steps; "
+        "evaluations and what has run already are not counted"
+    )
+
+
+def kind_of(config: Config) -> Hashable:
+    """Runs of one kind take about as long."""
+    key: Hashable = frozen({**config.identity, "seed": None, "settings": None})
+    return key
 
 
 def plan_in_words(stage: Grid, context: RunContext, engine: Engine) -> str:
@@ -133,7 +168,7 @@ def recorded(
     folders = [out / config.name for config in stage.configs]
     names = {folder.name for folder in folders}
     if taken := packed.complete(file, out, names) + packed.unpack(file, out, names):
-        print_line(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
+        say(console, f"{taken} of {len(folders)} runs were in {visible(file)}")
     packed.pack(folders, file)
     try:
         yield lambda config: packed.pack([out / config.name], file)
@@ -218,17 +253,19 @@ def earlier_results(
 ) -> dict[str, dict[str, Any]]:
     """The results of runs that ended in an earlier sweep; not the failures, with `retry`.
 
-    The result of a run whose files do not agree is set aside: it resumes from its checkpoint.
+    The result of a run whose files do not agree is set aside: it resumes from its checkpoint. A
+    folder of other settings, or with none that can be read, is the user's to move away: what failed
+    because of it would be missing from a choice.
     """
     results = {}
     for config in configs:
         folder = context.out / config.name
+        if (folder / "config.json").exists():
+            check_settings_of(folder, config)
         try:
             result = read_checked(folder, config)
-        except ForeignRun:
-            raise
         except UserError as error:
-            print_line(console, f"{message_of(error)}: it is run again")
+            say(console, f"{message_of(error)}: it is run again")
             with explained(folder):
                 os.replace(folder / "result.json", folder / "result.json.damaged")
             continue
@@ -240,7 +277,7 @@ def earlier_results(
             continue
         else:
             line = f"{outcome(config, result)} (in an earlier sweep; --retry trains it again)"
-            print_line(console, line)
+            say(console, line)
         results[config.name] = result
     return results
 

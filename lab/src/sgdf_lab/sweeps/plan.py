@@ -3,6 +3,7 @@
 Importing this needs no torch.
 """
 
+import inspect
 import itertools
 import json
 import math
@@ -14,7 +15,7 @@ from typing import Any
 
 from sgdf_lab import optimizers, tasks
 from sgdf_lab.registry.optimizers import OptimizerRow
-from sgdf_lab.registry.spaces import DIGITS, Range, Space
+from sgdf_lab.registry.spaces import DIGITS, SCALES, Choice, Range, Space
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.config import Config, read_toml
 from sgdf_lab.support.errors import UserError, unknown
@@ -35,7 +36,8 @@ CHOICE_SEEDS = [101, 102, 103]  # of the finalists
 SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
 SCRAMBLING = 20260101  # of the Sobol sequence
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
-BETAS = ("beta1", "beta2")  # together the setting betas
+BETA = re.compile(r"beta[1-9]")  # together the setting betas
+DECAY_RATES = ("beta", "momentum")  # whose scale is that of one minus them
 GAIN_SHARE = "gain_share"  # of a cell: a constant gain, as a share of 1 - beta1
 
 OWN_IMAGES = "images"  # the folder may have validation images
@@ -73,6 +75,7 @@ class Tuned:
     seeds: tuple[int, ...]
     finalists: int = 0
     choice_seeds: tuple[int, ...] = ()
+    spaces: tuple[Space, ...] = ()  # what the trials of each contestant vary
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -245,9 +248,13 @@ def tuned_in(name: str, values: Table) -> Tuned:
     finalists, choice_seeds = finals_in(values, count)
     cells = cells_in(values, count + finalists * len(choice_seeds) + len(seeds))
     ends = subtable(values, "space")
+    spaces = tuple(
+        space_of(name, cell, subtable(ends, name))
+        for cell, name in ((cell, optimizer_of(cell)) for cell in cells)
+    )
     trials = tuple(
-        tuple(config_of_cell(trial, TRIAL_SEED) for trial in trials_of(cell, count, ends))
-        for cell in cells
+        tuple(config_of_cell(trial, TRIAL_SEED) for trial in trials_of(cell, count, space))
+        for cell, space in zip(cells, spaces, strict=True)
     )
     refuse_unused(ends, cells)
     refuse_duplicates(config for each in trials for config in each)
@@ -260,7 +267,7 @@ def tuned_in(name: str, values: Table) -> Tuned:
     if shared_seeds := sorted({*seeds} & {*choice_seeds}):
         raise UserError(f"seed {shared_seeds[0]} is in seeds and in choice_seeds: they must differ")
     title = values.get("title", name)
-    return Tuned(name, title, trials, tuple(seeds), finalists, tuple(choice_seeds))
+    return Tuned(name, title, trials, tuple(seeds), finalists, tuple(choice_seeds), spaces)
 
 
 def count_in(values: Table, key: str, default: int) -> int:
@@ -282,14 +289,23 @@ def finals_in(values: Table, trials: int) -> tuple[int, list[int]]:
     return finalists, seeds_in({"choice_seeds": CHOICE_SEEDS, **values}, "choice_seeds")
 
 
-def trials_of(cell: Cell, trials: int, ends: Mapping[str, Any]) -> list[Cell]:
+def trials_of(cell: Cell, trials: int, space: Space) -> list[Cell]:
+    varied = [name for name in space if BETA.fullmatch(name)]
+    row = optimizers.find(optimizer_of(cell))
+    # Those of a class are looked up only where they are needed: most plans need no torch.
+    are_all = str(len(varied)) == row.kinds.get("betas")
+    betas = default_betas(row) if varied and not are_all else ()
+    return [
+        with_constant_gain({**cell, **settings_at(space, point, betas)})
+        for point in points(space, trials)
+    ]
+
+
+def optimizer_of(cell: Cell) -> str:
     optimizer = cell.get("optimizer", "sgdf")
     if not isinstance(optimizer, str):
         raise UserError(f"optimizer is a name, not {optimizer!r}")
-    space = space_of(optimizer, cell, subtable(ends, optimizer))
-    return [
-        with_constant_gain({**cell, **settings_at(space, point)}) for point in points(space, trials)
-    ]
+    return optimizer
 
 
 def points(space: Space, trials: int) -> list[dict[str, float]]:
@@ -302,7 +318,7 @@ def points(space: Space, trials: int) -> list[dict[str, float]]:
 
 
 def refuse_unused(ends: Mapping[str, Any], contestants: Sequence[Cell]) -> None:
-    names = [cell.get("optimizer", "sgdf") for cell in contestants]
+    names = [optimizer_of(cell) for cell in contestants]
     for optimizer in ends:
         if optimizer not in names:
             raise UserError(f"[space.{optimizer}] is of an optimizer that is not in the sweep")
@@ -311,33 +327,72 @@ def refuse_unused(ends: Mapping[str, Any], contestants: Sequence[Cell]) -> None:
 # --- spaces ---------------------------------------------------------------------------------------
 
 
-def space_of(optimizer: str, fixed: Mapping[str, Any], ends: Mapping[str, Any]) -> Space:
-    """The settings to search, without those that are `fixed`; `ends` replace those declared.
+def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any]) -> Space:
+    """What is searched: the declared space without what is `fixed`, with what a file has `given`.
 
-    An optimizer without a declared space has a learning rate from a tenth to ten times its own.
+    An optimizer without a declared space has a learning rate from a tenth to ten times its own. A
+    file may name any other setting of the optimizer, and of its betas each one.
     """
     row = optimizers.find(optimizer)
-    declared = row.space or {"lr": around_default(row)}
-    for name in ends:
-        if name not in declared:
-            raise unknown(f"setting in the space of {optimizer}:", name, declared)
-    found = {}
-    for name, known in declared.items():
-        if name in fixed or (name in BETAS and "betas" in fixed):
+    declared: Space = row.space or {"lr": around_default(row)}
+    for name in given:
+        if name not in declared and name not in row.kinds and not row.any_setting:
+            betas = [f"beta{i}" for i, _ in enumerate(default_betas(row), start=1)]
+            if name not in betas:
+                raise unknown(f"setting of {optimizer}", name, [*row.kinds, *betas])
+    found: Space = {}
+    for name in {**declared, **given}:
+        if name in fixed or (BETA.fullmatch(name) and "betas" in fixed):
             continue
         if name == "gain_scale" and GAIN_SHARE in fixed:
             continue
-        low, high = pair(name, ends[name]) if name in ends else (known.low, known.high)
-        found[name] = Range(low, high, known.memory)
+        known = declared.get(name)
+        if name in given:
+            found[name] = searched(name, given[name], known, row.kinds.get(name, ""))
+        elif known is not None:
+            found[name] = known
     if not found:
         raise UserError(f"{optimizer}: all settings are given, and none is left to search")
+    if len(found) > DIMENSIONS:
+        raise UserError(f"{optimizer}: at most {DIMENSIONS} settings are searched at a time")
     return found
 
 
-def pair(name: str, value: Any) -> tuple[float, float]:
+def searched(name: str, value: Any, known: Range | Choice | None, kind: str) -> Range | Choice:
+    """The range or the choices that a file gives for a setting."""
+    how = (
+        f"the space of {name} is a list of two numbers, or a table with a range, and a scale of "
+        f"{', '.join(SCALES)}, or with choices"
+    )
+    integer = kind == "integer"
+    if isinstance(value, dict) and value.keys() == {"choices"}:
+        choices = value["choices"]
+        if not isinstance(choices, list):
+            raise UserError(f"{how}, not {value!r}")
+        return Choice(tuple(tuple(c) if isinstance(c, list) else c for c in choices))
+    scale = None
+    if isinstance(value, dict) and "range" in value and value.keys() <= {"range", "scale"}:
+        value, scale = value["range"], value.get("scale")
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise UserError(f"the space of {name} is a list of two numbers, not {value!r}")
-    return value[0], value[1]
+        raise UserError(f"{how}, not {value!r}")
+    low, high = value
+    if scale is None and isinstance(known, Range):
+        scale = known.scale
+    if scale is None:
+        is_rate = name in DECAY_RATES or BETA.fullmatch(name)
+        scale = "memory" if is_rate else "log" if is_number(low) and low > 0 else "linear"
+    return Range(low, high, scale, integer)
+
+
+def default_betas(row: OptimizerRow) -> tuple[float, ...]:
+    """The betas that it has where nothing else is said; none if it has no such setting."""
+    if "betas" not in row.kinds:
+        return ()
+    known = {**row.fixed, **row.settings}.get("betas")
+    if known is None:
+        parameter = inspect.signature(row.load()).parameters.get("betas")
+        known = parameter.default if parameter else ()
+    return tuple(known) if isinstance(known, list | tuple) else ()
 
 
 def around_default(row: OptimizerRow) -> Range:
@@ -345,11 +400,57 @@ def around_default(row: OptimizerRow) -> Range:
     return Range(rate / 10, rate * 10)
 
 
-def settings_at(space: Space, point: Mapping[str, float]) -> dict[str, Any]:
-    """The settings of a trial, given for each the part of its range."""
-    values: dict[str, Any] = {name: space[name].at(part) for name, part in point.items()}
-    betas = [values.pop(name) for name in BETAS if name in values]
-    return {**values, "betas": betas} if betas else values
+def settings_at(
+    space: Space, point: Mapping[str, float], betas: Sequence[float] = ()
+) -> dict[str, Any]:
+    """The settings of a trial, given for each the part of its range; `betas` where none varies."""
+    values = {name: space[name].at(part) for name, part in point.items()}
+    varied = {name: values.pop(name) for name in list(values) if BETA.fullmatch(name)}
+    if not varied:
+        return values
+    count = max(len(betas), *(int(name[4:]) for name in varied))
+    names = [f"beta{i}" for i in range(1, count + 1)]
+    known = dict(zip(names, betas, strict=False)) | varied
+    if missing := [name for name in names if name not in known]:
+        raise UserError(f"betas are searched together: {missing[0]} is missing from the space")
+    return {**values, "betas": [known[name] for name in names]}
+
+
+def stage_sizes(sweep: Sweep) -> dict[str, int]:
+    """How many runs each stage has, if all contestants reach it."""
+    if isinstance(sweep, Grid):
+        return {"runs": len(sweep.configs)}
+    contestants = len(sweep.trials)
+    sizes = {
+        "trials": len(sweep.configs),
+        "runs of finalists": contestants * sweep.finalists * len(sweep.choice_seeds),
+        "runs of the chosen settings": contestants * len(sweep.seeds),
+    }
+    return {words: size for words, size in sizes.items() if size}
+
+
+def lines_of_search(sweep: Tuned) -> list[str]:
+    """What each contestant's trials vary, and a warning if they vary different numbers of settings.
+
+    >>> sweep = sweep_from_table("t", {"task": "digits", "trials": 2, "set": {"validation": 200},
+    ...     "cells": [{"optimizer": "fromage"}, {"optimizer": "sgd-ema", "beta": 0.9}]})
+    >>> for line in lines_of_search(sweep): print(line)
+    fromage searches lr 0.001 to 0.1
+    sgd-ema searches lr 0.03 to 10; weight_decay 5e-05 to 0.005
+    warning: the contestants search 1 to 2 settings: who searches more may gain by it
+    """
+    lines = [
+        f"{trials[0].optimizer} searches "
+        + "; ".join(f"{name} {known}" for name, known in space.items())
+        for trials, space in zip(sweep.trials, sweep.spaces, strict=True)
+    ]
+    counts = sorted(map(len, sweep.spaces))
+    if counts and counts[0] != counts[-1]:
+        lines.append(
+            f"warning: the contestants search {counts[0]} to {counts[-1]} settings: who searches "
+            "more may gain by it"
+        )
+    return lines
 
 
 def with_constant_gain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,11 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import MessagesOnly, duration
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.files import read_text, write_atomically
+from sgdf_lab.support.tables import say
 
 BAR_INTERVAL = 0.5  # seconds between two looks at the runs' folders, for a bar
 LINE_INTERVAL = 30.0  # and for a line
 FILE_INTERVAL = 5.0  # between two writes of a run
-
-
-def print_line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 @contextlib.contextmanager
@@ -36,7 +33,7 @@ def board(
     total = Total(configs, results, context)
 
     def notify(text: str) -> None:
-        print_line(console, text)
+        say(console, text)
 
     try:
         with contextlib.ExitStack() as stack:
