@@ -166,7 +166,7 @@ def test_mistakes(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="is damaged"):
         call("hessian", folder, "--out", out)
     (folder / "last.pt").unlink()
-    with pytest.raises(UserError, match="no checkpoint yet"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         call("landscape", folder, "--out", out)
     with pytest.raises(SystemExit):
         call("hessian", folder, "--images", "none")
