@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> None:
         show_across(options)
         return
     sweep = planned(options)
-    from sgdf_lab.report.evidence import figures, tables
-    from sgdf_lab.report.evidence.summary import summarize
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports.evidence import figures, tables
+    from sgdf_lab.reports.evidence.summary import summarize
+    from sgdf_lab.reports.labels import visible
     from sgdf_lab.runs.records import read_runs
     from sgdf_lab.support.files import explained, write_json
 
@@ -81,8 +81,8 @@ def show_across(options: argparse.Namespace) -> None:
     """A table and a figure for each reference, over all tasks where it is one."""
     if options.file or options.preset:
         raise UserError("give a sweep, or --across with summaries, not both")
-    from sgdf_lab.report import tables
-    from sgdf_lab.report.evidence import across
+    from sgdf_lab.reports import tables
+    from sgdf_lab.reports.evidence import across
     from sgdf_lab.support.figures import write_svg
     from sgdf_lab.support.files import explained
 
@@ -107,7 +107,7 @@ def show_across(options: argparse.Namespace) -> None:
 
 def read_summary(file: Path) -> dict[str, Any]:
     """A summary.json of this version."""
-    from sgdf_lab.report.evidence.summary import VERSION
+    from sgdf_lab.reports.evidence.summary import VERSION
     from sgdf_lab.support.files import read_text
 
     try:
@@ -124,7 +124,7 @@ def read_summary(file: Path) -> dict[str, Any]:
 
 def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
     """Beside the markdown, which may be piped into a page, on standard error."""
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports.labels import visible
 
     for file in files:
         line = f"Written: {visible(file)}"
