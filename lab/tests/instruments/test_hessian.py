@@ -324,7 +324,7 @@ def test_importing_the_instruments_needs_only_torch_and_numpy():
     heavy = ("scipy", "curvlinops", "matplotlib", "rich")
     code = (
         "import sys; before = set(sys.modules); import sgdf_lab.instruments\n"
-        "from sgdf_lab.instruments import hessian, landscape\n"
+        "from sgdf_lab.instruments import estimators, hessian, landscape, probe\n"
         f"print([name for name in {heavy} if name in set(sys.modules) - before])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -77,11 +75,12 @@ def fed(optimizer, p, gradients, **settings):
     return probe.record()
 
 
-def seen_by(monkeypatch):
+@pytest.fixture
+def seen(monkeypatch):
     """All raw and estimated values that probes count."""
-    seen = []
-    monkeypatch.setattr(Probe, "_fill", lambda self, raw, est: seen.append((raw, est)))
-    return seen
+    pairs = []
+    monkeypatch.setattr(Probe, "_fill", lambda self, raw, est: pairs.append((raw, est)))
+    return pairs
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,7 @@ def seen_by(monkeypatch):
     ids=str,
 )
 @pytest.mark.parametrize("kind", [SGDF, FilterAdam])
-def test_the_estimate_is_that_of_the_filter(kind, settings, monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_the_estimate_is_that_of_the_filter(kind, settings, seen):
     torch.manual_seed(0)
     p = nn.Parameter(torch.randn(40, 5, dtype=torch.float64))
     optimizer = kind([p], lr=0.1, **settings)
@@ -124,8 +122,7 @@ def test_the_estimate_is_that_of_the_filter(kind, settings, monkeypatch):
     assert probe.record().estimate == "filter"
 
 
-def test_the_estimate_of_float32_sgdf_is_its_step(monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_the_estimate_of_float32_sgdf_is_its_step(seen):
     torch.manual_seed(0)
     p = nn.Parameter(torch.zeros(500))
     optimizer = SGDF([p], lr=1.0)
@@ -139,8 +136,7 @@ def test_the_estimate_of_float32_sgdf_is_its_step(monkeypatch):
             np.testing.assert_allclose(seen[-1][1], moved, rtol=1e-4, atol=1e-5)
 
 
-def test_eight_bit_state_is_read_before_it_is_rounded(monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_eight_bit_state_is_read_before_it_is_rounded(seen):
     torch.manual_seed(0)
     p = nn.Parameter(torch.zeros(32, 256))
     optimizer = SGDF([p], lr=1.0, state_dtype=torch.int8)
@@ -172,8 +168,7 @@ def test_eight_bit_state_is_read_before_it_is_rounded(monkeypatch):
         (lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-3)), "direction", None),
     ],
 )
-def test_momentum_and_direction(build, kind, estimate, monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_momentum_and_direction(build, kind, estimate, seen):
     torch.manual_seed(0)
     p = nn.Parameter(torch.zeros(30, dtype=torch.float64))
     g, h = torch.randn(2, 30, dtype=torch.float64)
@@ -188,8 +183,7 @@ def test_momentum_and_direction(build, kind, estimate, monkeypatch):
         np.testing.assert_allclose(seen[-1][1], expected + decay, rtol=1e-9)
 
 
-def test_channels_last_groups_and_missing_gradients(monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_channels_last_groups_and_missing_gradients(seen):
     a = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     b, frozen, empty = nn.Parameter(torch.randn(())), nn.Parameter(torch.ones(3)), torch.zeros(0)
     named = [{"params": [("a", a), ("frozen", frozen)]}, {"params": [("b", b), ("empty", empty)]}]
@@ -212,8 +206,7 @@ def test_channels_last_groups_and_missing_gradients(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16], ids=str)
-def test_other_dtypes(dtype, monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_other_dtypes(dtype, seen):
     torch.manual_seed(0)
     p = nn.Parameter(torch.zeros(20, dtype=dtype))
     optimizer = SGDF([p], lr=1.0)
@@ -326,8 +319,7 @@ def test_looking_creates_no_state():
     assert not optimizer.state
 
 
-def test_raw_gradients_are_read_before_a_filter_overwrites_them(monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_raw_gradients_are_read_before_a_filter_overwrites_them(seen):
     p = nn.Parameter(torch.zeros(6, dtype=torch.float64))
     optimizer = torch.optim.SGD([p], lr=0.1)
     probe = Probe(optimizer, every=1)
@@ -342,8 +334,7 @@ def test_raw_gradients_are_read_before_a_filter_overwrites_them(monkeypatch):
 
 
 @pytest.mark.parametrize("build", [SGDF, torch.optim.SGD], ids=["unscales", "does not"])
-def test_gradients_of_a_grad_scaler_are_read_unscaled(build, monkeypatch):
-    seen = seen_by(monkeypatch)
+def test_gradients_of_a_grad_scaler_are_read_unscaled(build, seen):
     p = nn.Parameter(torch.zeros(6))
     optimizer = build([p], lr=0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -390,14 +381,6 @@ def test_overhead_is_measured():
         probe_overhead(optimizer, lambda: (optimizer.step(), optimizer.step()))
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
-
-
-def test_importing_needs_only_torch_and_numpy():
-    program = (
-        "import sys; sys.modules.update(dict.fromkeys(('scipy', 'matplotlib', 'rich')));"
-        "from sgdf_lab.instruments import estimators, probe"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # --- figures -------------------------------------------------------------------------------------

@@ -167,13 +167,9 @@ def jackknife(statistic: Callable[[NDArray[np.int64]], float], count: int) -> Wi
 
 FULL_BATCH = 1024  # images per batch of a full gradient
 
-Rule = Callable[[Tensor, int], Tensor]  # from the t-th gradient and t to the estimate
+Rule = Callable[[Tensor], Tensor]  # from the next gradient to the estimate
 
 # --- the estimators -------------------------------------------------------------------------------
-
-
-def raw_rule(**_: Any) -> Rule:
-    return lambda g, t: g
 
 
 def momentum_rule(mu: float | None = None) -> Callable[..., Rule]:
@@ -181,7 +177,7 @@ def momentum_rule(mu: float | None = None) -> Callable[..., Rule]:
         weight = 1 - betas[0] if mu is None else mu
         m: Tensor | float = 0.0
 
-        def rule(g: Tensor, t: int) -> Tensor:
+        def rule(g: Tensor) -> Tensor:
             nonlocal m
             m = betas[0] * m + weight * g
             return torch.as_tensor(m)
@@ -193,15 +189,14 @@ def momentum_rule(mu: float | None = None) -> Callable[..., Rule]:
 
 def filter_rule(gain_scale: float, gain_power: float = 1.0) -> Callable[..., Rule]:
     def make(betas: tuple[float, float], eps: float) -> Rule:
-        filtered = Filter(FilterSettings(betas, eps, gain_scale, gain_power), xp=torch)
-        return lambda g, t: torch.as_tensor(filtered(g))
+        return Filter(FilterSettings(betas, eps, gain_scale, gain_power), xp=torch)
 
     return make
 
 
 #: By name. SGD-EMA is exactly SGD-CM times 1 - beta.
 ESTIMATORS: dict[str, Callable[..., Rule]] = {
-    "g": raw_rule,
+    "g": lambda **_: torch.as_tensor,
     "sgd-ema": momentum_rule(),
     "sgd-cm": momentum_rule(1.0),
     "ema": filter_rule(0.0),  # bias-corrected
@@ -282,7 +277,7 @@ def estimator_errors(
         rules = {name: ESTIMATORS[name](betas=betas, eps=eps) for name in estimators}
         measurements: list[ErrorsAtStep] = []
         for step, g in training.steps(optimizer, steps, batch, replicas, seed):
-            estimates = {name: rule(g, step) for name, rule in rules.items()}
+            estimates = {name: torch.as_tensor(rule(g)) for name, rule in rules.items()}
             if step == 1 or step % every == 0:
                 measurements.append(training.measure(step, g, estimates))
             counter.tick()

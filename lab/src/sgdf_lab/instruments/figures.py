@@ -86,10 +86,12 @@ def panels(
     return figure, axes
 
 
-def state_conditions(figure: Figure, images: int, mode: str) -> None:
+def state_conditions(figure: Figure, results: Mapping[str, Spectrum | Surface]) -> Figure:
     """Say below the figure how its losses were evaluated."""
-    conditions = f"mean loss over {images} images; {mode}"
+    first = next(iter(results.values()))
+    conditions = f"mean loss over {first.images} images; {first.mode}"
     figure.supxlabel(conditions, fontsize=8, color=palette.GREY)
+    return figure
 
 
 def legend_below(figure: Figure, axes: Any, columns: int, **text: Any) -> None:
@@ -100,33 +102,29 @@ def legend_below(figure: Figure, axes: Any, columns: int, **text: Any) -> None:
 # --- Hessian spectra ------------------------------------------------------------------------------
 
 
+@rc_context(STYLE)
 def eigenvalues(spectra: Mapping[str, Spectrum]) -> Figure:
     """A histogram of the largest eigenvalues for each, with the largest and the trace as text."""
     values = np.concatenate([s.eigenvalues for s in spectra.values()])
     logarithmic = bool(values.min() > 0 and values.max() > 30 * values.min())
     bins = bin_edges(values, logarithmic)
-    with rc_context(STYLE):
-        figure, axes = panels(len(spectra), 3.2, 2.5)
-        tallest = max(np.histogram(s.eigenvalues, bins)[0].max() for s in spectra.values())
-        for number, (ax, (label, spectrum)) in enumerate(zip(axes, spectra.items(), strict=True)):
-            ax.hist(
-                spectrum.eigenvalues, bins, color=colour(label), edgecolor="white", linewidth=0.4
-            )
-            ax.set_title(narrow(label), loc="left", color=colour(label))
-            ax.set(ylim=(0, 1.45 * tallest), xlim=(bins[0], bins[-1]), xlabel="eigenvalue")
-            if number % columns_for(len(axes)) == 0:
-                ax.set_ylabel("number")
-            ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            if logarithmic:
-                ax.set_xscale("log")
-                ax.xaxis.set_minor_formatter(NullFormatter())
-            ax.text(0.98, 0.97, caption(spectrum), transform=ax.transAxes, ha="right", va="top")
-        first = next(iter(spectra.values()))
-        count = len(first.eigenvalues)
-        title = f"The {count} largest eigenvalues of the Hessian"
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        state_conditions(figure, first.images, first.mode)
-    return figure
+    figure, axes = panels(len(spectra), 3.2, 2.5)
+    tallest = max(np.histogram(s.eigenvalues, bins)[0].max() for s in spectra.values())
+    for number, (ax, (label, spectrum)) in enumerate(zip(axes, spectra.items(), strict=True)):
+        ax.hist(spectrum.eigenvalues, bins, color=colour(label), edgecolor="white", linewidth=0.4)
+        ax.set_title(narrow(label), loc="left", color=colour(label))
+        ax.set(ylim=(0, 1.45 * tallest), xlim=(bins[0], bins[-1]), xlabel="eigenvalue")
+        if number % columns_for(len(axes)) == 0:
+            ax.set_ylabel("number")
+        ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        if logarithmic:
+            ax.set_xscale("log")
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.text(0.98, 0.97, caption(spectrum), transform=ax.transAxes, ha="right", va="top")
+    count = len(next(iter(spectra.values())).eigenvalues)
+    title = f"The {count} largest eigenvalues of the Hessian"
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return state_conditions(figure, spectra)
 
 
 def bin_edges(values: Any, logarithmic: bool, count: int = 40) -> Any:
@@ -144,28 +142,26 @@ def caption(spectrum: Spectrum) -> str:
     return f"{trace}\n$\\lambda_{{\\mathrm{{max}}}}$ {spectrum.largest:.4g}"
 
 
+@rc_context(STYLE)
 def density(spectra: Mapping[str, Spectrum]) -> Figure:
     """The density of all eigenvalues on a logarithmic scale: most are near zero, few far away."""
-    with rc_context(STYLE):
-        figure, (ax,) = panels(1, 7, 3.8)
-        for label, dash in dashes(spectra).items():
-            spectrum = spectra[label]
-            if spectrum.grid is None or spectrum.density is None:
-                raise ValueError(f"{label} was measured without its density")
-            # Nothing is drawn below a hundredth of the height of a single eigenvalue.
-            one = 1 / spectrum.parameters / (KERNEL_WIDTH * np.ptp(spectrum.grid))
-            seen = np.where(spectrum.density > 0.01 * one, spectrum.density, np.nan)
-            ax.plot(spectrum.grid, seen, dash, color=colour(label), lw=1.2, label=plain(label))
-        largest = [spectrum.largest for spectrum in spectra.values()]
-        if max(largest) > 10 * min(largest) > 0:  # linear near zero
-            ax.set_xscale("symlog", linthresh=10.0 ** math.floor(math.log10(min(largest))))
-        ax.set(yscale="log", xlabel="eigenvalue", ylabel="density")
-        ax.axvline(0, color=palette.GREY, lw=0.6, zorder=0)
-        ax.legend(frameon=False)
-        ax.set_title("Density of the Hessian's eigenvalues", loc="left")
-        first = next(iter(spectra.values()))
-        state_conditions(figure, first.images, first.mode)
-    return figure
+    figure, (ax,) = panels(1, 7, 3.8)
+    for label, dash in dashes(spectra).items():
+        spectrum = spectra[label]
+        if spectrum.grid is None or spectrum.density is None:
+            raise ValueError(f"{label} was measured without its density")
+        # Nothing is drawn below a hundredth of the height of a single eigenvalue.
+        one = 1 / spectrum.parameters / (KERNEL_WIDTH * np.ptp(spectrum.grid))
+        seen = np.where(spectrum.density > 0.01 * one, spectrum.density, np.nan)
+        ax.plot(spectrum.grid, seen, dash, color=colour(label), lw=1.2, label=plain(label))
+    largest = [spectrum.largest for spectrum in spectra.values()]
+    if max(largest) > 10 * min(largest) > 0:  # linear near zero
+        ax.set_xscale("symlog", linthresh=10.0 ** math.floor(math.log10(min(largest))))
+    ax.set(yscale="log", xlabel="eigenvalue", ylabel="density")
+    ax.axvline(0, color=palette.GREY, lw=0.6, zorder=0)
+    ax.legend(frameon=False)
+    ax.set_title("Density of the Hessian's eigenvalues", loc="left")
+    return state_conditions(figure, spectra)
 
 
 # --- loss landscapes, and the path of a run -------------------------------------------------------
@@ -173,89 +169,82 @@ def density(spectra: Mapping[str, Spectrum]) -> Figure:
 COLOUR_MAP = "viridis"
 
 
+@rc_context(STYLE)
 def profiles(surfaces: Mapping[str, Surface]) -> Figure:
     """The loss along a line for each, in one panel."""
-    with rc_context(STYLE):
-        figure, (ax,) = panels(1, 7.5, 3.8)
-        for label, dash in dashes(surfaces).items():
-            surface = surfaces[label]
-            values = np.where(np.isfinite(surface.values), surface.values, np.nan)
-            ax.plot(surface.axes[0], values, dash, color=colour(label), label=plain(label))
-        if ratio_of_extremes(surfaces) > 30:
-            ax.set_yscale("log")
-        ax.set(xlabel="step, in units of the weights' own size", ylabel="loss")
-        ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-        ax.set_title("Loss along a random direction", loc="left")
-        first = next(iter(surfaces.values()))
-        state_conditions(figure, first.images, first.mode)
-    return figure
+    figure, (ax,) = panels(1, 7.5, 3.8)
+    for label, dash in dashes(surfaces).items():
+        surface = surfaces[label]
+        values = np.where(np.isfinite(surface.values), surface.values, np.nan)
+        ax.plot(surface.axes[0], values, dash, color=colour(label), label=plain(label))
+    if ratio_of_extremes(surfaces) > 30:
+        ax.set_yscale("log")
+    ax.set(xlabel="step, in units of the weights' own size", ylabel="loss")
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.set_title("Loss along a random direction", loc="left")
+    return state_conditions(figure, surfaces)
 
 
+@rc_context(STYLE)
 def contours(surfaces: Mapping[str, Surface]) -> Figure:
     """The loss in a plane for each, as contour lines at the same levels."""
     norm, levels = shared_levels(surfaces)
-    with rc_context(STYLE):
-        figure, axes = panels(len(surfaces), 3.4, 2.9, aspect="equal", adjustable="box")
-        for ax, (label, surface) in zip(axes, surfaces.items(), strict=True):
-            filled = draw_contours(ax, surface, norm, levels)
-            ax.plot(0, 0, "+", color="white", markersize=9, markeredgewidth=1.5)
-            ax.set_title(narrow(label), loc="left", color=colour(label))
-            ax.set(xlabel="second direction", ylabel="first direction")
-        add_colour_bar(figure, filled, axes, norm)
-        first = next(iter(surfaces.values()))
-        state_conditions(figure, first.images, first.mode)
-    return figure
+    figure, axes = panels(len(surfaces), 3.4, 2.9, aspect="equal", adjustable="box")
+    for ax, (label, surface) in zip(axes, surfaces.items(), strict=True):
+        filled = draw_contours(ax, surface, norm, levels)
+        ax.plot(0, 0, "+", color="white", markersize=9, markeredgewidth=1.5)
+        ax.set_title(narrow(label), loc="left", color=colour(label))
+        ax.set(xlabel="second direction", ylabel="first direction")
+    add_colour_bar(figure, filled, axes, norm)
+    return state_conditions(figure, surfaces)
 
 
+@rc_context(STYLE)
 def path_contours(surface: Surface, path: TrainingPath, label: str = "path") -> Figure:
     """The path of a run over the loss in its principal plane."""
     norm, levels = shared_levels({label: surface})
-    with rc_context(STYLE):
-        figure, (ax,) = panels(1, 6, 4.5)
-        filled = draw_contours(ax, surface, norm, levels)
-        across, up = path.points[:, 1], path.points[:, 0]
-        ax.plot(across, up, "-", color="white", lw=3.5)
-        ax.plot(across, up, "o-", color=colour(label), ms=4, mec="white", mew=0.6, lw=1.8)
-        ax.plot(0, 0, "*", color=colour(label), ms=13, mec="white", label="the end")
-        first, second = (f"{100 * part:.0f} %" for part in path.explained)
-        ax.set(ylabel=f"first principal direction ({first} of the squared distance)")
-        ax.set(xlabel=f"second principal direction ({second})")
-        ax.set_title(narrow(label), loc="left", color=colour(label))
-        add_colour_bar(figure, filled, [ax], norm)
-        state_conditions(figure, surface.images, surface.mode)
-    return figure
+    figure, (ax,) = panels(1, 6, 4.5)
+    filled = draw_contours(ax, surface, norm, levels)
+    across, up = path.points[:, 1], path.points[:, 0]
+    ax.plot(across, up, "-", color="white", lw=3.5)
+    ax.plot(across, up, "o-", color=colour(label), ms=4, mec="white", mew=0.6, lw=1.8)
+    ax.plot(0, 0, "*", color=colour(label), ms=13, mec="white", label="the end")
+    first, second = (f"{100 * part:.0f} %" for part in path.explained)
+    ax.set(ylabel=f"first principal direction ({first} of the squared distance)")
+    ax.set(xlabel=f"second principal direction ({second})")
+    ax.set_title(narrow(label), loc="left", color=colour(label))
+    add_colour_bar(figure, filled, [ax], norm)
+    return state_conditions(figure, {label: surface})
 
 
+@rc_context(STYLE)
 def relief(surfaces: Mapping[str, Surface]) -> Figure:
     """The loss in a plane for each, in three dimensions and on the same scale."""
     norm, levels = shared_levels(surfaces)
     logarithmic = isinstance(norm, LogNorm)
     low, high = levels[0], levels[-1]
-    with rc_context(STYLE):
-        # The automatic layout ignores the axis labels of a box in perspective.
-        figure, axes = panels(len(surfaces), 3.8, 3.4, layout=None, projection="3d")
-        for ax, (label, surface) in zip(axes, surfaces.items(), strict=True):
-            height = np.clip(np.nan_to_num(surface.values, nan=high, posinf=high), low, high)
-            x, y = np.meshgrid(surface.axes[1], surface.axes[0])
-            z = np.log10(height) if logarithmic else height
-            limits = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
-            ax.plot_surface(
-                *(x, y, z), cmap=COLOUR_MAP, vmin=limits[0], vmax=limits[1], rstride=1,
-                cstride=1, linewidth=0.15, edgecolor=(1, 1, 1, 0.25), antialiased=True,
-            )  # fmt: skip
-            ax.set_zlim(*limits)
-            powers = logarithmic and math.floor(limits[1]) > math.ceil(limits[0])
-            ax.zaxis.set_major_locator(MaxNLocator(4, integer=powers))
-            if logarithmic:
-                ax.zaxis.set_major_formatter(lambda power, _: f"{10**power:.2g}")
-            ax.set_title(narrow(label), color=colour(label), y=0.97)
-            ax.set(xlabel="second direction", ylabel="first direction", zlabel="loss")
-            ax.view_init(elev=32, azim=-58)
-            ax.set_box_aspect(None, zoom=0.9)  # room for the z label
-        figure.subplots_adjust(0.0, 0.08, 0.97, 0.93, wspace=0.05, hspace=0.2)
-        first = next(iter(surfaces.values()))
-        state_conditions(figure, first.images, first.mode)
-    return figure
+    # The automatic layout ignores the axis labels of a box in perspective.
+    figure, axes = panels(len(surfaces), 3.8, 3.4, layout=None, projection="3d")
+    for ax, (label, surface) in zip(axes, surfaces.items(), strict=True):
+        height = np.clip(np.nan_to_num(surface.values, nan=high, posinf=high), low, high)
+        x, y = np.meshgrid(surface.axes[1], surface.axes[0])
+        z = np.log10(height) if logarithmic else height
+        limits = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
+        ax.plot_surface(
+            *(x, y, z), cmap=COLOUR_MAP, vmin=limits[0], vmax=limits[1], rstride=1,
+            cstride=1, linewidth=0.15, edgecolor=(1, 1, 1, 0.25), antialiased=True,
+        )  # fmt: skip
+        ax.set_zlim(*limits)
+        powers = logarithmic and math.floor(limits[1]) > math.ceil(limits[0])
+        ax.zaxis.set_major_locator(MaxNLocator(4, integer=powers))
+        if logarithmic:
+            ax.zaxis.set_major_formatter(lambda power, _: f"{10**power:.2g}")
+        ax.set_title(narrow(label), color=colour(label), y=0.97)
+        ax.set(xlabel="second direction", ylabel="first direction", zlabel="loss")
+        ax.view_init(elev=32, azim=-58)
+        ax.set_box_aspect(None, zoom=0.9)  # room for the z label
+    figure.subplots_adjust(0.0, 0.08, 0.97, 0.93, wspace=0.05, hspace=0.2)
+    return state_conditions(figure, surfaces)
 
 
 def draw_contours(ax: Axes, surface: Surface, norm: Normalize, levels: Any) -> Any:
@@ -310,6 +299,7 @@ BARS = 81
 # --- distributions -------------------------------------------------------------------------------
 
 
+@rc_context(STYLE)
 def distributions(records: Mapping[str, ProbeRecord]) -> Figure:
     """A panel for each: raw and estimated gradients over the first steps, on the same axes.
 
@@ -323,24 +313,23 @@ def distributions(records: Mapping[str, ProbeRecord]) -> Figure:
     shown = [h for name in pairs for h in pairs[name][: 2 if name in fitted else 1] if h]
     reach = max(quantile(histogram, SHOWN) for histogram in shown)
     edges = np.linspace(-reach, reach, BARS + 1)
-    with rc_context(STYLE):
-        figure, axes = panels(len(pairs), 3.2, 2.9)
-        tops = []
-        for ax, (label, (raw, estimated)) in zip(axes, pairs.items(), strict=True):
-            assert raw is not None
-            assert estimated is not None
-            tops.append(draw_distribution(ax, raw, palette.GREY, "raw", edges))
-            tops.append(draw_distribution(ax, estimated, colour(label), "estimated", edges))
-            ax.set_title(plain(label), loc="left", color=colour(label))
-            ax.set(yscale="log", xlim=(-reach, reach), xlabel="gradient value")
-            ax.xaxis.set_major_locator(MaxNLocator(5, symmetric=True))
-            ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
-            ax.legend(frameon=False, fontsize=8, loc="upper right")
-        for ax in axes:
-            ax.set(ylim=(max(tops) / 1e4, max(tops) * 60), ylabel="density")
-            ax.label_outer()
-        steps = {record.first for record in records.values()}
-        figure.suptitle(f"Gradients over the first {' or '.join(map(str, sorted(steps)))} steps")
+    figure, axes = panels(len(pairs), 3.2, 2.9)
+    tops = []
+    for ax, (label, (raw, estimated)) in zip(axes, pairs.items(), strict=True):
+        assert raw is not None
+        assert estimated is not None
+        tops.append(draw_distribution(ax, raw, palette.GREY, "raw", edges))
+        tops.append(draw_distribution(ax, estimated, colour(label), "estimated", edges))
+        ax.set_title(plain(label), loc="left", color=colour(label))
+        ax.set(yscale="log", xlim=(-reach, reach), xlabel="gradient value")
+        ax.xaxis.set_major_locator(MaxNLocator(5, symmetric=True))
+        ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
+        ax.legend(frameon=False, fontsize=8, loc="upper right")
+    for ax in axes:
+        ax.set(ylim=(max(tops) / 1e4, max(tops) * 60), ylabel="density")
+        ax.label_outer()
+    steps = {record.first for record in records.values()}
+    figure.suptitle(f"Gradients over the first {' or '.join(map(str, sorted(steps)))} steps")
     return figure
 
 
@@ -366,42 +355,42 @@ def quantile(histogram: Histogram, part: float) -> float:
 # --- over the steps ------------------------------------------------------------------------------
 
 
+@rc_context(STYLE)
 def norms(records: Mapping[str, ProbeRecord]) -> Figure:
     """The 2-norm of the raw and of the estimated gradient over the steps."""
-    with rc_context(STYLE):
-        figure, axes = panels(2, 4.2, 3.2)
-        axes[1].sharey(axes[0])
-        for ax, key, title in (
-            (axes[0], "raw_norm", "raw gradient"),
-            (axes[1], "estimated_norm", "estimated gradient"),
-        ):
-            for label, dash in dashes(records).items():
-                record = records[label]
-                steps = [row.step + 1 for row in record.rows]
-                sizes = np.array([getattr(row, key) for row in record.rows], dtype=float)
-                look = {"color": colour(label), "label": plain(label), "linewidth": 1.4}
-                ax.plot(steps, sizes, dash, **look)
-            ax.set(yscale="log", xlabel="step", title=title)
-        axes[0].set_ylabel("2-norm")
-        axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes[0].yaxis.set_major_formatter("{x:g}")
-        axes[0].yaxis.set_minor_formatter(NullFormatter())
-        legend_below(figure, axes[0], 6)
+    figure, axes = panels(2, 4.2, 3.2)
+    axes[1].sharey(axes[0])
+    for ax, key, title in (
+        (axes[0], "raw_norm", "raw gradient"),
+        (axes[1], "estimated_norm", "estimated gradient"),
+    ):
+        for label, dash in dashes(records).items():
+            record = records[label]
+            steps = [row.step + 1 for row in record.rows]
+            sizes = np.array([getattr(row, key) for row in record.rows], dtype=float)
+            look = {"color": colour(label), "label": plain(label), "linewidth": 1.4}
+            ax.plot(steps, sizes, dash, **look)
+        ax.set(yscale="log", xlabel="step", title=title)
+    axes[0].set_ylabel("2-norm")
+    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0].yaxis.set_major_formatter("{x:g}")
+    axes[0].yaxis.set_minor_formatter(NullFormatter())
+    legend_below(figure, axes[0], 6)
     return figure
 
 
+@rc_context(STYLE)
 def gains(records: Mapping[str, ProbeRecord]) -> Figure | None:
     """The mean gain K of every layer over the steps; None if no optimizer has a filter."""
     shown = {name: r for name, r in records.items() if any(row.gain for row in r.rows)}
     if not shown:
         return None
-    with rc_context(STYLE):
-        layers = max(len(record.layers) for record in shown.values())
-        figure, axes = panels(len(shown), 6.5, max(2.2, 0.22 * layers + 1))
-        for ax, (label, record) in zip(axes, shown.items(), strict=True):
-            mesh = draw_gains(ax, record)
-            ax.set_title(f"{plain(label)}: gain K, mean of the layer", loc="left")
-            figure.colorbar(mesh, ax=ax, pad=0.02, ticks=(0, 0.05, 0.2, 0.5, 1), label="K")
+    layers = max(len(record.layers) for record in shown.values())
+    figure, axes = panels(len(shown), 6.5, max(2.2, 0.22 * layers + 1))
+    for ax, (label, record) in zip(axes, shown.items(), strict=True):
+        mesh = draw_gains(ax, record)
+        ax.set_title(f"{plain(label)}: gain K, mean of the layer", loc="left")
+        figure.colorbar(mesh, ax=ax, pad=0.02, ticks=(0, 0.05, 0.2, 0.5, 1), label="K")
     return figure
 
 
@@ -435,72 +424,64 @@ ESTIMATOR_LOOKS = {  # of the estimators: label, colour, dash
     "sgdf-k": ("SGDF with K", palette.ORANGE, "--"),
     "sgdf-root": ("SGDF with √K", palette.BROWN, ":"),
 }
+SIGNAL: dict[str, Any] = {"color": palette.GREY, "linewidth": 5, "alpha": 0.3, "zorder": 0}
 
 
-def estimators_in(errors: EstimatorErrors) -> list[str]:
-    return list(errors.measurements[0].errors)
-
-
-def compared(names: list[str]) -> list[str]:
-    """Those whose errors are shown relative to the average's, if the average was measured."""
-    return [name for name in names if name not in NOT_COMPARED] if "ema" in names else []
-
-
-# --- over the steps of a run ----------------------------------------------------------------------
-
-
+@rc_context(STYLE)
 def errors_by_step(errors: EstimatorErrors) -> Figure:
     """Squared bias, variance, their sum, and that sum relative to the moving average's.
 
     Bands are standard errors. Lines break where a value is within two standard errors of 0. The
     grey line is the signal: the error of estimating 0.
     """
+    figure, axes, names, compared = error_panels(errors)
     steps = [m.step for m in errors.measurements]
-    signal = [m.signal for m in errors.measurements]
-    names = estimators_in(errors)
-    with rc_context(STYLE):
-        figure, axes = panels(4 if compared(names) else 3, 3.1, 3.6)
-        for ax, (part, title) in zip(axes[:3], PARTS.items(), strict=True):
-            for name in names:
-                draw_line(ax, errors, name, part)
-            grey = {"color": palette.GREY, "linewidth": 5, "alpha": 0.3, "zorder": 0}
-            ax.plot(steps, signal, label="|g*|², the signal", **grey)
-            ax.set(yscale="log", xlabel="step", title=title, ylim=limits(errors))
-            ax.label_outer()
-        axes[0].set_ylabel("mean over coordinates")
-        if compared(names):
-            draw_ratios(axes[-1], errors)
-        legend_below(figure, axes[0], 4, fontsize=9)
-        figure.suptitle(
-            f"Estimates of the gradient along {errors.optimizer}, batch {errors.batch} of "
-            f"{errors.images} images"
-        )
+    parts = [part for m in errors.measurements for part in m.errors.values()]
+    high = 2 * max(part.mse.value for part in parts)
+    # Down to the smallest variance, but at most seven orders of magnitude.
+    ends = max(min(part.variance.value for part in parts) / 2, high / 1e7), high
+    for ax, (part, title) in zip(axes[:3], PARTS.items(), strict=True):
+        for name in names:
+            label, shade, dash = ESTIMATOR_LOOKS[name]
+            values = [getattr(m.errors[name], part) for m in errors.measurements]
+            middle = np.array([v.value if v.value > 2 * v.error else np.nan for v in values])
+            spread = np.array([v.error for v in values])
+            ax.plot(steps, middle, dash, color=shade, label=label, linewidth=1.5)
+            band = steps, middle - spread, middle + spread
+            ax.fill_between(*band, color=shade, alpha=0.15, linewidth=0)
+        signal = [m.signal for m in errors.measurements]
+        ax.plot(steps, signal, label="|g*|², the signal", **SIGNAL)
+        ax.set(yscale="log", xlabel="step", title=title, ylim=ends)
+        ax.label_outer()
+    axes[0].set_ylabel("mean over coordinates")
+    if compared:
+        draw_ratios(axes[3], errors, compared)
+    legend_below(figure, axes[0], 4, fontsize=9)
     return figure
 
 
-def limits(errors: EstimatorErrors) -> tuple[float, float]:
-    """Limits of the axes: down to the smallest variance, but at most seven orders of magnitude."""
-    parts = [part for m in errors.measurements for part in m.errors.values()]
-    high = max(part.mse.value for part in parts) * 2
-    return max(min(part.variance.value for part in parts) / 2, high / 1e7), high
+def error_panels(
+    errors: EstimatorErrors, more: str = ""
+) -> tuple[Figure, list[Axes], list[str], list[str]]:
+    """A panel for each of the PARTS, and one more for the estimators that are compared.
+
+    These are shown relative to the average, if that was measured. Returned with the names of all.
+    """
+    names = list(errors.measurements[0].errors)
+    compared = [name for name in names if name not in NOT_COMPARED] if "ema" in names else []
+    figure, axes = panels(4 if compared else 3, 3.1, 3.6)
+    figure.suptitle(
+        f"Estimates of the gradient along {errors.optimizer}, batch {errors.batch} of "
+        f"{errors.images} images{more}"
+    )
+    return figure, axes, names, compared
 
 
-def draw_line(ax: Axes, errors: EstimatorErrors, name: str, part: str) -> None:
-    """A line with its band, broken where a value is within two standard errors of 0."""
-    label, shade, dash = ESTIMATOR_LOOKS[name]
-    values = [getattr(m.errors[name], part) for m in errors.measurements]
-    middle = np.array([v.value if v.value > 2 * v.error else np.nan for v in values])
-    spread = np.array([v.error for v in values])
-    steps = [m.step for m in errors.measurements]
-    ax.plot(steps, middle, dash, color=shade, label=label, linewidth=1.5)
-    ax.fill_between(steps, middle - spread, middle + spread, color=shade, alpha=0.15, linewidth=0)
-
-
-def draw_ratios(ax: Axes, errors: EstimatorErrors) -> None:
+def draw_ratios(ax: Axes, errors: EstimatorErrors, names: list[str]) -> None:
     """Mean squared errors relative to the average's; the axis fits those of the filter."""
     steps = [m.step for m in errors.measurements]
     reach = 1.05
-    for name in compared(estimators_in(errors)):
+    for name in names:
         _, shade, dash = ESTIMATOR_LOOKS[name]
         ratios = [m.errors[name].mse.value / m.errors["ema"].mse.value for m in errors.measurements]
         ax.plot(steps, ratios, dash, color=shade, linewidth=1.5)
@@ -513,64 +494,41 @@ def draw_ratios(ax: Axes, errors: EstimatorErrors) -> None:
     ax.minorticks_off()
 
 
-# --- at several epochs of a run -------------------------------------------------------------------
-
-
+@rc_context(STYLE)
 def errors_by_epoch(by_epoch: Mapping[int, EstimatorErrors]) -> Figure:
-    """The errors from several epochs on, each summed over its measured steps but the first."""
-    first = next(iter(by_epoch.values()))
-    names = estimators_in(first)
-    with rc_context(STYLE):
-        figure, axes = panels(4 if compared(names) else 3, 3.1, 3.6)
-        draw_shares_by_epoch(axes[:3], by_epoch, names)
-        if compared(names):
-            draw_ratios_by_epoch(axes[3], by_epoch, names)
-        legend_below(figure, axes[0], 4, fontsize=9)
-        figure.suptitle(
-            f"Estimates of the gradient along {first.optimizer}, batch {first.batch} of "
-            f"{first.images} images, from several epochs on"
-        )
-    return figure
+    """The errors from several epochs on, each summed over its measured steps but the first.
 
-
-def draw_shares_by_epoch(
-    axes: list[Axes], by_epoch: Mapping[int, EstimatorErrors], names: list[str]
-) -> None:
-    """Squared bias, variance and error over the signal.
-
-    The axes reach down to the smallest variance: a squared bias far below cannot be measured.
+    The axes reach down to the smallest variance: a squared bias far below cannot be measured. The
+    ratios have two standard errors.
     """
     epochs = sorted(by_epoch)
+    ordered = [by_epoch[epoch] for epoch in epochs]
+    figure, axes, names, compared = error_panels(
+        next(iter(by_epoch.values())), ", from several epochs on"
+    )
 
     def shares(name: str, part: str) -> list[float]:
-        ordered = [by_epoch[epoch] for epoch in epochs]
         return [errors.share(name, part, errors.after_the_first) for errors in ordered]
 
     low = min(min(shares(name, "variance")) for name in names) / 2
-    for ax in axes[1:]:
-        ax.sharey(axes[0])
-    for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
+    for ax, (part, title) in zip(axes[:3], PARTS.items(), strict=True):
+        if ax is not axes[0]:
+            ax.sharey(axes[0])
         for name in names:
             label, shade, dash = ESTIMATOR_LOOKS[name]
             visible = [value if value > low else np.nan for value in shares(name, part)]
             ax.plot(epochs, visible, dash, color=shade, marker="o", ms=3.5, lw=1.5, label=label)
-        ax.axhline(1, color=palette.GREY, linewidth=5, alpha=0.3, zorder=0, label="the signal")
+        ax.axhline(1, label="the signal", **SIGNAL)
         ax.set(yscale="log", xlabel="epoch", title=title)
         ax.label_outer()
     axes[0].set_ylabel("over the signal |g*|²")
-
-
-def draw_ratios_by_epoch(
-    ax: Axes, by_epoch: Mapping[int, EstimatorErrors], names: list[str]
-) -> None:
-    """Mean squared errors relative to the average's, with two standard errors."""
-    epochs = sorted(by_epoch)
-    ordered = [by_epoch[epoch] for epoch in epochs]
-    for name in compared(names):
+    for name in compared:
         _, shade, dash = ESTIMATOR_LOOKS[name]
         ratios = [errors.ratio(name, since=errors.after_the_first) for errors in ordered]
-        ax.errorbar(
+        axes[3].errorbar(
             epochs, [r.value for r in ratios], [2 * r.error for r in ratios],
             color=shade, linestyle=dash, marker="o", ms=3.5, lw=1.5, capsize=2,
         )  # fmt: skip
-    ax.set(xlabel="epoch", title="error / EMA's (± 2 se)")
+        axes[3].set(xlabel="epoch", title="error / EMA's (± 2 se)")
+    legend_below(figure, axes[0], 4, fontsize=9)
+    return figure

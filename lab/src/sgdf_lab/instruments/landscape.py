@@ -138,13 +138,9 @@ def path_surface(
 
     Args:
         model: with the parameters at the end of the run.
-        loss: ``loss(outputs, targets)``, the *average* over a batch's images.
-        data: yields batches ``(inputs, targets)`` of tensors; read once, kept on the device.
+        loss, data, size, save, progress: as for `surface`.
         path: of the function `path`.
-        size: points per axis.
         margin: around the path, as a fraction of its extent.
-        save: a file (.npz) for finished rows; the same call resumes from it.
-        progress: show a bar that counts points.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)

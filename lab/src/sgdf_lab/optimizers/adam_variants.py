@@ -1,4 +1,4 @@
-"""Variants of Adam: EAdam, Cautious AdamW, and what they share."""
+"""Variants of Adam: EAdam, Cautious AdamW, and what optimizers of our own share."""
 
 import math
 from collections.abc import Callable
@@ -11,26 +11,8 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from sgdf.optim.settings import require
 
 
-class AdamVariant(Optimizer):
+class GroupOptimizer(Optimizer):
     """Base class. A subclass updates the parameters of one group that have a gradient."""
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
-        capturable: bool,
-    ) -> None:
-        require(lr >= 0.0, "learning rate", lr)
-        require(len(betas) == 2, "betas value", betas)
-        for index, beta in enumerate(betas):
-            require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
-        require(eps >= 0.0, "epsilon value", eps)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "capturable": capturable})
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         raise NotImplementedError
@@ -45,13 +27,53 @@ class AdamVariant(Optimizer):
                 self.update(group, params)
         return loss
 
-    def state_of(self, p: Tensor, capturable: bool) -> dict[str, Tensor]:
-        state = self.state[p]
-        if "exp_avg" not in state:
-            state["step"] = torch.zeros((), device=p.device if capturable else "cpu")
-            state["exp_avg"] = torch.zeros_like(p)
-            state["exp_avg_sq"] = torch.zeros_like(p)
-        return state
+
+def check(lr: float | Tensor, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    """Refuse bad values in torch's own words."""
+    require(lr >= 0.0, "learning rate", lr)
+    require(len(betas) == 2, "betas value", betas)
+    for index, beta in enumerate(betas):
+        require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
+    require(eps >= 0.0, "epsilon value", eps)
+    require(weight_decay >= 0.0, "weight_decay value", weight_decay)
+
+
+class AdamVariant(GroupOptimizer):
+    """Adam's settings and state."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        capturable: bool = False,
+    ) -> None:
+        check(lr, betas, eps, weight_decay)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "capturable": capturable})
+
+    def moments(
+        self, group: dict[str, Any], params: list[Tensor], grads: Any
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The number of the step, and the averages of g and g^2 after it, for each parameter."""
+        beta1, beta2 = group["betas"]
+        for p in params:
+            state = self.state[p]
+            if "exp_avg" not in state:
+                device = p.device if group["capturable"] else "cpu"
+                state["step"] = torch.zeros((), device=device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        steps, means, squares = (
+            [self.state[p][key] for p in params] for key in ("step", "exp_avg", "exp_avg_sq")
+        )
+        torch._foreach_add_(steps, 1)
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        return steps, means, squares
 
 
 def bias_correction(beta: float, step: Tensor) -> Tensor:
@@ -77,31 +99,12 @@ class EAdam(AdamVariant):
     >>> optimizer = EAdam(model.parameters(), lr=1e-3)
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        *,
-        capturable: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, capturable)
-
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        states = [self.state_of(p, group["capturable"]) for p in params]
-        steps, means, squares = (
-            [state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq")
-        )
         grads: Any = [p.grad for p in params]
         if group["weight_decay"] != 0:
             grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
-        torch._foreach_add_(steps, 1)
-        torch._foreach_lerp_(means, grads, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        steps, means, squares = self.moments(group, params, grads)
         torch._foreach_add_(squares, group["eps"])
         moves = torch._foreach_div(means, torch._foreach_sqrt(squares))
         sizes = [
@@ -147,19 +150,12 @@ class CautiousAdamW(AdamVariant):
         *,
         capturable: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, capturable)
+        super().__init__(params, lr, betas, eps, weight_decay, capturable=capturable)
 
     def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        states = [self.state_of(p, group["capturable"]) for p in params]
-        steps, means, squares = (
-            [state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq")
-        )
         grads: Any = [p.grad for p in params]
-        torch._foreach_add_(steps, 1)
-        torch._foreach_lerp_(means, grads, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        steps, means, squares = self.moments(group, params, grads)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_div_(roots, [bias_correction(beta2, t).sqrt() for t in steps])
         torch._foreach_add_(roots, group["eps"])

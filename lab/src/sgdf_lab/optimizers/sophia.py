@@ -1,16 +1,16 @@
 """Sophia-G: steps divided by a diagonal estimate of the Hessian, and clipped."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
 from sgdf.optim.settings import require
+from sgdf_lab.optimizers.adam_variants import GroupOptimizer, check
 
 
-class SophiaG(Optimizer):
+class SophiaG(GroupOptimizer):
     r"""Sophia with the Gauss-Newton-Bartlett estimator (Liu et al., 2023, arXiv:2305.14342).
 
     .. math::
@@ -54,36 +54,25 @@ class SophiaG(Optimizer):
         eps: float = 1e-12,
         hessian_every: int = 10,
     ) -> None:
-        require(lr >= 0.0, "learning rate", lr)
-        require(len(betas) == 2, "betas value", betas)
-        for index, beta in enumerate(betas):
-            require(0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
+        check(lr, betas, eps, weight_decay)
         require(rho >= 0.0, "rho value", rho)
-        require(weight_decay >= 0.0, "weight_decay value", weight_decay)
         require(eps > 0.0, "epsilon value", eps)
         require(hessian_every >= 0, "hessian_every value", hessian_every)
         self.hessian_every = hessian_every
         defaults = {"lr": lr, "betas": betas, "rho": rho, "weight_decay": weight_decay, "eps": eps}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with torch.enable_grad():
-            loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            params, grads, means, curvatures = self.columns(group)
-            if not params:
-                continue
-            torch._foreach_lerp_(means, grads, 1 - group["betas"][0])
-            denominators = torch._foreach_mul(curvatures, group["rho"])
-            torch._foreach_clamp_min_(denominators, group["eps"])
-            moves = torch._foreach_div(means, denominators)
-            torch._foreach_clamp_min_(moves, -1.0)
-            torch._foreach_clamp_max_(moves, 1.0)
-            torch._foreach_mul_(moves, group["lr"])
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_sub_(params, moves)
-        return loss
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        params, grads, means, curvatures = self.columns(group)
+        torch._foreach_lerp_(means, grads, 1 - group["betas"][0])
+        denominators = torch._foreach_mul(curvatures, group["rho"])
+        torch._foreach_clamp_min_(denominators, group["eps"])
+        moves = torch._foreach_div(means, denominators)
+        torch._foreach_clamp_min_(moves, -1.0)
+        torch._foreach_clamp_max_(moves, 1.0)
+        torch._foreach_mul_(moves, group["lr"])
+        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(params, moves)
 
     @torch.no_grad()
     def update_hessian(self, batch_size: int) -> None:

@@ -9,7 +9,16 @@ import numpy as np
 from sgdf.filter import Corrections
 from sgdf_lab.support.palette import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from sgdf_lab.theory.filtering import BETA1, BETA2, SimulatedFilter, rare_noise
-from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
+from sgdf_lab.theory.result import (
+    Array,
+    Check,
+    Curve,
+    Curves,
+    Result,
+    exponent,
+    mean_and_error,
+    stated,
+)
 
 # --- A convex function lies above its tangents (lem.B.4)
 
@@ -41,22 +50,17 @@ def check_tangent(seed: int = 0, effort: float = 1.0) -> Result:
     rng = np.random.default_rng(seed)
     x, y = 3 * rng.normal(size=(2, int(20_000 * effort), 3))
     least = {name: float(gap_above_tangent(name, x, y).min()) for name in FUNCTIONS}
-    return Result(
-        name="tangent",
-        title="A convex function lies above its tangents",
-        label="lem.B.4",
-        claim="f(y) ≥ f(x) + ∇f(x)ᵀ(y - x).",
-        assumptions="f convex (at a kink, any subgradient)",
-        checks=tuple(
+    return stated(
+        "tangent",
+        [
             Check(f"{name}: least f(y) - tangent", 0.0, ">=", gap, tolerance=1e-12)
             for name, gap in least.items()
-        ),
-        explanation="Holds at all of the random pairs.",
-        panels=(gap_panel(),),
+        ],
+        gap_panel(),
     )
 
 
-def gap_panel() -> Panel:
+def gap_panel() -> Curves:
     line = np.linspace(-3, 3, 121)
     along = np.zeros((len(line), 3))
     along[:, 0] = line
@@ -65,7 +69,7 @@ def gap_panel() -> Panel:
         Curve(name, line, gap_above_tangent(name, at, along), FUNCTION_COLOURS[name])
         for name in FUNCTIONS
     )
-    return Panel("Above the tangent at 1", "θ₁", "f − tangent", curves)
+    return curves
 
 
 # --- The printed bound on the sum of the gradients, against the plainest sequences (lem.B.5)
@@ -93,37 +97,21 @@ def check_gradient_sum(seed: int = 0, effort: float = 1.0) -> Result:
         float(constant.sum()),
         under="remark",
     )
-    return Result(
-        name="gradient-sum",
-        title="Sum of the gradients",
-        label="lem.B.5",
-        claim="Σ g_t ≤ 2G∞‖g_{1:T}‖₂.",
-        assumptions="|g_t| ≤ G∞",
-        checks=(
+    T = np.arange(1, 101)
+    return stated(
+        "gradient-sum",
+        (
             *(
                 Check(what, gradient_sum_bound(g, largest), "<=", float(g.sum()))
                 for what, g, largest in sequences
             ),
             cauchy_schwarz,
         ),
-        explanation="For a constant gradient 1 the left is T and the right 2√T: it fails from T=5. "
-        "The two sides also scale differently in g, so small gradients break it at T=1. The true "
-        "bound is √T‖g‖₂. The induction adds g_T and continues with g_T².",
-        panels=(constant_panel(),),
-        key=key,
-    )
-
-
-def constant_panel() -> Panel:
-    T = np.arange(1, 101)
-    return Panel(
-        "Constant gradient 1",
-        "T",
-        "value",
         (
             Curve("Σ g", T, T, VERMILION),
             Curve("printed bound", T, 2 * np.sqrt(T), BLACK, "--"),
         ),
+        key=key,
     )
 
 
@@ -180,36 +168,17 @@ def check_average_squares(seed: int = 0, effort: float = 1.0) -> Result:
         average_square_sum(1.0 * (np.arange(STEPS) == 0), BETA1),
         under="remark",
     )
-    return Result(
-        name="average-squares",
-        title="Sum of the squared averages",
-        label="lem.B.6",
-        claim="Σ m̂_t² ≤ 4G∞²/(1-β₁)² ‖g_{1:T}‖₂².",
-        assumptions="|g_t| ≤ G∞",
-        condition="G∞ ≥ √(1-β₁)/2 (0.158 at β₁=0.9)",
-        checks=(*checks, first),
-        explanation="m̂ is a weighted mean, so Σm̂² ≤ ‖g‖²/(1-β₁) at any scale. The printed right "
-        "side has an extra G∞² from Lemma B.5 and shrinks below that for small gradients: a "
-        "constant gradient below (1-β₁)/2 breaks it.",
-        panels=(scale_panel(),),
-    )
-
-
-def scale_panel() -> Panel:
     scales = np.geomspace(0.005, 2, 60)
     exact = average_square_sum(np.ones(STEPS), BETA1) / STEPS
     any_scale = np.full_like(scales, 1 / (1 - BETA1))
-    return Panel(
-        "Constant gradient, β₁=0.9",
-        "size of the gradient, G∞",
-        "Σm̂² / ‖g‖²",
+    return stated(
+        "average-squares",
+        (*checks, first),
         (
             Curve("exact", scales, np.full_like(scales, exact), VERMILION),
             Curve("printed bound", scales, 4 * scales**2 / (1 - BETA1) ** 2, BLACK, "--"),
             Curve("1/(1-β₁), at any scale", scales, any_scale, BLUE, ":"),
         ),
-        logx=True,
-        logy=True,
     )
 
 
@@ -343,77 +312,39 @@ def regret_terms(
     )
 
 
-@dataclass(frozen=True)
-class MeasuredRegret:
-    """Runs of every problem and variant, with their bounds."""
-
-    trace: RegretTrace
-    bounds: Array  #: in the shape of trace.regret
-    last_terms: dict[str, list[float]]  #: of the bound at the last T, by problem
-    growth: dict[tuple[str, str], float]  #: p of R ~ T^p by problem and variant
-
-
-def measure_regret(T: int, seed: int) -> MeasuredRegret:
-    trace = play(T, SEEDS, seed)
-    bounds, last_terms = np.empty_like(trace.regret), {}
-    for p, problem in enumerate(PROBLEMS):
-        terms = regret_terms(
-            trace.T[:, None, None],
-            ALPHA[problem],
-            BETA1,
-            trace.D[:, :, p],
-            trace.largest[:, :, p],
-            trace.norm[:, :, p],
-        )
-        bounds[:, :, p] = sum(terms)
-        last_terms[problem] = [float(np.mean(term[-1])) for term in terms]
-    late = trace.T >= T / 30
-    growth = {
-        (problem, variant): exponent(trace.T[late], trace.regret[late, v, p].mean(-1))
-        for p, problem in enumerate(PROBLEMS)
-        for v, variant in enumerate(VARIANTS)
-    }
-    return MeasuredRegret(trace, bounds, last_terms, growth)
-
-
 def check_convex_regret(seed: int = 0, effort: float = 1.0) -> Result:
     """The regret at the last T beside its bound, and how it grows."""
     T = max(20_000, int(150_000 * effort))
-    measured = measure_regret(T, seed)
-    return Result(
-        name="convex-regret",
-        title="Regret in online convex learning",
-        label="main_convex, the.A.13",
-        claim="With αₜ = α/√t and constant β₁, β₂ the regret is at most the sum of three terms, "
-        "each O(√T); β₁ need not decay.",
-        assumptions="convex losses, bounded gradients (our quadratics may be continued linearly "
-        "beyond |θ| = 5: no run goes there), bounded distances between iterates",
-        checks=(*regret_checks(measured), *growth_checks(measured), far_optimum()),
-        explanation=explanation(measured, T),
-        panels=(regret_panel(measured, "adversary"), regret_panel(measured, "skewed")),
+    trace = play(T, SEEDS, seed)
+    late = trace.T >= T / 30
+    regrets: list[Check] = []
+    growths: list[Check] = []
+    for p, problem in enumerate(PROBLEMS):
+        measured = (x[:, :, p] for x in (trace.D, trace.largest, trace.norm))
+        terms = regret_terms(trace.T[:, None, None], ALPHA[problem], BETA1, *measured)
+        bound, curves, powers = sum(terms), [], {}
+        for v, variant in enumerate(VARIANTS):
+            regret, what = trace.regret[:, v, p], f"{TITLES[problem]}, {variant}"
+            powers[variant] = power = exponent(trace.T[late], regret[late].mean(-1))
+            under: Any = "remark" if "/t" in variant else "paper"
+            last, measure = float(bound[-1, v].mean()), mean_and_error(regret[-1])
+            regrets.append(Check(f"{what}: R(T)", last, "<=", *measure, under))
+            growths.append(Check(f"{what}: p of R ~ T^p", 0.5, "<=", power, 0.0, "remark", 0.1))
+            curves.append(Curve(variant, trace.T, regret.mean(-1), VARIANT_COLOURS[variant]))
+        of_2k = bound[:, list(VARIANTS).index("gain 2K")].mean(-1)
+        curves.append(Curve("printed bound (2K)", trace.T, of_2k, BLACK, "--"))
+        if problem == "adversary":
+            adversary = curves
+    return stated(
+        "convex-regret",
+        (*regrets, *growths, far_optimum()),
+        adversary,
+        curves,  # of the last problem, the skewed one
         key=f"{TITLES['skewed']}, gain 2K: R(T)",
+        T=T,
+        terms=[float(np.mean(term[-1])) for term in terms],
+        growth=powers,
     )
-
-
-def regret_checks(measured: MeasuredRegret) -> list[Check]:
-    return [
-        Check(
-            f"{TITLES[problem]}, {variant}: R(T)",
-            float(measured.bounds[-1, v, p].mean()),
-            "<=",
-            *mean_and_error(measured.trace.regret[-1, v, p]),
-            "remark" if "/t" in variant else "paper",
-        )
-        for p, problem in enumerate(PROBLEMS)
-        for v, variant in enumerate(VARIANTS)
-    ]
-
-
-def growth_checks(measured: MeasuredRegret) -> list[Check]:
-    return [
-        Check(f"{TITLES[problem]}, {variant}: p of R ~ T^p", 0.5, "<=", power, 0.0, "remark", 0.1)
-        for (problem, variant), power in measured.growth.items()
-    ]
 
 
 def far_optimum() -> Check:
@@ -424,35 +355,3 @@ def far_optimum() -> Check:
     bound = sum(regret_terms(T, alpha, BETA1, float(theta[-1]), 1.0, np.sqrt(T)))
     what = "|θ - 10| from 0, α=0.001, T=100: R(T), D between iterates only"
     return Check(what, bound, "<=", float((10 - theta).sum()))
-
-
-def explanation(measured: MeasuredRegret, T: int) -> str:
-    first, second, third = measured.last_terms["skewed"]
-    growth = {variant: measured.growth["skewed", variant] for variant in VARIANTS}
-    return (
-        "On symmetric problems and against an adversary that answers each iterate, the "
-        "regret stays far below the bound. But K depends on g, so 2K(g - m̂) has a mean of its own: "
-        "it damps rare large gradients and keeps common small ones. With ξ = 9 a tenth of the time "
-        "and -1 otherwise (mean 0) SGDF settles where ∇f = 0.43 instead of 0 and the regret grows "
-        f"like T: exponent {growth['gain 2K']:.2f} with 2K, {growth['gain K']:.2f} "
-        f"with K. At T={T:,} the three terms of the bound are {first:.3g}, {second:.2g} and "
-        f"{third:.1g} (losses are scaled by 0.001; the second and third terms shrink faster than "
-        "a loss does). A decaying β₁, which the paper says is not needed, restores the rate: "
-        f"exponent {growth['gain 2K, β₁/t']:.2f}. D also has to include the optimum, "
-        "which the theorem leaves out and the proof uses. The steps of the proof that fail are the "
-        "mean gain above 1/2, term (2), where m̂ becomes g and changes sign, and Lemma B.5."
-    )
-
-
-def regret_panel(measured: MeasuredRegret, problem: str) -> Panel:
-    p, trace = PROBLEMS.index(problem), measured.trace
-    gain_2k = list(VARIANTS).index("gain 2K")
-    bound = measured.bounds[:, gain_2k, p].mean(-1)
-    curves = (
-        *(
-            Curve(variant, trace.T, trace.regret[:, v, p].mean(-1), VARIANT_COLOURS[variant])
-            for v, variant in enumerate(VARIANTS)
-        ),
-        Curve("printed bound (2K)", trace.T, bound, BLACK, "--"),
-    )
-    return Panel(TITLES[problem], "rounds T", "regret R(T)", curves, logx=True, logy=True)

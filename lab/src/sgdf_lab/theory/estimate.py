@@ -1,7 +1,7 @@
 """The estimate g^: its distribution (Section 3), its mean, and the gains that make it (proofs)."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,10 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -43,21 +44,11 @@ def fuse(mean_m: float, var_m: float, mean_g: float, var_g: float) -> tuple[floa
 def check_gaussian_fusion(seed: int = 0, effort: float = 1.0) -> Result:
     """The printed product beside sums over a grid, and the variance of g^ beside it."""
     product, estimate = product_checks(), estimate_checks(seed, effort)
-    return Result(
-        name="gaussian-fusion",
-        title="Fusion of two Gaussians",
-        label="proof_section3.2",
-        claim="Multiplying the densities of m̂ and g gives a Gaussian, its mean weighted by the "
-        "inverse variances, its variance below both; ĝ has this distribution.",
-        assumptions="m̂ and g are Gaussian",
-        condition="m̂ and g are independent, and the gain is K rather than 2K",
-        checks=(*product, *estimate),
-        explanation="Mean and variance of the product are right (the constant left in the "
-        "exponent is printed with the wrong sign and changes nothing). They are those of "
-        "(1-K)m̂ + Kg only for independent m̂ and g: with the algorithm's m̂ₜ the variance is above "
-        "Var m̂. And the variance is a parabola in the gain with its minimum at K, so at 2K it is "
-        "Var m̂ again: on a constant gradient the factor 2 undoes exactly what the fusion gained.",
-        panels=(density_panel(), variance_by_gain_panel()),
+    return stated(
+        "gaussian-fusion",
+        (*product, *estimate),
+        density_panel(),
+        variance_by_gain_panel(),
         key=estimate[0].what,
     )
 
@@ -119,38 +110,28 @@ def estimate_checks(seed: int, effort: float) -> list[Check]:
     ]
 
 
-def density_panel() -> Panel:
+def density_panel() -> Curves:
     x = np.linspace(-2.5, 2.5, 301)
 
     def density(variance: float) -> Array:
         return np.asarray(np.exp(-(x**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance))
 
-    return Panel(
-        "Var g = 1, Var m̂ = 0.25",
-        "value",
-        "density",
-        (
-            Curve("g", x, density(1.0), BLUE),
-            Curve("m̂", x, density(0.25), PURPLE),
-            Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), VERMILION),
-        ),
+    return (
+        Curve("g", x, density(1.0), BLUE),
+        Curve("m̂", x, density(0.25), PURPLE),
+        Curve("fused", x, density(fuse(0, 0.25, 0, 1)[1]), VERMILION),
     )
 
 
-def variance_by_gain_panel() -> Panel:
+def variance_by_gain_panel() -> Curves:
     scales = np.linspace(0, 3, 101)
     var_m = corrected_mean_factor(FUSED_AT, BETA1)
     gains = scales * optimal_gain(var_m, 1.0)
     correlated = combined_variance(gains, var_m, 1.0, 1 - BETA1)
-    return Panel(
-        "Var ĝ by gain, constant gradient, β₁=0.9",
-        "gain, in units of the printed K",
-        "variance / σ²",
-        (
-            Curve("independent m̂", scales, combined_variance(gains, var_m, 1.0), BLUE),
-            Curve("the algorithm's m̂ₜ", scales, correlated, VERMILION),
-            Curve("m̂ alone", scales, np.full_like(scales, var_m), BLACK, "--"),
-        ),
+    return (
+        Curve("independent m̂", scales, combined_variance(gains, var_m, 1.0), BLUE),
+        Curve("the algorithm's m̂ₜ", scales, correlated, VERMILION),
+        Curve("m̂ alone", scales, np.full_like(scales, var_m), BLACK, "--"),
     )
 
 
@@ -159,87 +140,30 @@ def variance_by_gain_panel() -> Panel:
 #: How often the large value of the skewed noise occurs; the checks use a tenth of the time.
 RARE = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
 TENTH = 2
-GAINS = {"2K": 2.0, "K": 1.0}
-GAIN_COLOURS = {"2K": VERMILION, "K": BLUE}
-
-
-class Biases(NamedTuple):
-    """Biases of g^ by kind of symmetric noise, and in skewed noise by gain (a row per RARE)."""
-
-    symmetric: dict[str, Array]
-    skewed: dict[str, Array]
-
-
-def simulate_biases(seed: int, effort: float) -> Biases:
-    samples = int(4000 * effort)
-    symmetric: dict[str, Noise] = {
-        "Gaussian": lambda rng: rng.normal(size=samples),
-        "coin ±1": lambda rng: rng.choice([-1.0, 1.0], size=samples),
-    }
-
-    def skewed(rng: np.random.Generator) -> Array:
-        return rare_noise(rng, (len(RARE), samples), RARE[:, None])
-
-    return Biases(
-        {
-            name: bias_of_the_estimate(noise, np.random.default_rng(seed))
-            for name, noise in symmetric.items()
-        },
-        {
-            name: bias_of_the_estimate(skewed, np.random.default_rng(seed), gain_scale=scale)
-            for name, scale in GAINS.items()
-        },
-    )
 
 
 def check_unbiased_estimate(seed: int = 0, effort: float = 1.0) -> Result:
     """The bias of g^ about a constant gradient, in symmetric and in skewed noise."""
-    biases = simulate_biases(seed, effort)
-    symmetric = [
-        Check(f"{name} noise: E ĝ - ∇f", 0.0, "=", *mean_and_error(runs), "condition")
-        for name, runs in biases.symmetric.items()
-    ]
-    skewed = [
-        Check(
-            f"9 a tenth of the time, else -1, gain {name}: E ĝ - ∇f",
-            0.0,
-            "=",
-            *mean_and_error(runs[TENTH]),
-        )
-        for name, runs in biases.skewed.items()
-    ]
-    return Result(
-        name="unbiased-estimate",
-        title="The gain and the noise of its own gradient",
-        label="main_non_convex (proof, term (3))",
-        claim="The noise ζₜ drops out of E⟨∇f, (weights with Kₜ)·ζₜ⟩ since its mean is 0: ĝ points "
-        "along the gradient on average.",
-        assumptions="unbiased, bounded, independent noise",
-        condition="the noise is symmetric: Kₜ depends on ζₜ, so E[Kₜζₜ] is not 0 otherwise",
-        checks=(*symmetric, *skewed),
-        explanation="K is small for large residuals and near 1 for small ones: rare large "
-        "gradients lose their weight, common small ones keep it, and what is left has a nonzero "
-        "mean. It is at most √ŝ, about 0.2σ. No learning rate makes it smaller; a smaller gain or "
-        "β₁ does. This is what breaks the two theorems.",
-        panels=(skew_panel(biases.skewed),),
-        key=skewed[0].what,
-    )
+    samples = int(4000 * effort)
+    symmetric = []
+    for name in ("Gaussian", "coin ±1"):
+        runs = bias_of_the_estimate(noises(samples)[name], np.random.default_rng(seed))
+        what = f"{name} noise: E ĝ - ∇f"
+        symmetric.append(Check(what, 0.0, "=", *mean_and_error(runs), "condition"))
 
+    def skewed_noise(rng: np.random.Generator) -> Array:
+        return rare_noise(rng, (len(RARE), samples), RARE[:, None])
 
-def skew_panel(skewed: dict[str, Array]) -> Panel:
-    sigma = np.sqrt((1 - RARE) / RARE)
-    return Panel(
-        "Skewed noise about a constant gradient, β₁=0.9",
-        "probability of the large value",
-        "(E ĝ − ∇f) / σ",
-        (
-            *(
-                Curve(f"gain {name}", RARE, runs.mean(axis=1) / sigma, GAIN_COLOURS[name], "o-")
-                for name, runs in skewed.items()
-            ),
-            Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"),
-        ),
-    )
+    skewed, curves = [], []
+    for name, scale, shade in (("2K", 2.0, VERMILION), ("K", 1.0, BLUE)):
+        rng = np.random.default_rng(seed)
+        runs = bias_of_the_estimate(skewed_noise, rng, gain_scale=scale)  # a row for each of RARE
+        what = f"9 a tenth of the time, else -1, gain {name}: E ĝ - ∇f"
+        skewed.append(Check(what, 0.0, "=", *mean_and_error(runs[TENTH])))
+        in_sigma = runs.mean(axis=1) / np.sqrt((1 - RARE) / RARE)
+        curves.append(Curve(f"gain {name}", RARE, in_sigma, shade, "o-"))
+    curves.append(Curve("unbiased", RARE, np.zeros(len(RARE)), BLACK, "--"))
+    return stated("unbiased-estimate", (*symmetric, *skewed), curves, key=skewed[0].what)
 
 
 # --- A step of the convex proof: the mean gain is above 1/2 (the.A.13)
@@ -262,62 +186,23 @@ def noises(samples: int) -> dict[str, Noise]:
     }
 
 
-class MeanGain(NamedTuple):
-    """K in one kind of noise: its mean over all steps, and over the steps so far."""
-
-    mean: tuple[float, float]  #: with its standard error
-    so_far: list[float]
-    premise: float  #: sum s^ / sum (g - m^)^2
-
-
-def mean_gain(noise: Noise, samples: int, seed: int) -> MeanGain:
-    rng = np.random.default_rng(seed)
-    sgdf, gains, so_far, left, right = SimulatedFilter(), np.zeros(samples), [], 0.0, 0.0
-    for t in range(1, STEPS + 1):
-        sgdf(noise(rng))
-        left += float(sgdf.s_hat.mean())
-        right += float((sgdf.residual**2).mean())
-        gains += sgdf.gain
-        so_far.append(float(gains.mean()) / t)
-    return MeanGain(mean_and_error(gains / STEPS), so_far, left / right)
-
-
 def check_gain_above_half(seed: int = 0, effort: float = 1.0) -> Result:
     """The mean of K over 500 steps, in four kinds of noise about a constant gradient."""
-    samples = int(2000 * effort)
-    runs = {name: mean_gain(noise, samples, seed) for name, noise in noises(samples).items()}
-    checks = []
-    for name, run in runs.items():
+    samples, steps = int(2000 * effort), np.arange(1, STEPS + 1)
+    checks, curves = [], []
+    for name, noise in noises(samples).items():
+        rng = np.random.default_rng(seed)
+        sgdf, gains, so_far, left, right = SimulatedFilter(), np.zeros(samples), [], 0.0, 0.0
+        for t in steps:
+            sgdf(noise(rng))
+            left += float(sgdf.s_hat.mean())
+            right += float((sgdf.residual**2).mean())
+            gains += sgdf.gain
+            so_far.append(float(gains.mean()) / t)
         what = f"{name} noise: mean of K over {STEPS} steps"
-        checks.append(Check(what, 0.5, ">=", *run.mean))
+        checks.append(Check(what, 0.5, ">=", *mean_and_error(gains / STEPS)))
         if name == "Gaussian":
-            checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", run.premise))
-    return Result(
-        name="gain-above-half",
-        title="The mean gain is above one half",
-        label="the.A.13 (proof)",
-        claim="Σŝ exceeds Σ(g - m̂)², hence the mean of K over time exceeds 1/2; the regret bound "
-        "replaces 1/K by 2.",
-        assumptions="those of the convex theorem",
-        checks=tuple(checks),
-        explanation="ŝ estimates the variance of the average and the squared residual that of a "
-        "gradient, about (1+β₁)/(1-β₁) = 19 times as large. The premise fails from the second "
-        "step on and the mean of K is near 1/4 (1 at t=1, where m̂ = g). Without the correction "
-        "factor the two sums are about equal, which may be where the step comes from.",
-        panels=(gain_panel(runs),),
-    )
-
-
-def gain_panel(runs: dict[str, MeanGain]) -> Panel:
-    t = np.arange(1, STEPS + 1)
-    return Panel(
-        "Mean of K so far, noise about a constant gradient",
-        "step t",
-        "mean of K",
-        (
-            *(Curve(name, t, run.so_far, NOISE_COLOURS[name]) for name, run in runs.items()),
-            Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"),
-        ),
-        logx=True,
-        ylim=(0, 1.05),
-    )
+            checks.append(Check("Gaussian noise: Σŝ / Σ(g-m̂)²", 1.0, ">=", left / right))
+        curves.append(Curve(name, steps, so_far, NOISE_COLOURS[name]))
+    curves.append(Curve("printed: above", [1, STEPS], [0.5, 0.5], BLACK, "--"))
+    return stated("gain-above-half", checks, curves)

@@ -5,7 +5,7 @@ kappa stands for 1 - beta. The printed bounds are in momentum_bounds.py.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     exponent,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -53,74 +54,27 @@ def simulate_momentum(
     return m
 
 
-class LastMoments(NamedTuple):
-    """Mean and variance of the last m, each with its standard error."""
-
-    kind: str
-    signal: str
-    mean: tuple[float, float]
-    variance: tuple[float, float]
-
-
-def simulate_all(seed: int, effort: float) -> list[LastMoments]:
-    rng = np.random.default_rng(seed)
-    rows = []
-    for kind, mu_of in KINDS.items():
-        for signal, gradients in SIGNALS.items():
-            m = simulate_momentum(gradients, BETA, mu_of(BETA), SIGMA, int(40_000 * effort), rng)
-            rows.append(LastMoments(kind, signal, mean_and_error(m), variance_and_error(m)))
-    return rows
-
-
 def check_unified_momentum(seed: int = 0, effort: float = 1.0) -> Result:
     """The exact moments of m_t beside simulated ones, for a constant and a drifting gradient."""
-    checks = []
-    for kind, signal, mean, variance in simulate_all(seed, effort):
-        mu = KINDS[kind](BETA)
-        exact_mean = momentum_mean(SIGNALS[signal], BETA, mu)[-1]
-        exact_variance = momentum_variance(STEPS, BETA, mu, SIGMA)
-        checks += [
-            Check(f"{kind}, {signal}: mean at t={STEPS}", exact_mean, "=", *mean),
-            Check(f"{kind}, {signal}: variance at t={STEPS}", exact_variance, "=", *variance),
-        ]
-    return Result(
-        name="unified-momentum",
-        title="Unified momentum: mean and variance",
-        label="def:unify_momentum",
-        claim="m ← βm + μg averages past gradients: EMA (μ=1-β) keeps their scale, CM (μ=1) sums "
-        "them. We state its exact moments, with which the bounds below are compared.",
-        assumptions="gradients with independent noise of variance σ², m₀ = 0",
-        checks=tuple(checks),
-        explanation="E m = μ Σ β^(t-i) ∇f_i and Var m = μ²σ²(1-β^2t)/(1-β²), as simulated. EMA "
-        "lags a drift of c per step by cβ/(1-β); CM is 1/(1-β) times as large, so as an "
-        "estimate of the gradient it has the wrong scale before anything else.",
-        panels=(bias_panel(), deviation_panel()),
-    )
-
-
-def bias_panel() -> Panel:
-    curves = tuple(
-        Curve(
-            f"{kind}, {signal}",
-            np.arange(1, STEPS + 1),
-            momentum_mean(gradients, BETA, mu_of(BETA)) - gradients,
-            COLOURS[kind],
-            "-" if signal == "constant" else "--",
-        )
-        for kind, mu_of in KINDS.items()
-        for signal, gradients in SIGNALS.items()
-    )
-    return Panel("Bias of m, β=0.9", "step t", "E m − ∇f", curves, ylim=(-1.5, 14))
-
-
-def deviation_panel() -> Panel:
-    t = np.arange(1, STEPS + 1)
-    curves = tuple(
-        Curve(kind, t, np.sqrt(momentum_variance(t, BETA, mu_of(BETA), SIGMA)), COLOURS[kind])
-        for kind, mu_of in KINDS.items()
-    )
-    title = "Standard deviation, σ=1"
-    return Panel(title, "step t", "standard deviation of m", curves, logy=True)
+    rng, t = np.random.default_rng(seed), np.arange(1, STEPS + 1)
+    checks: list[Check] = []
+    biases: list[Curve] = []
+    deviations: list[Curve] = []
+    for kind, mu_of in KINDS.items():
+        mu, colour = mu_of(BETA), COLOURS[kind]
+        variances = momentum_variance(t, BETA, mu, SIGMA)
+        deviations.append(Curve(kind, t, np.sqrt(variances), colour))
+        for signal, gradients in SIGNALS.items():
+            means = momentum_mean(gradients, BETA, mu)
+            m = simulate_momentum(gradients, BETA, mu, SIGMA, int(40_000 * effort), rng)
+            what, at = f"{kind}, {signal}", f"at t={STEPS}"
+            checks += [
+                Check(f"{what}: mean {at}", means[-1], "=", *mean_and_error(m)),
+                Check(f"{what}: variance {at}", variances[-1], "=", *variance_and_error(m)),
+            ]
+            style = "-" if signal == "constant" else "--"
+            biases.append(Curve(what, t, means - gradients, colour, style))
+    return stated("unified-momentum", checks, biases, deviations)
 
 
 # --- The SDE of momentum: moments of its printed solution, exact linear systems, a simulation
@@ -210,85 +164,36 @@ def check_sde(seed: int = 0, effort: float = 1.0) -> Result:
     """The iteration becomes the SDE as 1-β shrinks, not as the learning rate does."""
     kappas = np.array([0.3, 0.1, 0.03, 0.01, 0.003])
     gaps = np.array([variance_ratio(1 - kappa, 1e-6) - 1 for kappa in kappas])
-    order = exponent(kappas, gaps)
-    return Result(
-        name="sde",
-        title="Momentum as an SDE",
-        label="lem:unify_momentum_sde",
-        claim="For a small learning rate γα the iteration is the SDE "
-        "dm = [-(1-β)m + μ∇f]dt + μσ dW, dθ = -γα m dt.",
-        assumptions="γα small; μ in [0, 1) in the lemma, which leaves out CM's μ = 1",
-        checks=(
-            *variance_checks(),
-            Check(
-                "order in 1-β of the gap between the two", 1.0, "=", order, 0.0, "condition", 0.05
-            ),
-            time_check(),
-        ),
-        condition="1-β is small too, and a unit of time is one iteration (not γα of one)",
-        explanation="The learning rate does not enter m while the gradient is constant: the "
-        "iteration's variance is 2/(1+β) times the SDE's for every γα. The two agree as 1-β → 0 "
-        "with time counted in iterations, the gap being (1-β)/2 to first order. The proof's time "
-        "nγα would slow m down by 1/(γα).",
-        panels=(mean_panel(), gap_panel(kappas, gaps)),
-    )
-
-
-def variance_checks() -> list[Check]:
-    """A smaller learning rate does not bring the two variances together; a larger β does."""
+    order, ratio = exponent(kappas, gaps), variance_ratio(1 - 1e-3, 1e-6)
     what = "variance of m, iteration / SDE"
-    return [
-        *(
-            Check(f"θ²/2, β=0.5, γα={alpha:g}: {what}", 1.0, "=", variance_ratio(0.5, alpha))
-            for alpha in (1e-2, 1e-4, 1e-6)
-        ),
-        Check(
-            f"θ²/2, β=0.999, γα=1e-6: {what}",
-            1.0,
-            "=",
-            variance_ratio(1 - 1e-3, 1e-6),
-            under="condition",
-            tolerance=1e-3,
-        ),
-    ]
-
-
-def time_check() -> Check:
-    """With t_n = n γα, as in the proof, m would hardly have begun to move."""
     alpha, steps = 0.01, 100
-    return Check(
-        "β=0.9, γα=0.01, 100 iterations: E m / ∇f, time counted as n·γα",
-        float(diffusion_mean(steps * alpha, 0.9, 0.1, 1.0)),
-        "=",
-        float(momentum_mean(np.ones(steps), 0.9, 0.1)[-1]),
-    )
-
-
-def mean_panel() -> Panel:
+    # With t_n = n γα, as in the proof, m would hardly have begun to move.
+    slowed = float(diffusion_mean(steps * alpha, 0.9, 0.1, 1.0))
+    moved = float(momentum_mean(np.ones(steps), 0.9, 0.1)[-1])
+    gap = "order in 1-β of the gap between the two"
+    time = "β=0.9, γα=0.01, 100 iterations: E m / ∇f, time counted as n·γα"
+    checks = [
+        # A smaller learning rate does not bring the two variances together; a larger β does.
+        *(
+            Check(f"θ²/2, β=0.5, γα={rate:g}: {what}", 1.0, "=", variance_ratio(0.5, rate))
+            for rate in (1e-2, 1e-4, 1e-6)
+        ),
+        Check(f"θ²/2, β=0.999, γα=1e-6: {what}", 1.0, "=", ratio, 0.0, "condition", 1e-3),
+        Check(gap, 1.0, "=", order, 0.0, "condition", 0.05),
+        Check(time, slowed, "=", moved),
+    ]
     t = np.arange(0, 41)
-    curves = tuple(
-        curve
-        for beta, shade in ((0.5, BLUE), (0.9, VERMILION))
-        for curve in (
+    means: list[Curve] = []
+    for beta, shade in ((0.5, BLUE), (0.9, VERMILION)):
+        means += [
             Curve(f"iteration, β={beta}", t[::2], (1 - beta**t)[::2], shade, "o"),
             Curve(f"SDE, β={beta}", t, diffusion_mean(t, beta, 1 - beta, 1), shade),
-        )
+        ]
+    variances = (
+        Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
+        Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
     )
-    return Panel("Mean, constant gradient 1, EMA", "iterations", "E m", curves)
-
-
-def gap_panel(kappas: Array, gaps: Array) -> Panel:
-    return Panel(
-        "Variance, long after the start",
-        "1-β",
-        "variance: iteration / SDE − 1",
-        (
-            Curve("exact, any γα", kappas, gaps, COLOURS["EMA"], "o-"),
-            Curve("(1-β)/2", kappas, kappas / 2, BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
-    )
+    return stated("sde", checks, means, variances)
 
 
 # --- The printed solution of the SDE, the limit of an Euler scheme (lem:unify_momentum_solution)
@@ -303,18 +208,18 @@ def euler_moments(
     return mean, mu**2 * sigma**2 * dt * (1 - keep ** (2 * steps)) / (1 - keep**2)
 
 
-class QuadraticRun(NamedTuple):
-    """One of m and theta on theta^2 / 2: simulated paths beside the moments of the solution."""
-
-    what: str
-    times: Array
-    paths: Array
-    mean: Array
-    variance: Array
+def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
+    """An Euler scheme converges to the printed solution as its step shrinks."""
+    convergence, gaps = constant_gradient()
+    moments, paths = on_quadratic(seed, effort)
+    return stated("sde-solution", (*convergence, *moments), gaps, paths)
 
 
-def run_on_quadratic(seed: int, effort: float) -> list[QuadraticRun]:
-    """theta and m drive each other: the printed solution is a matrix exponential."""
+def on_quadratic(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """theta and m drive each other: the printed solution is a matrix exponential.
+
+    Its moments beside simulated ones at the end; the tolerances are the scheme's own error.
+    """
     alpha, kappa = 0.05, 0.1
     times, ms, thetas = simulate_diffusion(
         lambda theta: theta,
@@ -331,31 +236,25 @@ def run_on_quadratic(seed: int, effort: float) -> list[QuadraticRun]:
     drift, noise = quadratic_system(kappa, alpha)
     moments = linear_moments(drift, noise, np.array([0.0, 1.0]), times)
     means, covariances = np.array(moments[0]), np.array(moments[1])
-    return [
-        QuadraticRun(what, times, paths, means[:, i], covariances[:, i, i])
-        for i, (what, paths) in enumerate((("m", ms), ("θ", thetas)))
-    ]
+    checks: list[Check] = []
+    curves: list[Curve] = []
+    shown = slice(0, None, 40)
+    for i, (what, paths, shade) in enumerate((("m", ms, COLOURS["EMA"]), ("θ", thetas, BLUE))):
+        mean, variance, last = means[:, i], covariances[:, i, i], paths[-1]
+        at, measured, spread = f"of {what} at t=60", mean_and_error(last), variance_and_error(last)
+        checks += [
+            Check(f"quadratic: mean {at}", mean[-1], "=", *measured, tolerance=2e-3),
+            Check(f"quadratic: variance {at}", variance[-1], "=", *spread, tolerance=5e-4),
+        ]
+        simulated = paths.mean(axis=1)[shown]
+        curves += [
+            Curve(f"{what}, printed solution", times, mean, shade, band=np.sqrt(variance)),
+            Curve(f"{what}, simulated", times[shown], simulated, shade, "o"),
+        ]
+    return checks, curves
 
 
-def check_sde_solution(seed: int = 0, effort: float = 1.0) -> Result:
-    """An Euler scheme converges to the printed solution as its step shrinks."""
-    constant_checks, constant_panel = constant_gradient()
-    runs = run_on_quadratic(seed, effort)
-    return Result(
-        name="sde-solution",
-        title="Solution of the SDE",
-        label="lem:unify_momentum_solution",
-        claim="m(t) is the exponentially weighted integral of past gradients and of past noise.",
-        assumptions="m(0) = 0, θ(0) given; θ is on both sides, so the solution is implicit",
-        checks=(*constant_checks, *(check for run in runs for check in quadratic_checks(run))),
-        explanation="The Euler scheme's mean and variance converge to the printed ones at first "
-        "order in its step, and on a quadratic, where θ and m drive each other, its simulated "
-        "moments are those of the matrix exponential.",
-        panels=(constant_panel, quadratic_panel(runs)),
-    )
-
-
-def constant_gradient() -> tuple[list[Check], Panel]:
+def constant_gradient() -> tuple[list[Check], Curves]:
     """The Euler scheme's moments at t=20, exact for each step size, beside the printed ones."""
     beta, mu, sigma, time = 0.9, 0.1, 1.0, 20.0
     steps = np.array([1.0, 0.5, 0.25, 0.125, 0.0625])
@@ -373,39 +272,9 @@ def constant_gradient() -> tuple[list[Check], Panel]:
             Check(order, 1.0, "=", exponent(steps, gaps[:, i]), tolerance=0.05),
             Check(f"constant gradient: {dt_to_0}", printed[i], "=", limit[i], tolerance=1e-4),
         ]
-    panel = Panel(
-        "Constant gradient: error at t=20",
-        "step dt of the Euler scheme",
-        "distance from the printed value",
-        (
-            Curve("mean", steps, gaps[:, 0], COLOURS["EMA"], "o-"),
-            Curve("variance", steps, gaps[:, 1], GREEN, "o-"),
-            Curve("slope 1", steps, steps * gaps[0, 0], BLACK, ":"),
-        ),
-        logx=True,
-        logy=True,
+    panel = (
+        Curve("mean", steps, gaps[:, 0], COLOURS["EMA"], "o-"),
+        Curve("variance", steps, gaps[:, 1], GREEN, "o-"),
+        Curve("slope 1", steps, steps * gaps[0, 0], BLACK, ":"),
     )
     return checks, panel
-
-
-def quadratic_checks(run: QuadraticRun) -> list[Check]:
-    """At the end; the tolerances are the scheme's own error at its step."""
-    at, last = f"of {run.what} at t=60", run.paths[-1]
-    mean, variance = mean_and_error(last), variance_and_error(last)
-    return [
-        Check(f"quadratic: mean {at}", run.mean[-1], "=", *mean, tolerance=2e-3),
-        Check(f"quadratic: variance {at}", run.variance[-1], "=", *variance, tolerance=5e-4),
-    ]
-
-
-def quadratic_panel(runs: list[QuadraticRun]) -> Panel:
-    shown, shades = slice(0, None, 40), {"m": COLOURS["EMA"], "θ": BLUE}
-    curves: list[Curve] = []
-    for what, times, paths, mean, variance in runs:
-        simulated = paths.mean(axis=1)[shown]
-        curves += [
-            Curve(f"{what}, printed solution", times, mean, shades[what], band=np.sqrt(variance)),
-            Curve(f"{what}, simulated", times[shown], simulated, shades[what], "o"),
-        ]
-    title = "Quadratic, EMA, α=0.05"
-    return Panel(title, "time t (iterations)", "mean ± standard deviation", tuple(curves))

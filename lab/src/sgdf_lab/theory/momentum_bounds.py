@@ -4,7 +4,6 @@ Section 2 and Appendix A.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -35,67 +35,39 @@ DRIFTING = 3 - 0.05 * np.arange(DRIFT_STEPS)
 ESTIMATOR_COLOURS = {"EMA": PURPLE, "CM": SKY, "SGDF": VERMILION}
 
 
-class EstimatorRun(NamedTuple):
-    """Squared bias and variance at each step, from one half of the runs, and the last estimates."""
-
-    parts: list[tuple[float, float]]
-    last: Array
-
-
-def run_estimators(samples: int, rng: np.random.Generator) -> dict[str, EstimatorRun]:
-    sgdf = SimulatedFilter()
-    ema, cm = np.zeros(samples), np.zeros(samples)
-    parts: dict[str, list[tuple[float, float]]] = {name: [] for name in ESTIMATOR_COLOURS}
-    for gradient in DRIFTING:
-        g = gradient + rng.normal(size=samples)
-        ema, cm = BETA1 * ema + (1 - BETA1) * g, BETA1 * cm + g
-        estimates = {"EMA": ema, "CM": cm, "SGDF": sgdf(g)}
-        for name, estimate in estimates.items():
-            half = estimate[: samples // 2]
-            parts[name].append((float((half.mean() - gradient) ** 2), float(half.var())))
-    return {name: EstimatorRun(parts[name], estimates[name]) for name in ESTIMATOR_COLOURS}
-
-
 def check_mse_decomposition(seed: int = 0, effort: float = 1.0) -> Result:
     """The two sides of the identity, from different runs: within the same runs it is algebra."""
     rng = np.random.default_rng(seed)
     samples = int(20_000 * effort)
-    runs = run_estimators(samples, rng)
+    sgdf, ema, cm = SimulatedFilter(), np.zeros(samples), np.zeros(samples)
+    parts: dict[str, list[tuple[float, float]]] = {name: [] for name in ESTIMATOR_COLOURS}
+    for gradient in DRIFTING:
+        g = gradient + rng.normal(size=samples)
+        ema, cm = BETA1 * ema + (1 - BETA1) * g, BETA1 * cm + g
+        last = {"EMA": ema, "CM": cm, "SGDF": sgdf(g)}
+        for name, estimate in last.items():
+            half = estimate[: samples // 2]
+            parts[name].append((float((half.mean() - gradient) ** 2), float(half.var())))
+
+    def check(what: str, name: str, errors: Array, noise: float = 0.0) -> Check:
+        mse, error = mean_and_error(errors**2)
+        return Check(what, sum(parts[name][-1]) + noise, "=", mse, error * math.sqrt(2))
+
+    identity = "drifting gradient: MSE against bias² + variance"
     checks = [
-        *(identity_check(name, run) for name, run in runs.items()),
-        fresh_gradient_check(runs["SGDF"], rng),
-        descent_check(samples, rng),
+        check(f"{name}, {identity}", name, estimate[samples // 2 :] - DRIFTING[-1])
+        for name, estimate in last.items()
     ]
-    return Result(
-        name="mse-decomposition",
-        title="Mean squared error of an estimate",
-        label="lem:bias_variance",
-        claim="The mean squared error of any estimate of the gradient is its squared bias plus "
-        "its variance.",
-        assumptions="the true gradient is deterministic (stated in the appendix, not in the main "
-        "text, where the variance also lacks its expectation)",
-        checks=tuple(checks),
-        explanation="An identity. Against a fresh noisy gradient the noise σ² is added. While "
-        "an optimizer descends, the true gradient itself depends on past noise; then "
-        "Var(∇f) - 2 Cov(estimate, ∇f) is missing, as the last row shows.",
-        panels=tuple(
-            parts_panel(title, i, runs) for i, title in enumerate(("squared bias", "variance"))
-        ),
-    )
-
-
-def identity_check(name: str, run: EstimatorRun) -> Check:
-    mse, error = mean_and_error((run.last[len(run.last) // 2 :] - DRIFTING[-1]) ** 2)
-    what = f"{name}, drifting gradient: MSE against bias² + variance"
-    return Check(what, sum(run.parts[-1]), "=", mse, error * math.sqrt(2))
-
-
-def fresh_gradient_check(run: EstimatorRun, rng: np.random.Generator) -> Check:
-    """Compared with another noisy gradient, the error contains its noise."""
-    fresh = DRIFTING[-1] + rng.normal(size=len(run.last))
-    mse, error = mean_and_error((run.last - fresh) ** 2)
+    # Compared with another noisy gradient, the error contains its noise.
+    fresh = last["SGDF"] - (DRIFTING[-1] + rng.normal(size=samples))
     what = "SGDF, against a fresh noisy gradient: bias² + variance + σ²"
-    return Check(what, sum(run.parts[-1]) + 1, "=", mse, error * math.sqrt(2))
+    checks += [check(what, "SGDF", fresh, noise=1.0), descent_check(samples, rng)]
+    steps = np.arange(1, DRIFT_STEPS + 1)
+    biases, variances = (
+        [Curve(n, steps, [p[i] for p in parts[n]], shade) for n, shade in ESTIMATOR_COLOURS.items()]
+        for i in range(2)
+    )
+    return stated("mse-decomposition", checks, biases, variances)
 
 
 def descent_check(samples: int, rng: np.random.Generator) -> Check:
@@ -109,15 +81,6 @@ def descent_check(samples: int, rng: np.random.Generator) -> Check:
     printed = float((estimate.mean() - gradient.mean()) ** 2 + estimate.var())
     what = "SGDF while descending θ²/2 (lr 0.5): MSE against bias² + variance"
     return Check(what, printed, "=", mse, error, "remark")
-
-
-def parts_panel(title: str, part: int, runs: dict[str, EstimatorRun]) -> Panel:
-    steps = np.arange(1, DRIFT_STEPS + 1)
-    curves = tuple(
-        Curve(name, steps, [parts[part] for parts in run.parts], ESTIMATOR_COLOURS[name])
-        for name, run in runs.items()
-    )
-    return Panel(title, "step t", title, curves, logy=True)
 
 
 # --- The printed bound on the bias of momentum (thm:bias_variance_momentum)
@@ -147,28 +110,31 @@ def descend_quadratic(
     return gradients, biases
 
 
-def weighted_past(slopes: Array, beta: float, mu: float, dt: float) -> Array:
-    """The part of m(t) that comes from the gradients, by the same Euler scheme."""
-    m = np.zeros_like(slopes)
-    for n in range(len(slopes) - 1):
-        m[n + 1] = m[n] + (-(1 - beta) * m[n] + mu * slopes[n]) * dt
-    return m
+def check_bias_bound(seed: int = 0, effort: float = 1.0) -> Result:
+    """The bound holds late and without noise; it fails early, and in strong noise."""
+    # For a constant gradient any L is valid, so the bound for EMA is near 0 at every t.
+    early = Check(
+        "EMA, constant gradient 1, no noise, t=10: |bias| of m(t)",
+        bias_bound(BETA, 1 - BETA, 0.005, 1e-3, 1.0),
+        "<=",
+        abs(float(diffusion_mean(10, BETA, 1 - BETA, 1.0)) - 1),
+    )
+    noisy, in_noise = bias_in_noise(seed, effort)
+    t = np.arange(0, 61)
+    from_start = (
+        Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
+        Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
+    )
+    return stated(
+        "bias-bound", (*late_checks(), early, noisy), from_start, in_noise, key=early.what
+    )
 
 
-class NoisyBias(NamedTuple):
-    """EMA on a bumpy function in strong noise: m minus the gradient, one row per time."""
+def bias_in_noise(seed: int, effort: float) -> tuple[Check, Curves]:
+    """EMA on a bumpy function in strong noise, at the time of the largest bias after t=20.
 
-    times: Array
-    errors: Array
-    bound: float
-
-    @property
-    def bias(self) -> Array:
-        return np.asarray(self.errors.mean(axis=1))
-
-
-def simulate_noisy_bias(seed: int, effort: float) -> NoisyBias:
-    """Noise moves the parameters further than the gradient does: E|m| <= G does not hold."""
+    Noise moves the parameters further than the gradient does: E|m| <= G does not hold.
+    """
     mu = 1 - BETA
     times, _, thetas = simulate_diffusion(
         np.cos,  # bounded by G = 1, Lipschitz with L = 1
@@ -182,38 +148,21 @@ def simulate_noisy_bias(seed: int, effort: float) -> NoisyBias:
         paths=max(1000, int(10_000 * effort)),
         rng=np.random.default_rng(seed),
     )
-    slopes = np.cos(thetas)
-    # The noise's own part of m has mean 0; without it the bias has a smaller standard error.
-    errors = weighted_past(slopes, BETA, mu, times[1]) - slopes
-    return NoisyBias(times, errors, bias_bound(BETA, mu, NOISY_ALPHA, 1.0, 1.0))
-
-
-def check_bias_bound(seed: int = 0, effort: float = 1.0) -> Result:
-    """The bound holds late and without noise; it fails early, and in strong noise."""
-    # For a constant gradient any L is valid, so the bound for EMA is near 0 at every t.
-    early = Check(
-        "EMA, constant gradient 1, no noise, t=10: |bias| of m(t)",
-        bias_bound(BETA, 1 - BETA, 0.005, 1e-3, 1.0),
-        "<=",
-        abs(float(diffusion_mean(10, BETA, 1 - BETA, 1.0)) - 1),
-    )
-    noisy = simulate_noisy_bias(seed, effort)
-    return Result(
-        name="bias-bound",
-        title="Bound on the bias of momentum",
-        label="thm:bias_variance_momentum",
-        claim="The bias of m as an estimate of the gradient is at most "
-        "μαLG/(1-β)² + (μ/(1-β) - 1)G at any time.",
-        assumptions="gradient bounded by G and L-Lipschitz, μ ≥ 1-β, m(0) = 0",
-        checks=(*late_checks(), early, noisy_check(noisy)),
-        explanation="The proof turns |μ(1-e^(-(1-β)t))/(1-β) - 1| into the same without bars. For "
-        "EMA that is negative at every finite t, so the bound misses the start-up bias "
-        "Ge^(-(1-β)t) (Adam's bias correction removes it). It also takes E|m| ≤ G, which noise "
-        "breaks: σ=63G carries θ across the gradient's bumps faster than any drift. Without noise "
-        "and after some 1/(1-β) steps the bound holds. At β=0 it reads αLG where the true bias is "
-        "0, and as β → 1 it diverges where EMA's bias cannot exceed 2G.",
-        panels=(early_panel(), noisy_panel(noisy)),
-        key=early.what,
+    slopes, dt = np.cos(thetas), times[1]
+    # Only the part of m that comes from the gradients, by the same Euler scheme: the noise's own
+    # part has mean 0, and without it the bias has a smaller standard error.
+    m = np.zeros_like(slopes)
+    for n in range(len(slopes) - 1):
+        m[n + 1] = m[n] + (-(1 - BETA) * m[n] + mu * slopes[n]) * dt
+    errors = m - slopes
+    bias, bound = errors.mean(axis=1), bias_bound(BETA, mu, NOISY_ALPHA, 1.0, 1.0)
+    at = int(np.argmax(np.where(times > 20, bias, -np.inf)))
+    what = f"EMA, gradient cos θ, noise σ={NOISY_SIGMA:g}, t={times[at]:.0f}: bias"
+    shown = slice(100, None, 10)
+    spread = errors[shown].std(axis=1) / np.sqrt(errors.shape[1])
+    return Check(what, bound, "<=", *mean_and_error(errors[at])), (
+        Curve("simulated (± 2 s.e.)", times[shown], bias[shown], COLOURS["EMA"], band=2 * spread),
+        Curve("printed bound", times[shown], np.full(len(spread), bound), BLACK, "--"),
     )
 
 
@@ -229,41 +178,6 @@ def late_checks() -> list[Check]:
     return checks
 
 
-def noisy_check(noisy: NoisyBias) -> Check:
-    """At the time of the largest bias after t=20."""
-    at = int(np.argmax(np.where(noisy.times > 20, noisy.bias, -np.inf)))
-    what = f"EMA, gradient cos θ, noise σ={NOISY_SIGMA:g}, t={noisy.times[at]:.0f}: bias"
-    return Check(what, noisy.bound, "<=", *mean_and_error(noisy.errors[at]))
-
-
-def early_panel() -> Panel:
-    t = np.arange(0, 61)
-    return Panel(
-        "EMA, constant gradient (L → 0)",
-        "time t (iterations)",
-        "|bias| of m(t)",
-        (
-            Curve("exact", t, np.exp(-(1 - BETA) * t), COLOURS["EMA"]),
-            Curve("printed bound", t, np.zeros(len(t)), BLACK, "--"),
-        ),
-    )
-
-
-def noisy_panel(noisy: NoisyBias) -> Panel:
-    shown = slice(100, None, 10)
-    times, bias = noisy.times[shown], noisy.bias[shown]
-    spread = noisy.errors[shown].std(axis=1) / np.sqrt(noisy.errors.shape[1])
-    return Panel(
-        "EMA, gradient cos θ, σ=63",
-        "time t (iterations)",
-        "bias of m(t)",
-        (
-            Curve("simulated (± 2 s.e.)", times, bias, COLOURS["EMA"], band=2 * spread),
-            Curve("printed bound", times, np.full(len(spread), noisy.bound), BLACK, "--"),
-        ),
-    )
-
-
 # --- The printed bound on the variance of momentum (thm:bias_variance_momentum)
 
 SIGMA, G = 1.0, 0.1
@@ -274,11 +188,11 @@ def variance_bound(beta: float, mu: float, sigma: float, G: float) -> float:
     return mu**2 * (sigma**2 + G**2) / (2 * (1 - beta))
 
 
-def leave_maximum(seed: int, effort: float) -> tuple[Array, Array]:
-    """(times, m) of EMA's SDE that starts at the top of -log cosh theta.
-
-    The gradient differs between the runs but not along a run, so it adds up like a constant.
-    """
+def check_variance_bound(seed: int = 0, effort: float = 1.0) -> Result:
+    """The bound is right for the diffusion of white noise, wrong elsewhere."""
+    bound, betas = variance_bound(0.9, 0.1, SIGMA, 1.0), np.linspace(0, 0.99, 100)
+    # EMA's SDE from the top of -log cosh theta: the gradient differs between the runs but not
+    # along a run, so it adds up like a constant.
     times, ms, _ = simulate_diffusion(
         lambda theta: -np.tanh(theta),
         beta=0.9,
@@ -291,31 +205,18 @@ def leave_maximum(seed: int, effort: float) -> tuple[Array, Array]:
         paths=max(500, int(4000 * effort)),
         rng=np.random.default_rng(seed),
     )
-    return times, ms
-
-
-def check_variance_bound(seed: int = 0, effort: float = 1.0) -> Result:
-    """The bound is right for the diffusion of white noise, wrong elsewhere."""
-    times, ms = leave_maximum(seed, effort)
-    bound = variance_bound(0.9, 0.1, SIGMA, 1.0)
     what = "SDE, EMA leaving the top of f = -log cosh θ, t=200: variance"
     leaving = Check(what, bound, "<=", *variance_and_error(ms[-1]))
-    return Result(
-        name="variance-bound",
-        title="Bound on the variance of momentum",
-        label="thm:bias_variance_momentum",
-        claim="The variance of m is at most μ²(σ² + G²)/(2(1-β)).",
-        assumptions="gradient bounded by G (so of variance at most G²) and Lipschitz, noise of "
-        "variance σ² independent over time",
-        checks=(*fixed_gradient_checks(), leaving),
-        explanation="The SDE's noise part is exact. But (i) the iteration's own variance is "
-        "μ²σ²/(1-β²), 2/(1+β) times the SDE's, so where G² < σ²(1-β)/(1+β) it exceeds the bound "
-        "(at β=0, plain SGD: σ² against (σ²+G²)/2); (ii) the proof treats the gradients' own "
-        "fluctuation as white, yet gradients along a run are correlated, and then it adds up to "
-        "μ²Var(∇f)/(1-β)², up to 2/(1-β) times the printed term.",
-        panels=(fixed_gradient_panel(), leaving_panel(times[::10], ms[::10], bound)),
-        key=what,
+    fixed = (
+        Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
+        Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
     )
+    from_top = (
+        Curve("simulated", times[::10], ms[::10].var(axis=1), COLOURS["EMA"]),
+        Curve("printed bound", times[::10], np.full(len(times[::10]), bound), BLACK, "--"),
+    )
+    checks = [*fixed_gradient_checks(), leaving]
+    return stated("variance-bound", checks, fixed, from_top, key=what)
 
 
 def fixed_gradient_checks() -> list[Check]:
@@ -339,28 +240,3 @@ def fixed_gradient_checks() -> list[Check]:
         for beta in (0.0, 0.9)
     ]
     return [*diffusion, *iteration]
-
-
-def fixed_gradient_panel() -> Panel:
-    betas = np.linspace(0, 0.99, 100)
-    return Panel(
-        "Fixed gradient, EMA, G→0",
-        "β",
-        "variance of m / σ²",
-        (
-            Curve("iteration, exact", betas, (1 - betas) / (1 + betas), COLOURS["EMA"]),
-            Curve("printed bound", betas, (1 - betas) / 2, BLACK, "--"),
-        ),
-    )
-
-
-def leaving_panel(times: Array, ms: Array, bound: float) -> Panel:
-    return Panel(
-        "SDE leaving a maximum, EMA, β=0.9",
-        "time t (iterations)",
-        "variance of m(t)",
-        (
-            Curve("simulated", times, ms.var(axis=1), COLOURS["EMA"]),
-            Curve("printed bound", times, np.full(len(times), bound), BLACK, "--"),
-        ),
-    )

@@ -1,7 +1,7 @@
 """Non-convex stochastic optimization: the steps of the proof and the rate (main_non_convex)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +13,16 @@ from sgdf_lab.theory.filtering import (
     bias_of_the_estimate,
     rare_noise,
 )
-from sgdf_lab.theory.result import Array, Check, Curve, Panel, Result, exponent, mean_and_error
+from sgdf_lab.theory.result import (
+    Array,
+    Check,
+    Curve,
+    Curves,
+    Result,
+    exponent,
+    mean_and_error,
+    stated,
+)
 
 # --- Noisy problems to descend: a smooth non-convex one, and a quadratic in skewed noise
 
@@ -78,31 +87,20 @@ def check_smoothness(seed: int = 0, effort: float = 1.0) -> Result:
     rise = wells.value(after) - wells.value(before)
     bound = smoothness_bound(wells.L, wells.gradient(theta), theta, before, after)
     slack = float((bound - rise).min())
-    return Result(
-        name="smoothness",
-        title="Descent inequality of a smooth function",
-        label="non-assume",
-        claim="f(ξₜ₊₁) - f(ξₜ) is at most (L/2)|ξₜ - θₜ|² + L|ξₜ₊₁ - ξₜ|² + ⟨∇f(θₜ), ξₜ₊₁ - ξₜ⟩.",
-        assumptions="f is L-smooth",
-        checks=(Check("least slack over random triples of points", 0.0, ">=", slack),),
-        explanation="Holds at all of the random triples, convex or not.",
-        panels=(bound_panel(wells),),
+    return stated(
+        "smoothness",
+        (Check("least slack over random triples of points", 0.0, ">=", slack),),
+        bound_panel(wells),
     )
 
 
-def bound_panel(wells: Wells) -> Panel:
+def bound_panel(wells: Wells) -> Curves:
     line = np.linspace(-3, 3, 121)[:, None]
     at, point = np.array([[0.5]]), np.array([[1.0]])
     bound = smoothness_bound(wells.L, wells.gradient(point), point, at, line)
-    return Panel(
-        "f = θ²/(1+θ²), from ξ=0.5, θ=1",
-        "ξₜ₊₁",
-        "change of f",
-        (
-            Curve("f(ξₜ₊₁) − f(ξₜ)", line[:, 0], wells.value(line) - wells.value(at), BLUE),
-            Curve("printed bound", line[:, 0], bound, BLACK, "--"),
-        ),
-        ylim=(-1, 6),
+    return (
+        Curve("f(ξₜ₊₁) − f(ξₜ)", line[:, 0], wells.value(line) - wells.value(at), BLUE),
+        Curve("printed bound", line[:, 0], bound, BLACK, "--"),
     )
 
 
@@ -132,32 +130,15 @@ def check_estimate_bound(seed: int = 0, effort: float = 1.0) -> Result:
     paths = estimates_by_gain(seed, effort)
     largest = {name: float(np.abs(path).max()) for name, path in paths.items()}
     with_k = "gain K (the proof), |g| ≤ 1: largest |ĝ|"
-    return Result(
-        name="estimate-bound",
-        title="The estimate is no larger than the gradients",
-        label="main_non_convex (proof, step (a))",
-        claim="|ĝ| ≤ G whenever every gradient is at most G, K being in [0, 1].",
-        assumptions="|g| ≤ G",
-        condition="the gain is K: the algorithm uses 2K, which reaches 2",
-        checks=(
+    # The run with the largest overshoot.
+    shown = np.arange(STEPS - 60, STEPS)
+    worst = int(np.abs(paths["2K"][-ONES:]).max(axis=0).argmax())
+    return stated(
+        "estimate-bound",
+        (
             Check("gain 2K (Algorithm 1), |g| ≤ 1: largest |ĝ|", 1.0, "<=", largest["2K"]),
             Check(with_k, 1.0, "<=", largest["K"], under="condition"),
         ),
-        explanation="With K the estimate is a weighted mean of m̂ and g. With 2K the weights are "
-        "1-2K and 2K, outside [0, 1] once K > 1/2. The overshoot is small: |2K(g - m̂)| ≤ √ŝ, so "
-        "|ĝ| ≤ G + √ŝ, and constants of the theorem grow by at most (1 + √ŝ/G)², 1.5 at β₁=0.9.",
-        panels=(overshoot_panel(paths),),
-    )
-
-
-def overshoot_panel(paths: dict[str, Array]) -> Panel:
-    """The run with the largest overshoot."""
-    shown = np.arange(STEPS - 60, STEPS)
-    worst = int(np.abs(paths["2K"][-ONES:]).max(axis=0).argmax())
-    return Panel(
-        "A coin, then ones",
-        "step t",
-        "estimate ĝ",
         (
             Curve("gain 2K", shown, paths["2K"][shown, worst], VERMILION),
             Curve("gain K", shown, paths["K"][shown, worst], BLUE),
@@ -169,70 +150,31 @@ def overshoot_panel(paths: dict[str, Array]) -> Panel:
 # --- The sums of learning rates at the end of the non-convex proof (main_non_convex)
 
 ALPHA, TIMES = 0.5, np.array([1, 10, 100, 1000, 10_000, 100_000])
-AT_1000 = 3
-
-
-class StepSums(NamedTuple):
-    """The sums of alpha_t and of alpha_t^2 up to each of TIMES, for alpha_t = alpha / sqrt(t)."""
-
-    rates: Array
-    squares: Array
-
-
-def step_sums() -> StepSums:
-    rates = ALPHA / np.sqrt(np.arange(1, TIMES[-1] + 1))
-    return StepSums(np.cumsum(rates)[TIMES - 1], np.cumsum(rates**2)[TIMES - 1])
 
 
 def check_step_sums(seed: int = 0, effort: float = 1.0) -> Result:
-    """Both sums beside the bounds that the proof uses."""
-    sums = step_sums()
-    key = "α=0.5, T=1000: Σαₜ against Σαₜ²"
-    return Result(
-        name="step-sums",
-        title="Sums of the learning rates",
-        label="main_non_convex (proof, last steps)",
-        claim="(C₅+C₆)Σαₜ ≤ (C₅+C₆)Σαₜ², and dividing by Σαₜ gives 2α√T below the line.",
-        assumptions="αₜ = α/√t",
-        checks=tuple(sum_checks(sums, key)),
-        explanation="Σαₜ is always below 2α√T (α√T is safe), so the printed bound is too small by "
-        "up to 2. More serious, αₜ ≤ αₜ² needs αₜ ≥ 1, which fails for all t > α². What the proof "
-        "shows then holds (C₅+C₆)Σαₜ/Σαₜ = C₅+C₆, a constant: no convergence.",
-        panels=(sum_panel(sums),),
-        key=key,
-    )
-
-
-def sum_checks(sums: StepSums, key: str) -> list[Check]:
-    last = TIMES[-1]
-    limit = ALPHA**2 * (1 + np.log(last))
-    safe = ALPHA * np.sqrt(last)
-    return [
-        Check("T=100000: Σαₜ² against α²(1 + log T)", limit, "<=", sums.squares[-1]),
+    """Both sums beside the bounds that the proof uses, for alpha_t = alpha / sqrt(t)."""
+    rates = ALPHA / np.sqrt(np.arange(1, TIMES[-1] + 1))
+    sums, squares = np.cumsum(rates)[TIMES - 1], np.cumsum(rates**2)[TIMES - 1]
+    of_rates, of_squares = (dict(zip(TIMES, s, strict=True)) for s in (sums, squares))
+    last, key = TIMES[-1], "α=0.5, T=1000: Σαₜ against Σαₜ²"
+    limit, safe = ALPHA**2 * (1 + np.log(last)), ALPHA * np.sqrt(last)
+    checks = [
+        Check("T=100000: Σαₜ² against α²(1 + log T)", limit, "<=", of_squares[last]),
         *(
-            Check(f"T={t}: Σαₜ against 2α√T", 2 * ALPHA * np.sqrt(t), ">=", total)
-            for t, total in zip(TIMES, sums.rates, strict=True)
-            if t in (1, 100, 100_000)
+            Check(f"T={t}: Σαₜ against 2α√T", 2 * ALPHA * np.sqrt(t), ">=", of_rates[t])
+            for t in (1, 100, 100_000)
         ),
-        Check(key, sums.squares[AT_1000], "<=", sums.rates[AT_1000]),
-        Check("T=100000: Σαₜ against α√T", safe, ">=", sums.rates[-1], under="remark"),
+        Check(key, of_squares[1000], "<=", of_rates[1000]),
+        Check("T=100000: Σαₜ against α√T", safe, ">=", of_rates[last], under="remark"),
     ]
-
-
-def sum_panel(sums: StepSums) -> Panel:
-    return Panel(
-        "α = 0.5",
-        "T",
-        "sum",
-        (
-            Curve("Σαₜ", TIMES, sums.rates, VERMILION, "o-"),
-            Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
-            Curve("Σαₜ² (printed, above Σαₜ)", TIMES, sums.squares, BLUE, "o--"),
-            Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
-        ),
-        logx=True,
-        logy=True,
+    curves = (
+        Curve("Σαₜ", TIMES, sums, VERMILION, "o-"),
+        Curve("2α√T (printed, below Σαₜ)", TIMES, 2 * ALPHA * np.sqrt(TIMES), BLACK, "--"),
+        Curve("Σαₜ² (printed, above Σαₜ)", TIMES, squares, BLUE, "o--"),
+        Curve("α√T", TIMES, ALPHA * np.sqrt(TIMES), GREEN, ":"),
     )
+    return stated("step-sums", checks, curves, key=key)
 
 
 # --- The printed rate of min_t E|grad f|^2: true only in symmetric noise (main_non_convex)
@@ -313,152 +255,74 @@ def descend_with_filter(
     return np.array(rows), least
 
 
-class SymmetricRun(NamedTuple):
-    """Wells in coin noise: |grad f|^2 at each point, one column per run."""
-
-    points: Array
-    squares: Array
-    constants: RateConstants
-
-    @property
-    def minimum(self) -> Array:
-        """min_t E|grad f|^2 up to each point."""
-        return np.minimum.accumulate(self.squares.mean(-1))
-
-
-class SkewedRun(NamedTuple):
-    """The quadratic in skewed noise, where SGDF stops at a gradient that is not 0."""
-
-    points: Array
-    squares: Array
-    least: Array
-    bias: tuple[float, float]  #: of g^ about a constant gradient, with its standard error
-    constants: RateConstants
-
-
-def run_symmetric(seed: int, effort: float) -> SymmetricRun:
-    wells, alpha, d = Wells(), 0.5, 4
-    points = recorded_points(max(5000, int(50_000 * effort)))
-    start, rng = np.full((64, d), 1.2), np.random.default_rng(seed)
-    squares, _ = descend_with_filter(
-        wells, start, int(points[-1]), alpha, (BETA1, BETA2), rng, points
-    )
-    gap = float(wells.value(start[:1])[0])
-    return SymmetricRun(
-        points, squares, RateConstants(BETA1, 1 + wells.steepest, wells.L, alpha, gap, d)
-    )
-
-
-def run_skewed(seed: int, effort: float) -> SkewedRun:
-    problem, alpha, rng = SKEWED, 1 / SKEWED.scale, np.random.default_rng(seed)
-    samples = max(2000, int(10_000 * effort))
-    bias, error = mean_and_error(
-        bias_of_the_estimate(lambda rng: problem.noise(rng, (samples,)), rng, SKEWED_BETAS)
-    )
-    points = recorded_points(max(10_000, int(1_000_000 * effort)))
-    slope = START * abs(bias)
-    start = np.full((8, 1), slope / problem.curvature)
-    squares, least = descend_with_filter(
-        problem, start, int(points[-1]), alpha, SKEWED_BETAS, rng, points
-    )
-    constants = RateConstants(
-        SKEWED_BETAS[0],
-        problem.largest + REACH * abs(bias),
-        problem.curvature,
-        alpha,
-        slope**2 / (2 * problem.curvature),
-    )
-    return SkewedRun(points, squares, least, (bias, error), constants)
-
-
 def recorded_points(T: int) -> Array:
     return np.unique(np.geomspace(1, T, 60).astype(int))
 
 
 def check_nonconvex_rate(seed: int = 0, effort: float = 1.0) -> Result:
     """min_t E|grad f|^2 falls on a symmetric problem and stops falling on a skewed one."""
-    symmetric, skewed = run_symmetric(seed, effort), run_skewed(seed, effort)
-    broken = skewed_checks(skewed)
-    return Result(
-        name="nonconvex-rate",
-        title="Rate in non-convex stochastic optimization",
-        label="main_non_convex",
-        claim="min_t E|∇f|² is at most (C₇α²(log T + 1) + C₈)/(2α√T), so it falls like log T/√T.",
-        assumptions="A1 to A4: bounded iterates, unbiased independent bounded noise, L-smooth f",
-        checks=(*symmetric_checks(symmetric), *broken),
-        explanation="On a smooth non-convex function with symmetric noise the squared gradient "
-        "falls at the rate, far below the bound. The proof takes K out of E[Kₜζₜ] though Kₜ "
-        "depends on the noise ζₜ. With skewed noise (mean 0, bounded, independent) E ĝ ≠ ∇f "
-        "whatever the learning rate, SGDF settles where E ĝ = 0, and min_t E|∇f|² stays at the "
-        "square of that bias, while the printed bound goes to 0 and falls below it (shown on a "
-        "quadratic; a bump elsewhere makes it non-convex and changes nothing). C₇ is not "
-        "independent of d either: it holds ΣG² and d.",
-        panels=(symmetric_panel(symmetric), skewed_panel(skewed)),
-        key=broken[0].what,
+    holds, falling = symmetric_rate(seed, effort)
+    broken, level = skewed_rate(seed, effort)
+    return stated("nonconvex-rate", (*holds, *broken), falling, level, key=broken[0].what)
+
+
+def symmetric_rate(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """Wells in coin noise."""
+    wells, alpha, d = Wells(), 0.5, 4
+    points = recorded_points(max(5000, int(50_000 * effort)))
+    T, start, rng = int(points[-1]), np.full((64, d), 1.2), np.random.default_rng(seed)
+    squares, _ = descend_with_filter(wells, start, T, alpha, (BETA1, BETA2), rng, points)
+    means = squares.mean(-1)
+    minimum, late = np.minimum.accumulate(means), points >= T / 50
+    gap = float(wells.value(start[:1])[0])
+    bound = RateConstants(BETA1, 1 + wells.steepest, wells.L, alpha, gap, d).bound
+    value, power = (
+        mean_and_error(squares[int(np.argmin(means))]),
+        exponent(points[late], minimum[late]),
     )
-
-
-def symmetric_checks(run: SymmetricRun) -> list[Check]:
-    T = int(run.points[-1])
-    value = mean_and_error(run.squares[int(np.argmin(run.squares.mean(-1)))])
-    late = run.points >= T / 50
-    power = exponent(run.points[late].astype(float), run.minimum[late])
-    return [
-        Check(f"wells, coin noise: E(T), T={T}", float(run.constants.bound(T)), "<=", *value),
+    checks = [
+        Check(f"wells, coin noise: E(T), T={T}", float(bound(T)), "<=", *value),
         Check("wells, coin noise: p of E(T) ~ T^p", -0.5, "<=", power, 0.0, "remark", 0.1),
     ]
-
-
-def skewed_checks(run: SkewedRun) -> list[Check]:
-    """In units of the squared noise: from the run, and from the bias about a constant gradient."""
-    T, unit = int(run.points[-1]), SKEWED.scale**2
-    value, error = mean_and_error(run.least)
-    bias, bias_error = run.bias
-    return [
-        Check(
-            f"skewed noise: E(T)/c² or less, T={T}",
-            float(run.constants.bound(T)) / unit,
-            "<=",
-            value / unit,
-            error / unit,
-        ),
-        Check(
-            "skewed noise: (E ĝ - ∇f)²/c² of a still gradient, against the bound at T=1e8",
-            float(run.constants.bound(FAR)) / unit,
-            "<=",
-            bias**2 / unit,
-            2 * abs(bias) * bias_error / unit,
-        ),
-    ]
-
-
-def symmetric_panel(run: SymmetricRun) -> Panel:
-    return Panel(
-        "Wells θ²/(1+θ²), coin noise",
-        "T",
-        "min over t ≤ T of E|∇f|²",
-        (
-            Curve("SGDF", run.points, run.minimum, VERMILION),
-            Curve("printed bound", run.points, run.constants.bound(run.points), BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
+    return checks, (
+        Curve("SGDF", points, minimum, VERMILION),
+        Curve("printed bound", points, bound(points), BLACK, "--"),
     )
 
 
-def skewed_panel(run: SkewedRun) -> Panel:
-    unit, axis = SKEWED.scale**2, np.geomspace(1, FAR, 60)
-    minimum = np.minimum.accumulate(run.squares.mean(-1))
-    level = np.full(60, run.bias[0] ** 2 / unit)
-    return Panel(
-        "Quadratic, skewed noise (β₁=0.5, β₂=0.9)",
-        "T",
-        "min over t ≤ T of E|∇f|² / c²",
-        (
-            Curve("SGDF", run.points, minimum / unit, VERMILION),
-            Curve("(E ĝ − ∇f)², constant gradient", axis, level, GREEN, ":"),
-            Curve("printed bound", axis, run.constants.bound(axis) / unit, BLACK, "--"),
+def skewed_rate(seed: int, effort: float) -> tuple[list[Check], Curves]:
+    """The quadratic in skewed noise, where SGDF stops at a gradient that is not 0.
+
+    In units of the squared noise: from the run, and from the bias about a constant gradient.
+    """
+    problem, alpha, rng = SKEWED, 1 / SKEWED.scale, np.random.default_rng(seed)
+    samples = max(2000, int(10_000 * effort))
+    bias, bias_error = mean_and_error(
+        bias_of_the_estimate(lambda rng: problem.noise(rng, (samples,)), rng, SKEWED_BETAS)
+    )
+    points = recorded_points(max(10_000, int(1_000_000 * effort)))
+    T, slope, unit = int(points[-1]), START * abs(bias), problem.scale**2
+    start = np.full((8, 1), slope / problem.curvature)
+    squares, least = descend_with_filter(problem, start, T, alpha, SKEWED_BETAS, rng, points)
+    largest, gap = problem.largest + REACH * abs(bias), slope**2 / (2 * problem.curvature)
+    bound = RateConstants(SKEWED_BETAS[0], largest, problem.curvature, alpha, gap).bound
+    run, run_error = mean_and_error(least)
+    still = "skewed noise: (E ĝ - ∇f)²/c² of a still gradient, against the bound at T=1e8"
+    checks = [
+        Check(
+            f"skewed noise: E(T)/c² or less, T={T}",
+            float(bound(T)) / unit,
+            "<=",
+            run / unit,
+            run_error / unit,
         ),
-        logx=True,
-        logy=True,
+        Check(
+            still, float(bound(FAR)) / unit, "<=", bias**2 / unit, 2 * abs(bias) * bias_error / unit
+        ),
+    ]
+    axis, minimum = np.geomspace(1, FAR, 60), np.minimum.accumulate(squares.mean(-1))
+    return checks, (
+        Curve("SGDF", points, minimum / unit, VERMILION),
+        Curve("(E ĝ − ∇f)², constant gradient", axis, np.full(60, bias**2 / unit), GREEN, ":"),
+        Curve("printed bound", axis, bound(axis) / unit, BLACK, "--"),
     )

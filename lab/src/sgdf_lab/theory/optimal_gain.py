@@ -5,7 +5,7 @@ and described in docs/filter.md.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from sgdf_lab.theory.result import (
     Array,
     Check,
     Curve,
-    Panel,
+    Curves,
     Result,
     mean_and_error,
+    stated,
     variance_and_error,
 )
 
@@ -70,91 +71,42 @@ STEPS = 100
 GAINS = np.linspace(-0.2, 0.3, 501)
 
 
-class GainScan(NamedTuple):
-    """The error of (1-K) m^ + K g for one average m^, by K as sampled and at the printed K."""
-
-    errors: Array  #: for each of GAINS
-    var_m: float
-    printed: float  #: the printed K
-    error_at_printed: float
-
-    @property
-    def best(self) -> float:
-        return float(GAINS[np.argmin(self.errors)])
-
-
-def scan_gains(average: Array, g: Array, t: int, covariance: float) -> GainScan:
-    """Scan an average of t gradients whose true covariance with g is given."""
-    var_m = float(corrected_mean_factor(t, BETA1))
-    printed = float(optimal_gain(var_m, 1.0))
-    error = float(combined_variance(printed, var_m, 1.0, covariance))
-    return GainScan(combined_variance(GAINS, *sampled_moments(average, g)), var_m, printed, error)
-
-
-def sampled_moments(average: Array, g: Array) -> tuple[float, float, float]:
-    """Var m^, Var g and their covariance."""
-    sampled = np.cov(average, g)
-    return sampled[0, 0], sampled[1, 1], sampled[0, 1]
-
-
 def check_wiener_gain(seed: int = 0, effort: float = 1.0) -> Result:
     """Scan K for the algorithm's average m^_t and for m^_{t-1}, which is independent of g."""
     rng = np.random.default_rng(seed)
     samples = int(200_000 * effort)
     before, after, g = average_and_gradient(STEPS, samples, rng)
     covariance = (1 - BETA1) / (1 - BETA1**STEPS)
-    scan = scan_gains(after, g, STEPS, covariance)
-    scan_before = scan_gains(before, g, STEPS - 1, 0.0)
-    return Result(
-        name="wiener-gain",
-        title="The optimal gain",
-        label="proof_method",
-        claim="Var m̂ / (Var m̂ + Var g) is the K that makes (1-K)m̂ + Kg the best estimate.",
-        assumptions="none stated; the derivation drops Cov(m̂, g) and compares variances only",
-        condition="m̂ and g are uncorrelated and have the same mean: true of m̂ₜ₋₁ and a "
-        "constant gradient",
-        checks=(
-            *scan_checks(scan, scan_before, covariance, samples),
-            *random_gain_checks(rng, effort),
-        ),
-        explanation="The algorithm's m̂ₜ already holds g with weight 1-β₁, so Cov(m̂,g) = (1-β₁)σ² "
-        "is larger than Var m̂ = σ²(1-β₁)/(1+β₁). For a constant gradient the best gain is then "
-        "-(1-β₁)/(2β₁) = -0.056 and any positive gain raises the error. A gradient that moves "
-        "adds the squared bias of m̂ to Var m̂, and there a positive gain pays off. The "
-        "K of Algorithm 1 further replaces Var g by one squared residual: it is random, on average "
-        "five times the printed gain, yet small where the residual is large.",
-        panels=(scan_panel(scan, scan_before), drift_panel()),
-    )
-
-
-def scan_checks(
-    scan: GainScan, scan_before: GainScan, covariance: float, samples: int
-) -> list[Check]:
+    var_m = float(corrected_mean_factor(STEPS, BETA1))
     # The minimum moves with the sample covariance; the scan's own step is 0.001.
-    near = 4 * 2 * math.sqrt(scan.var_m / samples) + 0.001
-    exact = float(optimal_gain_with_covariance(scan.var_m, 1.0, covariance))
-    best, no_worse = "K of least error, by a scan", "printed K: error no more than with K=0"
+    near = 4 * 2 * math.sqrt(var_m / samples) + 0.001
+    checks: list[Check] = []
+    scans: list[Array] = []
+    averages: tuple[tuple[str, Array, int, float, Any], ...] = (
+        ("average m̂ₜ₋₁", before, STEPS - 1, 0.0, "condition"),
+        ("average m̂ₜ", after, STEPS, covariance, "paper"),
+    )
+    for what, average, t, true_covariance, under in averages:
+        var = float(corrected_mean_factor(t, BETA1))
+        printed = float(optimal_gain(var, 1.0))
+        error = float(combined_variance(printed, var, 1.0, true_covariance))
+        sampled = np.cov(average, g)
+        scans.append(combined_variance(GAINS, sampled[0, 0], sampled[1, 1], sampled[0, 1]))
+        best = float(GAINS[np.argmin(scans[-1])])
+        checks[:0] = [
+            Check(f"{what}: K of least error, by a scan", printed, "=", best, 0.0, under, near),
+            Check(f"{what}, printed K: error no more than with K=0", var, "<=", error, 0.0, under),
+        ]
     formula = "average m̂ₜ: our formula, with the covariance"
-    return [
-        Check(f"average m̂ₜ: {best}", scan.printed, "=", scan.best, tolerance=near),
-        Check(f"average m̂ₜ, {no_worse}", scan.var_m, "<=", scan.error_at_printed),
-        Check(
-            f"average m̂ₜ₋₁: {best}",
-            scan_before.printed,
-            "=",
-            scan_before.best,
-            under="condition",
-            tolerance=near,
-        ),
-        Check(
-            f"average m̂ₜ₋₁, {no_worse}",
-            scan_before.var_m,
-            "<=",
-            scan_before.error_at_printed,
-            under="condition",
-        ),
-        Check(formula, exact, "=", scan.best, under="remark", tolerance=near),
-    ]
+    exact = float(optimal_gain_with_covariance(var_m, 1.0, covariance))
+    checks.append(Check(formula, exact, "=", best, 0.0, "remark", near))
+    constant = (
+        Curve("with m̂ₜ (the algorithm's)", GAINS, scans[1], VERMILION),
+        Curve("with m̂ₜ₋₁ (independent of g)", GAINS, scans[0], BLUE),
+        Curve("printed K", [printed] * 2, [0.04, 0.13], BLACK, "--"),
+    )
+    checks += random_gain_checks(rng, effort)
+    return stated("wiener-gain", checks, constant, drift_panel())
 
 
 def random_gain_checks(rng: np.random.Generator, effort: float) -> list[Check]:
@@ -178,89 +130,43 @@ def random_gain_checks(rng: np.random.Generator, effort: float) -> list[Check]:
     ]
 
 
-def scan_panel(scan: GainScan, scan_before: GainScan) -> Panel:
-    return Panel(
-        "Constant gradient, β₁=0.9, t=100",
-        "K",
-        "MSE of (1-K)m̂ + Kg, σ²=1",
-        (
-            Curve("with m̂ₜ (the algorithm's)", GAINS, scan.errors, VERMILION),
-            Curve("with m̂ₜ₋₁ (independent of g)", GAINS, scan_before.errors, BLUE),
-            Curve("printed K", [scan.printed] * 2, [0.04, 0.13], BLACK, "--"),
-        ),
-        ylim=(0.04, 0.16),
-    )
-
-
-def drift_panel() -> Panel:
+def drift_panel() -> Curves:
     """The best gain on m^_t by the drift of the gradient: the bias joins the variance."""
     drift = np.linspace(0, 0.15, 100)
     var_m, covariance = corrected_mean_factor(1000, BETA1), 1 - BETA1
     bias = drift * BETA1 / (1 - BETA1)  # of m^_t about a signal that moves by `drift` per step
     best = optimal_gain_with_covariance(var_m + bias**2, 1.0, covariance)
     printed = np.full_like(drift, optimal_gain(var_m, 1.0))
-    return Panel(
-        "Drifting gradient",
-        "drift per step / σ",
-        "gain",
-        (
-            Curve("best for m̂ₜ", drift, best, VERMILION),
-            Curve("printed K", drift, printed, BLACK, "--"),
-            Curve("zero", drift, np.zeros_like(drift), GREY, ":"),
-        ),
+    return (
+        Curve("best for m̂ₜ", drift, best, VERMILION),
+        Curve("printed K", drift, printed, BLACK, "--"),
+        Curve("zero", drift, np.zeros_like(drift), GREY, ":"),
     )
 
 
 # --- The correction factor as the variance of m_t (proof_correction)
 
 
-def simulated_variances(seed: int, effort: float) -> dict[int, tuple[float, float]]:
-    """Var m_t / sigma^2 at some t, with its standard error."""
-    rng = np.random.default_rng(seed)
+def check_correction_factor(seed: int = 0, effort: float = 1.0) -> Result:
+    """The printed factor beside simulated variances."""
+    rng, steps = np.random.default_rng(seed), np.arange(1, 51)
     samples = int(100_000 * effort)
     m, variances = np.zeros(samples), {}
     for t in range(1, 51):
         m = BETA1 * m + (1 - BETA1) * rng.normal(size=samples)
         if t in (1, 5, 20, 50):
             variances[t] = variance_and_error(m)
-    return variances
-
-
-def check_correction_factor(seed: int = 0, effort: float = 1.0) -> Result:
-    """The printed factor beside simulated variances."""
-    variances = simulated_variances(seed, effort)
-    checks = tuple(
+    checks = [
         Check(f"Var mₜ / σ² at t={t}", float(correction_factor(t, BETA1)), "=", *variance)
         for t, variance in variances.items()
-    )
-    return Result(
-        name="correction-factor",
-        title="The correction factor",
-        label="proof_correction",
-        claim="The moving average mₜ of independent gradients of variance σ² has the variance "
-        "σ²(1-β₁)(1-β₁^2t)/(1+β₁).",
-        assumptions="gradients independent and of one variance",
-        checks=checks,
-        explanation="Exact at every t for mₜ. It is not the variance of m̂ₜ = mₜ/(1-β₁^t), which "
-        "the gain needs: see the next statement.",
-        panels=(variance_panel(variances),),
-    )
-
-
-def variance_panel(variances: dict[int, tuple[float, float]]) -> Panel:
-    steps = np.arange(1, 51)
+    ]
     simulated = [value for value, _ in variances.values()]
-    return Panel(
-        "Variance of the average, β₁=0.9",
-        "step t",
-        "variance / σ²",
-        (
-            Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
-            Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
-            Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
-        ),
-        logy=True,
+    curves = (
+        Curve("mₜ: the printed factor", steps, correction_factor(steps, BETA1), BLACK),
+        Curve("mₜ, simulated", list(variances), simulated, VERMILION, "o"),
+        Curve("m̂ₜ, exact", steps, corrected_mean_factor(steps, BETA1), PURPLE, "--"),
     )
+    return stated("correction-factor", checks, curves)
 
 
 # --- s^ as the estimate of Var m^: three gaps, and what closing them does to the error of g^
@@ -344,28 +250,27 @@ def error_ratios(errors: Errors) -> dict[tuple[str, str, str], float]:
 def check_variance_estimate(seed: int = 0, effort: float = 1.0) -> Result:
     """E s^ beside Var m^, and the error of g^ with s^ made exact."""
     simulated, errors = simulated_ratio(seed, effort), errors_by_factor(seed, effort)
-    ratios = error_ratios(errors)
-    percent = {key: 100 * (value - 1) for key, value in ratios.items()}
-    still, walking = ((name, "exact E ŝ") for name in ("still", "walking by 0.3σ"))
-    return Result(
-        name="variance-estimate",
-        title="ŝ as the variance of m̂",
-        label="alg:WienerOptimization",
-        claim="s times the correction factor accurately estimates the variance of the average.",
-        assumptions="m and g independent and identically distributed",
-        checks=tuple(ratio_checks(simulated, ratios)),
-        explanation="Three gaps. The factor is that of mₜ, and m̂ₜ varies (1-β₁^t)^-2 more: 100 "
-        "times at t=1, 2.4 at t=10. Since g - mₜ = β₁(g - mₜ₋₁), s estimates β₁²(σ² + Var mₜ₋₁), "
-        "2β₁²/(1+β₁) = 0.85 of σ² in the long run. And m starts at 0, so a mean gradient g* puts "
-        "β₁²g*²β₁^(2t-2) into s, which β₂=0.999 keeps for a thousand steps. Do they matter? With "
-        f"ŝ made exact the error of ĝ changes by {percent[*still, 'at t=5']:+.0f} % at t=5 and "
-        f"{percent[*still, 'after t=150']:+.0f} % later for a constant gradient, by "
-        f"{percent[*walking, 'at t=5']:+.0f} % and {percent[*walking, 'after t=150']:+.1f} % for "
-        "one that walks by 0.3σ per step: too small a gain is the better mistake, since m̂ₜ "
-        "already holds g.",
-        panels=(ratio_panel(simulated), error_panel(errors)),
-        key="E ŝ / Var m̂ at t=10",
+    ratios, t = error_ratios(errors), np.arange(1, 1001)
+    changes = {
+        f"{signal.partition(' ')[0]}_{'early' if when[-1] == '5' else 'late'}": 100 * (ratio - 1)
+        for (signal, factor, when), ratio in ratios.items()
+        if factor == "exact E ŝ"
+    }
+    points = [value for value, _ in simulated.values()]
+    of_ratio = (
+        Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
+        Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
+        Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
+        Curve("correct", t, np.ones(1000), BLACK, "--"),
     )
+    of_error = [
+        Curve(f"{signal}, {factor}", t[1 : len(series)], series[1:], shade, style)
+        for signal, style in (("still", "-"), ("walking by 0.3σ", "--"))
+        for factor, shade in (("printed", BLACK), ("exact E ŝ", VERMILION))
+        for series in (errors[signal, factor],)
+    ]
+    checks, key = ratio_checks(simulated, ratios), "E ŝ / Var m̂ at t=10"
+    return stated("variance-estimate", checks, of_ratio, of_error, key=key, **changes)
 
 
 def ratio_checks(
@@ -384,37 +289,3 @@ def ratio_checks(
             for (signal, factor, when), ratio in ratios.items()
         ),
     ]
-
-
-def ratio_panel(simulated: dict[int, tuple[float, float]]) -> Panel:
-    t = np.arange(1, 1001)
-    points = [value for value, _ in simulated.values()]
-    return Panel(
-        "How far ŝ is from Var m̂",
-        "step t",
-        "E ŝ / Var m̂",
-        (
-            Curve("mean gradient 0", t, exact_ratio(1000), VERMILION),
-            Curve("mean gradient 3σ", t, exact_ratio(1000, 3.0), BLUE),
-            Curve("simulated (mean 0)", list(simulated), points, VERMILION, "o"),
-            Curve("correct", t, np.ones(1000), BLACK, "--"),
-        ),
-        logx=True,
-        logy=True,
-    )
-
-
-def error_panel(errors: Errors) -> Panel:
-    shades = {"printed": BLACK, "exact E ŝ": VERMILION}
-    curves = tuple(
-        Curve(
-            f"{signal}, {factor}",
-            np.arange(2, len(series) + 1),
-            series[1:],
-            shades[factor],
-            "-" if signal == "still" else "--",
-        )
-        for (signal, factor), series in errors.items()
-        if factor in shades
-    )
-    return Panel("Error of ĝ (gain 2K)", "step t", "MSE / σ²", curves, logx=True, logy=True)

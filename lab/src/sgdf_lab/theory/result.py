@@ -1,7 +1,9 @@
 """The result of checking a statement: numbers beside printed ones, a verdict, panels to draw."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +12,11 @@ from numpy.typing import NDArray
 from sgdf_lab.support.palette import BLUE
 
 Array = NDArray[Any]  # of float64, or of integers on an axis
+
+#: By name, in the paper's order: the words of each statement, and the axes of its figures.
+WORDS: dict[str, dict[str, Any]] = tomllib.loads(
+    files("sgdf_lab.theory").joinpath("statements.toml").read_text("utf-8")
+)
 
 HOLDS = "holds"
 CONDITION = "holds under a condition the paper leaves out"
@@ -65,6 +72,9 @@ class Curve:
     band: Sequence[float] | Array | None = None
 
 
+Curves = Iterable[Curve]
+
+
 @dataclass(frozen=True)
 class Panel:
     title: str
@@ -112,19 +122,29 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the curves."""
+        words = ("name", "title", "label", "claim", "assumptions", "condition", "explanation")
         return {
-            "name": self.name,
-            "title": self.title,
-            "label": self.label,
-            "claim": self.claim,
-            "assumptions": self.assumptions,
+            **{name: getattr(self, name) for name in words},
             "verdict": self.verdict,
-            "condition": self.condition,
-            "explanation": self.explanation,
             "headline": self.headline.what,
             "checks": [check.as_json() for check in self.checks],
             "counterexamples": [check.what for check in self.counterexamples],
         }
+
+
+def stated(
+    name: str, checks: Iterable[Check], *figures: Curves, key: str | None = None, **found: object
+) -> Result:
+    """The result of a statement of statements.toml, which has a panel for each of the figures.
+
+    What was `found` fills the gaps of the explanation.
+    """
+    words = {word: text for word, text in WORDS[name].items() if word != "module"}
+    if found:
+        words["explanation"] = words["explanation"].format(**found)
+    axes = words.pop("panels")
+    panels = [Panel(curves=tuple(f), **a) for a, f in zip(axes, figures, strict=True)]
+    return Result(name=name, checks=tuple(checks), panels=tuple(panels), key=key, **words)
 
 
 def mean_and_error(samples: Array) -> tuple[float, float]:

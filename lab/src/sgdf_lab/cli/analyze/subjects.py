@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.options import add_data_dir, add_device, path, positive, say
+from sgdf_lab.cli.options import add_data_dir, add_device, open_console, path, positive, say
 from sgdf_lab.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -147,15 +147,17 @@ def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) 
     return subjects
 
 
-def plan_in_words(
-    what: str, found: Sequence[Subject], options: argparse.Namespace, device: object
-) -> str:
-    """What is about to be measured, and where it is written."""
+def begin(what: str, options: argparse.Namespace) -> "tuple[Console, torch.device, list[Subject]]":
+    """Find the runs, and say what is about to be measured, and where it is written."""
+    from sgdf_lab.support.numerics import find_device
+
+    console, device = open_console(), find_device(options.device)
+    found = find_subjects(options.runs, getattr(options, "epochs", None))
     unit = "checkpoint" + "s" * (len(found) > 1)
     images = "all images" if options.images is None else f"{options.images} images"
-    return (
-        f"Measuring {what} of {len(found)} {unit}, {images}, on {device}; written to {options.out}"
-    )
+    say(console, f"Measuring {what} of {len(found)} {unit}, {images}, on {device}; written to "
+        f"{options.out}")  # fmt: skip
+    return console, device, found
 
 
 def subject_labels(configs: "Sequence[Config]") -> list[str]:

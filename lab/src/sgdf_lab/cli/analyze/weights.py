@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sgdf_lab.cli.analyze import subjects
 from sgdf_lab.cli.analyze.subjects import as_user_error, origin, save_figure, save_numbers
-from sgdf_lab.cli.options import Commands, open_console, say
+from sgdf_lab.cli.options import Commands, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,12 +36,9 @@ def run_hessian(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf_lab.instruments import figures, hessian
-    from sgdf_lab.support.numerics import find_device
 
-    console, device = open_console(), find_device(options.device)
+    console, device, found = subjects.begin("the Hessian", options)
     spectra = {}
-    found = subjects.find_subjects(options.runs, options.epochs)
-    say(console, subjects.plan_in_words("the Hessian", found, options, device))
     for subject in found:
         model, data = subjects.load_subject(subject, options, device)
         with as_user_error(str(subject.folder)):
@@ -104,13 +101,10 @@ def run_landscape(options: argparse.Namespace) -> None:
 
     from sgdf_lab.instruments import figures, landscape
     from sgdf_lab.support.files import explained
-    from sgdf_lab.support.numerics import find_device
 
-    console, device = open_console(), find_device(options.device)
+    console, device, found = subjects.begin("the loss", options)
     kind = "line" if options.dimensions == 1 else "landscape"
     surfaces = {}
-    found = subjects.find_subjects(options.runs, options.epochs)
-    say(console, subjects.plan_in_words("the loss", found, options, device))
     for subject in found:
         model, data = subjects.load_subject(subject, options, device)
         file = options.out / f"{kind}-{subject.name}.npz"
@@ -139,8 +133,6 @@ def run_landscape(options: argparse.Namespace) -> None:
 
 # --- path: through the weights that a run kept ----------------------------------------------------
 
-BATCH = 1000
-
 
 def add_path(subparsers: Commands) -> None:
     parser = subparsers.add_parser("path", help="the path of a run with --keep, over the loss")
@@ -157,11 +149,8 @@ def run_path(options: argparse.Namespace) -> None:
 
     from sgdf_lab.instruments import figures, landscape
     from sgdf_lab.support.files import explained
-    from sgdf_lab.support.numerics import find_device
 
-    console, device = open_console(), find_device(options.device)
-    found = subjects.find_subjects(options.runs)
-    say(console, subjects.plan_in_words("the path", found, options, device))
+    console, device, found = subjects.begin("the path", options)
     for subject in found:
         epochs, weights = subjects.kept_weights(subject)
         model, data = subjects.load_subject(subject, options, device)
