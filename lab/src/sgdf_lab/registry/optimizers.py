@@ -139,7 +139,9 @@ def checked(name: str, value: Any, kind: str) -> Any:
         return None if value is None else dtype_name(name, value)
     if name == "differentiable" and value is True:
         raise UserError("differentiable=True is not supported by the lab's training loop")
-    if kind == "any" or (value is None and kind.endswith("?")):
+    if kind.endswith("?") and value in (None, "none"):  # TOML and --set have no None
+        return None
+    if kind == "any":
         return value
     if kind.startswith("flag") and not isinstance(value, bool):
         raise UserError(f"{name} is true or false, not {value!r}")
@@ -317,7 +319,8 @@ _ROWS = (
         takes=f"lr {_FILTER} weight_decay second_moment {_OF_SGDF}", on_cuda=CAPTURABLE,
         space={**adam_space(decay=L2), "gain_scale": GAIN}),
     OptimizerRow("filter-adamw", "sgdf:FilterAdamW", "AdamW with the filtered gradient",
-        INDIGO, "longdash", title="FilterAdamW", settings={"lr": 0.001},
+        INDIGO, "longdash", title="FilterAdamW", settings={"lr": 0.001, "gain_eps": 0.0},
+        fixed={"gain_eps": None, "second_moment": "separate"},  # of runs that do not name them
         takes=f"lr {_FILTER} weight_decay second_moment {_OF_SGDF}", on_cuda=CAPTURABLE,
         space={**ADAM_SPACE, "gain_scale": GAIN}),
     # The paper's tables call it SGD.

@@ -321,7 +321,10 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
         settings.setdefault("param_groups", True)
     if settings.get("param_groups") is False:  # as runs are that do not say it, of any optimizer
         del settings["param_groups"]
-    return row.checked(settings)
+    checked = row.checked(settings)
+    # A run that does not say it has the builder's None.
+    nones = {name for name, value in row.fixed.items() if value is None}
+    return {n: v for n, v in checked.items() if v is not None or n not in nones}
 
 
 def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -> None:
