@@ -357,7 +357,7 @@ def test_a_wrong_length(settings, sentence):
 def test_epochs_are_refused_and_damaged_settings_are_named():
     with pytest.raises(UserError, match="text counts steps, not epochs: --set steps=N"):
         configs.make("text", epochs=3)
-    with pytest.raises(UserError, match=r"sgd .*steps"):
+    with pytest.raises(UserError, match=r"no setting 'steps'"):
         configs.make("digits", optimizer="sgd", overrides={"steps": 100})
     values = configs.make("text").as_json() | {"options": {"eval_every": "often"}}
     with pytest.raises(UserError, match="there: eval_every is an integer"):

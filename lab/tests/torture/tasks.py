@@ -53,7 +53,7 @@ TASKS = {
             "GAN",
             ("wgan-gp", "--model", "dcgan-tiny", "--set", "batch=8", "--set", "critic_norm=layer",
              "--set", "fid_samples=40", "--set", "fid_every=2", "--set",
-             "features=lab.tasks.gan_driver:Features", "--epochs", "6"),
+             "features=paper.gan_driver:Features", "--epochs", "6"),
             images=(48, 16),
             classes=False,
             shards=False,
