@@ -109,19 +109,13 @@ def show_across(options: argparse.Namespace) -> None:
 
 def read_summary(file: Path) -> dict[str, Any]:
     """A summary.json of this version."""
-    from sgdf_lab.report.evidence.summary import VERSION
+    from sgdf_lab.report.evidence import checked
     from sgdf_lab.support.files import read_text
 
     try:
-        summary = json.loads(read_text(file))
-        if summary["version"] != VERSION or not summary["contestants"]:
-            raise ValueError(f"it is not of version {VERSION}")
-        for name in ("name", "metric", "comparisons", "ahead"):
-            summary[name]
-        [contestant["label"] for contestant in summary["contestants"]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return checked(json.loads(read_text(file)))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is not a summary of sgdf evidence: {error}") from None
-    return dict(summary)
 
 
 def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:

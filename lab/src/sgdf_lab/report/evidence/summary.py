@@ -9,7 +9,7 @@ from typing import Any
 
 from sgdf_lab.report.choice import choice_of
 from sgdf_lab.report.comparison import REFERENCES as REFERENCES
-from sgdf_lab.report.evidence import Summary, notes
+from sgdf_lab.report.evidence import VERSION, Summary, notes
 from sgdf_lab.report.labels import contestant_names, visible
 from sgdf_lab.report.numbers import (
     SIGNIFICANCE,
@@ -37,7 +37,6 @@ from sgdf_lab.sweeps.contestants import (
 from sgdf_lab.sweeps.plan import Sweep
 from sgdf_lab.tasks import Metric
 
-VERSION = 1
 MARGINS = {"language": 0.02}  # nats per token
 MARGIN = 1.0  # of others: a point of accuracy
 
