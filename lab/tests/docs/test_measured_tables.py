@@ -121,4 +121,4 @@ def test_the_fast_recipe():
     values = [run["metrics"][-1]["test_accuracy"] for run in runs]
     shown = f"ten seeds | {statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}, below"
     assert len(values) == 10
-    assert shown in (ROOT / "docs" / "evidence.md").read_text()
+    assert shown in (ROOT / "docs" / "evidence-paper.md").read_text()

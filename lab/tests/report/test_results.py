@@ -19,7 +19,7 @@ from sgdf_lab.report.numbers import compare
 from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]
-EVIDENCE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+EVIDENCE = (ROOT / "docs" / "evidence-paper.md").read_text(encoding="utf-8")
 SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 README_TABLE = table(
