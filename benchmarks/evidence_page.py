@@ -241,8 +241,10 @@ def two_rules(summaries: Sequence[Summary]) -> str:
 
 
 def task_block(summary: Summary) -> str:
+    """The results and the differences; everything else folded."""
     name = summary["name"]
-    drawn = "\n\n".join(
+    first, *rest = tables.markdown_parts(summary)
+    shown, *drawn = (
         f"![{words}](figures/evidence/{name}-{figure}.svg)" for figure, words in drawings(summary)
     )
     made = (
@@ -250,7 +252,12 @@ def task_block(summary: Summary) -> str:
         f"commit {', '.join(commit[:7] for commit in summary['commits'])}; "
         f"{', '.join(summary['machines'])}. Made by `{summary['command']}`."
     )
-    return f"## {name}\n\n{tables.markdown(summary)}\n{drawn}\n\n{made}"
+    folded = "\n\n".join([*rest, *drawn, made])
+    return (
+        f"## {name}\n\n{first}\n\n{shown}\n\n"
+        '<details markdown="1"><summary>How soon, at the same settings, how much tuning, all '
+        f"trials, where from</summary>\n\n{folded}\n\n</details>"
+    )
 
 
 def drawings(summary: Summary) -> Iterable[tuple[str, str]]:

@@ -25,12 +25,17 @@ def show(console: "Console", summary: Summary) -> None:
 
 def markdown(summary: Summary) -> str:
     """The tables for a page, which is wide enough for all differences beside the results."""
+    return "\n\n".join(markdown_parts(summary)) + "\n"
+
+
+def markdown_parts(summary: Summary) -> list[str]:
+    """Results with their differences, the other tables, the notes."""
     first, *others = tables(summary)
     differences = [table for table in others if table.name == "differences"]
     rest = [table for table in others if table.name != "differences"]
-    parts = [as_markdown(table) for table in (side_by_side(first, differences), *rest)]
     notes = "\n".join(f"- {note}" for note in summary["notes"])
-    return "\n\n".join(filter(None, (*parts, notes))) + "\n"
+    parts = [as_markdown(table) for table in (side_by_side(first, differences), *rest)]
+    return [*parts, notes] if notes else parts
 
 
 def side_by_side(first: Table, others: Sequence[Table]) -> Table:
