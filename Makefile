@@ -4,6 +4,7 @@
 # make docs      the documentation site, in build/site (open build/site/index.html)
 # make torture   faults, kills and hostile files for 15 minutes; writes results/torture.json
 # make test-gpu  the tests that need a GPU, with $(PYTHON) as it is: installs nothing
+# make measure-gpu  what waits for a GPU, for 25 minutes, with $(PYTHON) as it is (docs/measure.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ DEPENDENCIES := pyproject.toml lab/pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo check test docs test-capabilities torture test-gpu lint types imports clean
+.PHONY: demo check test docs test-capabilities torture test-gpu measure-gpu lint types imports clean
 
 demo: $(VENV)/.installed-lab
 	$(BIN)/sgdf demo
@@ -37,6 +38,10 @@ torture: $(VENV)/.installed-dev
 
 test-gpu:
 	PYTHONPATH="src:lab/src:tests:lab/tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu lab/tests/gpu lab/tests/models lab/tests/optimizers
+
+measure-gpu: MINUTES := $(if $(filter command line,$(origin MINUTES)),$(MINUTES),25)
+measure-gpu:
+	$(PYTHON) benchmarks/gpu_queue.py --minutes $(MINUTES)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@
 
 For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
 results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
-tables of docs/comparisons.md, the pages docs/evidence*.md and README.md. It trains nothing.
+tables of docs/comparisons.md and of the pages docs/evidence*.md. It trains nothing.
 """
 
 import json
@@ -174,7 +174,6 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             "larger gains": f"\n{gains_table(summaries)}\n",
         },
         "docs/evidence-protocol.md": {"two rules": f"\n{two_rules(summaries)}\n"},
-        "README.md": {"found": f"\n{found_table(last)}\n"},
     }
 
 
@@ -290,52 +289,6 @@ def counts(summaries: Sequence[Summary]) -> str:
             numbers = map(str, (len(better), ahead, behind, sum(better)))
             lines.append([optimizer_name(optimizer), found.reference, *numbers])
     return markdown_table(head, lines)
-
-
-def found_table(summaries: Sequence[Summary]) -> str:
-    """The README's table: a line for each task and form of the filter, in words."""
-    lines = []
-    for first, second, *forms in FAMILIES.values():
-        for summary in summaries:
-            if {first, second} <= labels_of(summary):
-                lines += [
-                    [
-                        f"[{plain_title(summary)}](docs/comparisons.md#{summary['name']})",
-                        SHOWN.get(form, form),
-                        better_words(summary, form, first),
-                        better_words(summary, form, second),
-                        same_settings_words(summary, form, first),
-                    ]
-                    for form in forms
-                ]
-    rivals = [" or ".join(pair) for pair in zip(*(f[:2] for f in FAMILIES.values()), strict=True)]
-    head = ["", "", *(f"against {words}" for words in rivals)]
-    head.append("better than AdamW at the same settings")
-    return markdown_table(head, lines)
-
-
-def plain_title(summary: Summary) -> str:
-    """Without how often the task was done.
-
-    >>> plain_title({"title": "A perceptron on Fashion-MNIST, 5 epochs, again"})
-    'A perceptron on Fashion-MNIST'
-    """
-    return str(summary["title"]).partition(", ")[0]
-
-
-def better_words(summary: Summary, label: str, rival: str) -> str:
-    """By how much it is better or worse, and whether that is clear."""
-    row = row_of(summary, label, rival)
-    lead, metric = across.lead(row, summary)["mean"], summary["metric"]
-    unit = "points" if metric["unit"] == "%" else "nats"
-    text = f"{abs(lead):.{metric['digits']}f} {unit} {'better' if lead > 0 else 'worse'}"
-    marks = {"ahead": f"**{text}** ✓", "behind": f"{text} ✗"}
-    return marks.get(row["verdict"], text)
-
-
-def same_settings_words(summary: Summary, label: str, rival: str) -> str:
-    same = row_of(summary, label, rival)["same_settings"]
-    return f"{same['better']} of {same['better'] + same['worse']}" if same else NOTHING
 
 
 def row_of(summary: Summary, label: str, rival: str) -> Mapping[str, Any]:

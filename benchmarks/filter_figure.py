@@ -15,11 +15,12 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 from sgdf.filter import bias_corrections, wiener_filter, wiener_gain
+from sgdf_lab.support.figures import write_svg
 from sgdf_lab.support.palette import BLACK, BLUE, GREY, VERMILION
 
 STEPS, JUMP, OUTLIER = 160, 80, 130
 BETAS, EPS = (0.9, 0.999), 1e-8
-FILE = Path(__file__).parents[1] / "docs" / "figures" / "filter-signal.svg"
+FILE = Path(__file__).parents[1] / "docs" / "figures" / "filter-signal"
 
 
 def follow(gradients):
@@ -45,8 +46,8 @@ def draw():
     )
     above.plot(steps, gradients, ".", color=GREY, markersize=4, label="g, the noisy gradient")
     above.plot(steps, signal, color=BLACK, linewidth=1, label="the true gradient")
-    above.plot(steps, average, color=BLUE, label="m^, the moving average")
-    above.plot(steps, estimate, color=VERMILION, label="g^, the filter's estimate")
+    above.plot(steps, average, color=BLUE, label=r"$\hat{m}$, the moving average")
+    above.plot(steps, estimate, color=VERMILION, label=r"$\hat{g}$, the filter's estimate")
     above.set_ylabel("one coordinate")
     above.legend(frameon=False, ncols=2, fontsize=9)
     below.plot(steps, gain, color=VERMILION)
@@ -57,6 +58,4 @@ def draw():
 
 
 if __name__ == "__main__":
-    matplotlib.rcParams["svg.hashsalt"] = "sgdf"
-    draw().savefig(FILE, metadata={"Date": None})
-    print(f"wrote {FILE}")
+    print(f"wrote {write_svg(draw(), FILE)}")

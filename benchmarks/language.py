@@ -102,7 +102,8 @@ def build(case: Case, optimizer: str, device: torch.device) -> LanguageModel:
     )
     random = np.random.default_rng(0)
     dtype = np.uint8 if case.vocabulary <= 256 else np.uint16
-    text = random.integers(0, case.vocabulary, 1 << 20, dtype=dtype)
+    length = 1 << (14 if case in QUICK else 20)
+    text = random.integers(0, case.vocabulary, length, dtype=dtype)
     cut = len(text) - len(text) // 20
     tokens = Tokens(text[:cut], text[cut:], case.vocabulary, len(text) - cut, "", "random tokens")
     torch.manual_seed(0)

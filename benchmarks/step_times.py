@@ -24,7 +24,7 @@ from rich.table import Table
 from sgdf_lab.runs.config import Config
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
-from sgdf_lab.sweeps.plan import sweep_from_file
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_file
 from trainer import epoch, timed
 
 EVIDENCE = Path(__file__).parent / "evidence"
@@ -67,11 +67,12 @@ def contestants(file: Path, *, quick: bool) -> list[Config]:
     if quick:
         given |= {"model": TINY.get(first.task, "mlp"), "set": settings | (FEW if is_text else {})}
     sweep = sweep_from_file(file, given)
-    return list(sweep.configs[: sweep.contestants])
+    assert isinstance(sweep, Tuned)
+    return [first for first, *_ in sweep.trials]
 
 
 def measured(config: Config, device: torch.device, rounds: int) -> dict[str, Any]:
-    lab = config.task_definition.load_trainer().build_trainer(config, device)
+    lab = config.task_definition.module.build_trainer(config, device)
     per_epoch = len(lab.sizes)
     for _ in range(max(2, -(-8 // per_epoch))):  # until every graph is captured
         epoch(lab)

@@ -10,36 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sgdf.filter import bias_corrections, wiener_filter
+from sgdf.filter import Filter, FilterSettings
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 
-#: name: (gain_scale, gain_power)
-ESTIMATORS = {"EMA": (0.0, 1.0), "K": (1.0, 1.0), "2K": (2.0, 1.0), "K^0.5": (1.0, 0.5)}
-BETAS, EPS = (0.9, 0.999), 1e-8
-
-
-class Estimator:
-    """The filter over independent coordinates, one gradient at a time."""
-
-    def __init__(self, gain, coordinates):
-        self.scale, self.power = gain
-        self.m, self.s, self.t = np.zeros(coordinates), np.zeros(coordinates), 0
-
-    def __call__(self, g):
-        self.t += 1
-        estimate, self.m, self.s = wiener_filter(
-            g,
-            self.m,
-            self.s,
-            bias_corrections(self.t, *BETAS),
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            eps=EPS,
-            gain_scale=self.scale,
-            gain_power=self.power,
-        )
-        return estimate
+GAINS = {"EMA": (0.0, 1.0), "K": (1.0, 1.0), "2K": (2.0, 1.0), "K^0.5": (1.0, 0.5)}
+ESTIMATORS = {
+    name: FilterSettings((0.9, 0.999), 1e-8, scale, power) for name, (scale, power) in GAINS.items()
+}
 
 
 def gaussian(rng, size):
@@ -55,7 +33,7 @@ def walking_signal(q, noise=gaussian, coordinates=4000, steps=400, burn_in=100, 
     """Errors of g and every estimator about a signal that walks by q per step, noise variance 1."""
     rng = np.random.default_rng(seed)
     signal = np.zeros(coordinates)
-    estimators = {name: Estimator(gain, coordinates) for name, gain in ESTIMATORS.items()}
+    estimators = {name: Filter(settings) for name, settings in ESTIMATORS.items()}
     squares = {name: [] for name in ("g", *ESTIMATORS)}
     for t in range(steps):
         signal = signal + q * rng.normal(size=coordinates)
@@ -70,9 +48,9 @@ def walking_signal(q, noise=gaussian, coordinates=4000, steps=400, burn_in=100, 
 def noisy_quadratic(lr, coordinates=4000, steps=300, seed=0):
     """The same while each estimator descends theta^2 / 2 from 10, noise variance 1."""
     errors = {"g": 1.0}  # the variance of the noise, whatever the path
-    for name, gain in ESTIMATORS.items():
+    for name, settings in ESTIMATORS.items():
         rng = np.random.default_rng(seed)
-        estimator, theta, squares = Estimator(gain, coordinates), np.full(coordinates, 10.0), []
+        estimator, theta, squares = Filter(settings), np.full(coordinates, 10.0), []
         for _ in range(steps):
             estimate = estimator(theta + rng.normal(size=coordinates))
             squares.append(np.mean((estimate - theta) ** 2))

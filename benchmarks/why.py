@@ -4,7 +4,7 @@
 
 A GPT is trained as in the lab (cosine schedule, clipped gradients, bf16 products on a GPU). Before
 each measured step, over `--span` steps, `--replicas` independent batches at every point of the
-training feed as many copies of the filter, which start from the training's own moments. Then, with
+run feed as many copies of the filter, which start from the run's own moments. Then, with
 the gradient over `--truth` batches as the truth:
 
     errors    of m^, of m^ + K (g - m^) and others about the truth, before and after Adam's division
@@ -12,7 +12,7 @@ the gradient over `--truth` batches as the truth:
     gains     where K is large, the best constant gain there, and K by layer
     steps     decrease of the loss on held-out windows by steps of equal size along each
 
-All gradients are in the precision of the training. Those of training and replicas are clipped; the
+All gradients are in the precision of the run. Those of training and replicas are clipped; the
 truth is multiplied by the mean factor of the replicas' clipping in that step, so that the clipping
 does not count as an error. Losses of the steps are in float32 (no TF32). The text is made by the
 lab's grammar unless `--data` names a file; its last 5 % are held out. `--quick` is for a CPU:
@@ -20,7 +20,7 @@ lab's grammar unless `--data` names a file; its last 5 % are held out. `--quick`
 
 Prints a table per point and writes results/why-gpt.json (with --quick results/why-gpt-tiny.json),
 after every point, so that a killed run leaves what it has. `--figures FROM.json` draws the figures
-of docs/why.md and fills its tables, and measures nothing.
+of docs/why.md, whose tables `benchmarks/pages.py` fills, and measures nothing.
 """
 
 import argparse
@@ -66,7 +66,7 @@ from why_directions import (
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EPS, CLIP, DECAY = 1e-8, 1.0, 0.1
-SHORT = 0.25  # the shorter steps that are tried, in lengths of the training's own step
+SHORT = 0.25  # the shorter steps that are tried, in lengths of the run's own step
 IN_SPREADS = (0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5)  # edges of bins
 BY_SNR = (0, 0.1, 0.2, 0.3, 0.5, 1)
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -97,7 +97,7 @@ QUICK = Case("gpt-tiny", 16, 2e-3, 300, (40, 120, 280), 24, 6, 64, 32, 1 << 19)
 def main() -> None:
     options = arguments()
     if options.figures:
-        fill_page(json.loads(options.figures.read_text(encoding="utf-8")))
+        draw_figures(json.loads(options.figures.read_text(encoding="utf-8")))
         return
     case = chosen_case(options)
     device = torch.device(options.device)
@@ -127,13 +127,12 @@ def main() -> None:
     print("wrote", out)
 
 
-def fill_page(record: dict[str, Any]) -> None:
-    """Draw the figures of docs/why.md and fill its tables."""
+def draw_figures(record: dict[str, Any]) -> None:
+    """Draw the figures of docs/why.md; `benchmarks/pages.py` fills its tables."""
     from matplotlib import rc_context
 
     from sgdf_lab.support.figures import STYLE, with_dark_style
-    from sgdf_lab.support.pages import filled
-    from why_page import all_figures, blocks
+    from why_page import all_figures
 
     for name, figure in all_figures(record).items():
         text = io.StringIO()
@@ -141,9 +140,6 @@ def fill_page(record: dict[str, Any]) -> None:
             figure.savefig(text, format="svg", metadata={"Date": None})
         write_atomically(DOCS / "figures" / f"{name}.svg", with_dark_style(text.getvalue()))
         print("wrote", DOCS / "figures" / f"{name}.svg")
-    page = DOCS / "why.md"
-    write_atomically(page, filled(page.read_text(encoding="utf-8"), blocks(record)))
-    print("wrote", page)
 
 
 def command(words: list[str]) -> str:
@@ -202,7 +198,7 @@ def text_of(path: Path | None, size: int) -> Text:
     return Text(text[:cut], text[cut:])
 
 
-# --- the training ---------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 
 class Training:
@@ -231,7 +227,7 @@ class Training:
         """Train; give what was measured at each point, before its step."""
         case, replicas, clipped = self.case, None, []
         shape = Shape(warmup=0.05)
-        rates = factors("cosine", epoch=0, epochs=1, steps_per_epoch=case.steps, shape=shape)
+        rates = factors("cosine", shape, first=0, count=case.steps, steps=case.steps)
         for step in range(1, max(case.points) + 1):
             lr = case.lr * rates[step - 1]
             point = next(p for p in sorted(case.points) if p >= step)

@@ -426,7 +426,7 @@ def centre(one: Mapping[str, Any]) -> float:
 
 
 def gains(record: Record) -> Figure:
-    """Quantiles of K by kind of layer, through the training and by depth."""
+    """Quantiles of K by kind of layer, through the run and by depth."""
     points = record["points"]
     kinds = list(dict.fromkeys(part["kind"] for part in points[0]["gains"]))
     with rc_context(STYLE):

@@ -4,11 +4,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import formulas
+from mkdocs.structure.files import File, Files
+
 ROOT = Path(__file__).parents[1]
 
 
+def on_files(files: Files, config: Any, **_: Any) -> None:
+    """A page for every example script: the links of the recipes lead there."""
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        text = f"# {script.name}\n\n```python\n{script.read_text(encoding='utf-8')}```\n"
+        files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Name files outside docs/ instead of linking to them: the site does not have them."""
+    """Name files outside docs/ instead of linking to them, except the examples."""
+    markdown = re.sub(r"\]\(\.\./(examples/\w+)\.py\)", r"](\1.md)", markdown)
     markdown = re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./)+([^)#]+))\)", _named, markdown)
     return re.sub(r"`(?:\.\./)+(\w+/[^`\s]+)`", r"`\1`", markdown)
 
@@ -21,7 +32,8 @@ def _named(link: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """On a narrow screen: names and numbers in one piece, and room for the sentences of a table."""
+    """Formulas; and on a narrow screen names and numbers in one piece, and room for sentences."""
+    html = formulas.typeset(html)
     html = re.sub(r"<code>([^<]{1,34})</code>", r'<code class="short">\1</code>', html)
     return re.sub(r"<td>(.*?)</td>", _cell, html)
 
@@ -34,7 +46,7 @@ def _cell(cell: re.Match[str]) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """The playground of the site links back to it, also from file://; the page alone does not."""
+    """Only in the site does the playground link back to it, also from file://."""
     page = Path(config["site_dir"]) / "playground" / "index.html"
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace('<a id="home"', '<a id="home" data-site', 1), encoding="utf-8")

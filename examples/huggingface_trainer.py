@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: the optimizer's class and settings by `optimizer_cls_and_kwargs`.
+"""Hugging Face Trainer: `optimizer_cls_and_kwargs`, with the settings of `TrainingArguments`.
 
 python examples/huggingface_trainer.py
 """
@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from sgdf import FilterAdamW
+from sgdf.integrations.huggingface import optimizer
 
 TINY = LlamaConfig(
     vocab_size=32,
@@ -30,13 +31,14 @@ def counting(size: int = 64, length: int = 16) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
-def trainer(folder: str, optimizer=FilterAdamW, steps: int = 24, **settings) -> Trainer:
+def trainer(folder: str, kind=FilterAdamW, steps: int = 24, **settings) -> Trainer:
     """A Trainer with one of our optimizers; `settings` are the optimizer's."""
     args = TrainingArguments(
         output_dir=folder,
         max_steps=steps,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
+        adam_beta2=0.95,
         weight_decay=0.1,  # this one counts: the Trainer overrides the optimizer's own
         lr_scheduler_type="cosine",
         warmup_steps=4,
@@ -48,13 +50,12 @@ def trainer(folder: str, optimizer=FilterAdamW, steps: int = 24, **settings) -> 
         use_cpu=not torch.cuda.is_available(),
         seed=0,
     )
-    settings = {"lr": args.learning_rate} | settings  # the Trainer does not pass its own
     torch.manual_seed(0)
     return Trainer(
         model=LlamaForCausalLM(TINY),
         args=args,
         train_dataset=counting(),
-        optimizer_cls_and_kwargs=(optimizer, settings),  # the line that changes
+        optimizer_cls_and_kwargs=optimizer(args, kind, **settings),  # the line that changes
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sgdf import SGDF
+from sgdf import FilterAdamW
 
 
 class Classifier(lightning.LightningModule):
@@ -23,7 +23,7 @@ class Classifier(lightning.LightningModule):
         self.losses: list[float] = []
 
     def configure_optimizers(self):
-        optimizer = SGDF(self.parameters(), lr=0.5, weight_decay=1e-4)  # the line that changes
+        optimizer = FilterAdamW(self.parameters(), lr=1e-2, weight_decay=0.1)  # changes
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
         return [optimizer], [schedule]
 

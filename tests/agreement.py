@@ -14,6 +14,7 @@ import torch
 from sgdf.filter import (
     FLOAT32,
     FLOAT64,
+    LARGEST_8_BIT_UPDATE,
     Denominator,
     FilterSettings,
     Moments,
@@ -263,8 +264,10 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     assert options["gain_power"] in (0, 0.5, 1), "other powers need more units"
     assert (options["weight_decay"], options["maximize"]) == (0, False), "exact_step ignores them"
     step = step.item() + 1
-    wide = [dequantize(x) if isinstance(x, Quantized) else x for x in moments]
-    values = exact_step(p.double(), g.double(), step, [x.double() for x in wide], options)
+    wide = [dequantize(x) if isinstance(x, Quantized) else x.float() for x in moments]
+    in_8_bits = isinstance(moments[0], Quantized)
+    wide = [x.double() for x in wide]
+    values = exact_step(p.double(), g.double(), step, wide, options, in_8_bits)
     terms = terms_of_a_step(p, g, step, moments, options)
     unit = ULPS_OF_TRITON * torch.finfo(torch.float32).eps
     random = RandomBits(seed, index, step, isinstance(moments[0], Quantized))
@@ -280,7 +283,9 @@ def assert_rounds_the_statement(before, after, index, seed, options):
             bits = random.bits(purpose, moment.codes)
             assert_codes_between(moment, value, unit * size, bits)
         else:
-            assert_between(moment, value, unit * size, lambda x: x.float())
+            bits = random.bits(purpose, moment) if moment.dtype == torch.bfloat16 else None
+            dtype = moment.dtype
+            assert_between(moment, value, unit * size, lambda x, d=dtype, b=bits: rounded(x, d, b))
     bits = None
     if options["stochastic_rounding"] and p.dtype == torch.bfloat16:
         bits = random.bits(FOR_PARAMETER, p)
@@ -288,13 +293,16 @@ def assert_rounds_the_statement(before, after, index, seed, options):
     assert_between(after[0], values[0], tolerance, lambda x: rounded(x, p.dtype, bits))
 
 
-def exact_step(p, g, step, moments, options):
+def exact_step(p, g, step, moments, options, in_8_bits=False):
     """Parameter and moments after a step, in float64 and without rounding to a stored dtype."""
     settings = settings_of(options)
     settings = settings._replace(eps=max(settings.eps, FLOAT32.smallest))
     denominator = denominator_of(options, len(moments))
     before = Moments(*by_name(moments, settings, denominator))
-    update, after = direction(g, before, step, settings, denominator, xp=torch)
+    largest = LARGEST_8_BIT_UPDATE if in_8_bits else None
+    update, after = direction(
+        g, before, step, settings, denominator, largest_update=largest, xp=torch
+    )
     return [p - options["lr"] * update, *(x for x in after if x is not None)]
 
 

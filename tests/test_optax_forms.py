@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
-from sgdf.filter import FLOAT32, Denominator, Filter, FilterSettings, largest_gradient, moment_names
+from sgdf.filter import (
+    DEFAULT_FORM,
+    FLOAT32,
+    Denominator,
+    Filter,
+    FilterSettings,
+    largest_gradient,
+    moment_names,
+)
 from sgdf.optim.settings import filter_settings
 
 jax = pytest.importorskip("jax")
@@ -117,7 +125,9 @@ def test_defaults_are_those_of_torch(make, reference):
     ours = inspect.signature(make).parameters
     shared = ours.keys() & theirs.keys()
     assert {"eps", "weight_decay", "gain_scale", "gain_power", "correction"} <= shared
-    assert {n: ours[n].default for n in shared} == {n: theirs[n].default for n in shared}
+    forms = {} if make is sgdf else {"second_moment": reference.default_second_moment}
+    expected = {n: theirs[n].default for n in shared} | forms  # a checkpoint decides it, in torch
+    assert {n: ours[n].default for n in shared} == expected
     assert (ours["b1"].default, ours["b2"].default) == theirs["betas"].default
 
 
@@ -152,7 +162,8 @@ def test_without_gain_filter_adam_is_adam(power):
 
 
 def test_filter_adamw_is_filter_adam_with_decoupled_decay():
-    adam = filter_adam(0.01, weight_decay=0.01, decoupled_weight_decay=True)
+    form = DEFAULT_FORM._asdict()
+    adam = filter_adam(0.01, weight_decay=0.01, decoupled_weight_decay=True, **form)
     grads = PAIR_GRADS[:5]
     assert_trees_identical(descend(filter_adamw(0.01), PAIR, grads), descend(adam, PAIR, grads))
 
@@ -274,13 +285,42 @@ def test_a_state_without_a_moment_that_is_needed_is_refused(params):
     assert state.exp_var is None
 
 
+IMPOSSIBLE = [
+    *({"b1": b} for b in (1, 1.0, 2, -0.1, float("nan"), "0.9")),
+    *({"b2": b} for b in (1, 2, -0.1)),
+    *({name: value} for name in ("eps", "gain_eps") for value in (-1, float("nan"), "1e-8")),
+    *({name: -1.0} for name in ("gain_scale", "gain_power", "weight_decay")),
+]
+
+
+@pytest.mark.parametrize("wrong", IMPOSSIBLE, ids=str)
+@pytest.mark.parametrize("make", [sgdf, filter_adam, filter_adamw, scale_by_wiener_filter])
+def test_impossible_settings_are_refused(make, wrong):
+    ((name, value),) = wrong.items()
+    if make is scale_by_wiener_filter:
+        if name == "weight_decay":
+            return
+        with pytest.raises(ValueError, match=f"Invalid {name} value"):
+            make(**wrong)
+        return
+    with pytest.raises(ValueError, match=f"Invalid {name} value"):
+        make(0.1, **wrong)
+    if isinstance(value, str) or name == "weight_decay":
+        return
+    injected = optax.inject_hyperparams(make)(0.1, **wrong)
+    with pytest.raises(ValueError, match=f"Invalid {name} value"):
+        injected.init(PAIR)
+
+
 @pytest.mark.parametrize("make", [filter_adam, filter_adamw])
 def test_impossible_second_moments_are_refused(make):
     with pytest.raises(ValueError, match=r"'separate', 'derived', 'fluctuation'\): 'deriven'"):
         make(0.1, second_moment="deriven")
     with pytest.raises(ValueError, match="second_moment='derived' needs a b1 above 0"):
         make(0.1, b1=0, second_moment="derived")
-    make(0.1, b1=0)
+    with pytest.raises(ValueError, match="second_moment='fluctuation' needs a b1 above 0"):
+        optax.inject_hyperparams(make)(0.1, b1=0.0, second_moment="fluctuation").init(PAIR)
+    make(0.1, b1=0, second_moment="separate")
 
 
 # --- JAX's transformations and optax's wrappers ------------------------------------------------

@@ -9,6 +9,10 @@ import torch
 
 from runs.commands import TEAMS, Server
 
+if not torch.cuda.is_available():
+    # Triton reads this when it is imported: without a GPU it interprets its kernels.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 #: Files whose tests train networks, compile, or start processes: not part of `make check`.
 SLOW = (
     "lab/tests/bench/test_measure.py",

@@ -39,7 +39,7 @@ def house(tmp_path_factory):
     lab = folder / "sgdf_lab"
     shutil.copytree(package, lab, ignore=shutil.ignore_patterns("__pycache__"))
     optimizers, tasks = (lab / "registry" / f"{name}.py" for name in ("optimizers", "tasks"))
-    insert_before(optimizers, "_ROWS = (", "\n)\n", example("To add an optimizer"))
+    insert_before(optimizers, "_ROWS = (", "\n)  # fmt: skip\n", example("To add an optimizer"))
     insert_before(tasks, "_ROWS = (", "\n)\n", example("To add a task"))
     (lab / "data" / "stripes.py").write_text(example("To add a dataset"))
     [row] = re.findall(r'`("stripes": "[^`]+)`', TEXT)

@@ -2,6 +2,7 @@
 
 import email
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -163,7 +164,10 @@ def test_the_citation_is_of_this_version():
     assert {"message", "title", "authors"} <= set(cited)  # what the format asks for
     assert (cited["version"], cited["license"]) == (sgdf.__version__, "MIT")
     paper = cited["preferred-citation"]
-    assert paper["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert paper["title"] == "Dynamic Momentum Recalibration in Online Gradient Learning"
+    (first,) = cited["references"]
+    assert first["title"] == "Signal Processing Meets SGD: From Momentum to Filter"
+    assert first["authors"] == paper["authors"]
     assert len(paper["authors"]) == 6
     thanked = (ROOT / "README.md").read_text()
     for author in paper["authors"]:
@@ -177,25 +181,33 @@ def test_the_changelog_has_this_version():
 
 
 @pytest.fixture(scope="module")
-def environments(dist, tmp_path_factory):
-    """New environments, one with the library and one with both, that borrow torch from this one.
+def environment_of(tmp_path_factory):
+    """Makes a new environment with some wheels, which borrows torch from this one.
 
     The borrowed folder comes later in the path than the wheels, and its own .pth files are not
     read: an editable install of the checkout is invisible.
     """
 
-    def made(name, *projects):
+    def made(name, *wheels):
         folder = tmp_path_factory.mktemp(name)
         run(sys.executable, "-m", "venv", "--without-pip", folder)
         python = folder / "bin" / "python"
         pip = ("pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile")
-        wheels = [wheel_of(project, dist) for project in projects]
         run(sys.executable, "-m", *pip, "--disable-pip-version-check", *wheels)
         (packages,) = folder.glob("lib/*/site-packages")
         (packages / "borrowed.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
         return folder
 
-    return SimpleNamespace(library=made("library", LIBRARY), both=made("both", LIBRARY, LAB))
+    return made
+
+
+@pytest.fixture(scope="module")
+def environments(dist, environment_of):
+    """One with the library, and one with the lab too."""
+    library, lab = wheel_of(LIBRARY, dist), wheel_of(LAB, dist)
+    return SimpleNamespace(
+        library=environment_of("library", library), both=environment_of("both", library, lab)
+    )
 
 
 @pytest.fixture
@@ -209,13 +221,13 @@ TRY = """
 import importlib.metadata, importlib.util, sys
 from pathlib import Path
 import torch, sgdf
-from sgdf.kernels import cpu_library
+from sgdf.kernels import cpu
 
 home = Path(sys.prefix)
 assert importlib.util.find_spec("sgdf_lab") is None
 assert Path(sgdf.__file__).is_relative_to(home), sgdf.__file__
-assert cpu_library.SOURCE.is_relative_to(home)
-assert cpu_library.available()  # else the step would be taken without it, with a warning
+assert cpu.SOURCE.is_relative_to(home)
+assert cpu.available()  # else the step would be taken without it, with a warning
 assert importlib.metadata.version("sgdf") == sgdf.__version__
 p = torch.ones(5, requires_grad=True)
 optimizer = sgdf.SGDF([p], lr=0.5, fused=True)
@@ -229,6 +241,55 @@ def test_the_library_steps_with_its_compiled_kernel_and_without_the_lab(environm
     printed = run(environments.library / "bin" / "python", "-c", TRY, **surroundings)
     # The first estimate is the gradient itself.
     assert printed.strip() == f"{sgdf.__version__} [0.0, 0.0, 0.0, 0.0, 0.0]"
+
+
+@pytest.fixture(scope="module")
+def with_kernel(tmp_path_factory):
+    """The wheel for x86-64 Linux, which has the compiled CPU kernel inside."""
+    out = tmp_path_factory.mktemp("prebuilt")
+    command = ("-m", "build", "--no-isolation", "--wheel", "--outdir", out, ROOT)
+    run(sys.executable, *command, env=os.environ | {"SGDF_PREBUILT": "1"})
+    (wheel,) = out.iterdir()
+    return wheel
+
+
+TRY_WITHOUT_COMPILER = """
+import torch, sgdf
+from sgdf.kernels import cpu
+
+torch.manual_seed(0)
+fast, slow = (torch.nn.Parameter(torch.linspace(-1, 1, 70_000)) for _ in range(2))
+optimizers = [sgdf.FilterAdamW([fast]), sgdf.FilterAdamW([slow], fused=False, foreach=False)]
+assert optimizers[0].implementation == "fused", optimizers[0].implementation
+assert cpu.library()._name.startswith(str(cpu.PREBUILT)), cpu.library()
+for step in range(5):
+    fast.grad = torch.randn_like(fast)
+    slow.grad = fast.grad.clone()
+    for optimizer in optimizers:
+        optimizer.step()
+torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-7)
+assert not torch.equal(fast, torch.linspace(-1, 1, 70_000))
+print(cpu.library()._name)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel is for x86-64")
+@pytest.mark.parametrize("capability", ["avx2", "own"])
+def test_the_wheel_with_a_kernel_is_fast_without_a_compiler(
+    with_kernel, environment_of, surroundings, capability
+):
+    assert re.fullmatch(rf"{stem(LIBRARY)}-py3-none-manylinux_2_\d+_x86_64.whl", with_kernel.name)
+    assert with_kernel.stat().st_size < LARGEST_WHEEL
+    folder = environment_of("prebuilt", with_kernel)
+    cache = surroundings["cwd"] / "cache"
+    environment = {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(cache), "CXX": "/missing"}
+    if capability == "avx2":
+        environment["ATEN_CPU_CAPABILITY"] = "avx2"
+    surroundings["env"] |= environment
+    printed = run(folder / "bin" / "python", "-c", TRY_WITHOUT_COMPILER, **surroundings)
+    expected = capability if capability == "avx2" else torch.backends.cpu.get_cpu_capability()
+    assert Path(printed.strip()).name == f"{expected.lower()}.so"
+    assert not cache.exists(), "nothing was to be compiled"
 
 
 def test_without_the_lab_the_module_names_it_in_one_sentence(environments, surroundings):
@@ -246,7 +307,9 @@ def test_the_command_of_the_lab_trains_the_demo(environments, surroundings):
         *([folder / "python", "-m", m] for m in ("sgdf", "sgdf_lab")),
     ):
         assert run(*command, "--version", **surroundings).strip() == sgdf.__version__
-    printed = run(folder / "sgdf", "demo", "--epochs", "1", "--jobs", "1", **surroundings)
+    printed = run(
+        folder / "sgdf", "demo", "--digits", "--epochs", "1", "--jobs", "1", **surroundings
+    )
     runs = surroundings["cwd"] / "runs" / "demo"
     assert len(list(runs.glob("*/result.json"))) == 48
     (page,) = runs.glob("*.html")

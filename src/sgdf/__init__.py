@@ -8,6 +8,8 @@ if TYPE_CHECKING:
         SGDF,
         FilterAdam,
         FilterAdamW,
+        FilterMuon,
+        FilterSOAP,
         Momentum,
         WienerFilter,
         param_groups,
@@ -19,13 +21,15 @@ __all__ = [
     "SGDF",
     "FilterAdam",
     "FilterAdamW",
+    "FilterMuon",
+    "FilterSOAP",
     "Momentum",
     "WienerFilter",
     "param_groups",
     "step_in_backward",
 ]
 
-_ROOMS = ("filter", "kernels", "optim")
+_ROOMS = ("filter", "kernels", "matrix", "optim")
 
 
 def __getattr__(name: str) -> Any:

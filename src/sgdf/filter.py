@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 __all__ = [
+    "DEFAULT_FORM",
     "FLOAT32",
     "FLOAT64",
+    "LARGEST_8_BIT_UPDATE",
     "SECOND_MOMENTS",
     "Corrections",
+    "DefaultForm",
     "Denominator",
     "Filter",
     "FilterSettings",
@@ -69,6 +72,18 @@ class Denominator(NamedTuple):
     eps: Any = 1e-8
 
 
+class DefaultForm(NamedTuple):
+    """What FilterAdamW does where its user names nothing else."""
+
+    gain_scale: float  #: 2: 2K, 1: K
+    second_moment: str
+    gain_eps: float = 0.0  #: the filter does not depend on the magnitude of the gradients
+
+
+#: Of FilterAdamW in PyTorch and in JAX.
+DEFAULT_FORM = DefaultForm(gain_scale=2.0, second_moment="separate")
+
+
 def moment_names(settings: FilterSettings, denominator: Denominator | None) -> tuple[str, ...]:
     """The moments that an update keeps, in the order in which kernels receive them."""
     from_s = denominator is not None and denominator.second_moment != "separate"
@@ -81,7 +96,7 @@ def moment_names(settings: FilterSettings, denominator: Denominator | None) -> t
 
 
 def default_gain_eps(eps: Any, second_moment: str = "separate") -> Any:
-    """The term in the denominator of K, where a user gives none.
+    """The term in the denominator of K for `gain_eps=None`.
 
     It is `eps`, as in the paper, unless the second moment is one of ours. The paper's 1e-8 is
     compared with *squared* gradients, so the gain goes to 0 if gradients are far below 1e-4. With
@@ -104,6 +119,10 @@ class NumberRange(NamedTuple):
     largest_exponent: int
     smallest: float  #: the smallest normal number
 
+
+#: The largest step, in units of lr, where moments are in 8 bits: v may be stored as 0 beside an m
+#: that is not. Exact moments with the default betas and a v of their own never come to it.
+LARGEST_8_BIT_UPDATE = 10.0
 
 FLOAT32 = NumberRange(128, 2.0**-126)
 FLOAT64 = NumberRange(1024, 2.0**-1022)
@@ -336,6 +355,7 @@ def direction(
     denominator: Denominator | None = None,
     *,
     corrections: Corrections | None = None,
+    largest_update: float | None = None,
     numbers: NumberRange = FLOAT64,
     xp: Any = np,
 ) -> tuple[Any, Moments]:
@@ -348,6 +368,7 @@ def direction(
         settings: of the filter.
         denominator: what the estimate is divided by; None: nothing.
         corrections: of this step, if not those of `settings`.
+        largest_update: what a divided estimate is clipped to, for moments in 8 bits.
         numbers: the range of the dtype of g.
         xp: the library of g: numpy (also for floats), torch or jax.numpy.
 
@@ -380,6 +401,8 @@ def direction(
             kind = denominator.second_moment
             v_hat = second_moment(m, s, second_moment_weights(t, beta1, beta2, kind, xp_of_t))
         update = update / (xp.sqrt(v_hat) + denominator.eps)
+        if largest_update is not None:
+            update = xp.clip(update, -largest_update, largest_update)
     return update, Moments(m, s, v)
 
 

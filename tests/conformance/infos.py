@@ -1,4 +1,4 @@
-"""The four optimizers as torch's own optimizer tests describe them.
+"""The optimizers as torch's own optimizer tests describe them.
 
 `OPTIMIZER_INFOS` has the type of `torch.testing._internal.common_optimizers.optim_db`. To run
 torch's `test_optim.py` on them, put them in its place before that file is imported:
@@ -28,7 +28,7 @@ from torch.testing._internal.common_optimizers import (
     get_error_inputs_for_all_optims,
 )
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum
 
 SCHEDULERS = (
     [lambda opt: StepLR(opt, gamma=0.9, step_size=10)],
@@ -47,7 +47,13 @@ def _is_accelerator(device: Any) -> bool:
     return device is not None and torch.device(device).type in ("cuda", "xpu")
 
 
-def _inputs(lr: float, own: list[dict[str, Any]], has_capturable: bool, **common: Any) -> Any:
+def _inputs(
+    lr: float,
+    own: list[dict[str, Any]],
+    has_capturable: bool,
+    of_matrices: bool = False,
+    **common: Any,
+) -> Any:
     """Settings to test, each with an explicit lr: some of torch's tests divide by it.
 
     `common` goes into every one. FilterAdamW's carries its weight decay, because torch's
@@ -61,7 +67,7 @@ def _inputs(lr: float, own: list[dict[str, Any]], has_capturable: bool, **common
             {"weight_decay": 0.1},
             {"maximize": True},
             {"weight_decay": 0.1, "maximize": True},
-            {"weight_decay": 0.1, "decoupled_weight_decay": True},
+            *([] if of_matrices else [{"weight_decay": 0.1, "decoupled_weight_decay": True}]),
             {"state_dtype": torch.float64},
             *own,
         ]
@@ -101,37 +107,35 @@ ADAM_SETTINGS: list[dict[str, Any]] = [
     {"second_moment": "derived", "gain_eps": 1e-3, "bias_correction": False},
     {"second_moment": "fluctuation"},
 ]
+MATRIX_SETTINGS: list[dict[str, Any]] = [
+    {"betas": (0.5, 0.9), "eps": 1e-3},
+    {"gain_scale": 0.0, "slow_weight": 0.0},
+    {"gain_scale": 2.0, "gain_power": 1.0, "gain_eps": 1e-3},
+    {"aux_lr": 1e-2, "aux_betas": (0.8, 0.9), "aux_weight_decay": 0.1},
+    {"basis_interval": 2, "turn_moments": False},
+    {"max_basis_dim": 5},
+]
+MUON_SETTINGS: list[dict[str, Any]] = [
+    *MATRIX_SETTINGS,
+    {"bias_correction": False},
+    {"adjust_lr_fn": "original"},
+    *({"eigenbasis": True, **settings} for settings in ({}, *MATRIX_SETTINGS)),
+]
 MOMENTUM_SETTINGS: list[dict[str, Any]] = [{"beta": 0.5, "mu": 0.5}, {"beta": 0.0}]
 
-BAD_FILTER_SETTINGS = [
-    ({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0"),
-    ({"betas": (0.9, -0.5)}, "Invalid beta parameter at index 1: -0.5"),
-    ({"betas": (0.9,)}, "Invalid betas value"),
-    ({"eps": -1e-8}, "Invalid epsilon value: -1e-08"),
-    ({"gain_scale": -1.0}, "Invalid gain_scale value: -1.0"),
-    ({"gain_power": -1.0}, "Invalid gain_power value: -1.0"),
-    ({"gain_eps": -1e-8}, "Invalid gain_eps value: -1e-08"),
-]
-BAD_ADAM_SETTINGS = [
+# One of each; test_errors.py has all.
+BAD_FILTER_SETTINGS = [({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0")]
+BAD_MATRIX_SETTINGS = [
     *BAD_FILTER_SETTINGS,
-    ({"second_moment": "adam"}, r"Invalid second_moment value \(not one of .*\): 'adam'"),
-    (
-        {"second_moment": "derived", "betas": (0.0, 0.999)},
-        "second_moment='derived' needs a beta parameter at index 0 above 0",
-    ),
-    (
-        {"second_moment": "fluctuation", "betas": (0.0, 0.999)},
-        "second_moment='fluctuation' needs a beta parameter at index 0 above 0",
-    ),
+    ({"slow_beta": 1.0}, "Invalid slow_beta value: 1.0"),
+    ({"slow_weight": -0.1}, "Invalid slow_weight value: -0.1"),
+    ({"basis_interval": 0}, "Invalid basis_interval value: 0"),
+    ({"max_basis_dim": 0}, "Invalid max_basis_dim value: 0"),
 ]
-BAD_MOMENTUM_SETTINGS = [
-    ({"beta": 1.0}, "Invalid beta value: 1.0"),
-    ({"mu": 0.0}, "Invalid mu value: 0.0"),
-]
+BAD_MOMENTUM_SETTINGS = [({"beta": 1.0}, "Invalid beta value: 1.0")]
 BAD_SETTINGS = [
     ({"lr": -0.5}, "Invalid learning rate: -0.5"),
     ({"weight_decay": -1}, "Invalid weight_decay value: -1"),
-    ({"state_dtype": torch.int32}, r"Invalid state_dtype value .*: torch.int32"),
     ({"state_dtype": "float32"}, r"Invalid state_dtype value .*: 'float32'"),
 ]
 CONTRADICTIONS = [
@@ -141,7 +145,7 @@ CONTRADICTIONS = [
 ]
 
 
-def _error_inputs(own: list[tuple[dict[str, Any], str]]) -> Any:
+def _error_inputs(own: list[tuple[dict[str, Any], str]], of_matrices: bool) -> Any:
     def errors(device: Any, dtype: torch.dtype) -> list[ErrorOptimizerInput]:
         if torch.device(device).type != "cpu":
             return []
@@ -149,7 +153,11 @@ def _error_inputs(own: list[tuple[dict[str, Any], str]]) -> Any:
         sparse = torch.nn.Parameter(torch.zeros(2, 2))
         sparse.grad = torch.eye(2).to_sparse()
         bad = [(ValueError, *case) for case in own + BAD_SETTINGS]
-        bad += [(RuntimeError, *case) for case in CONTRADICTIONS]
+        bad += [
+            (RuntimeError, *case)
+            for case in CONTRADICTIONS
+            if not (of_matrices and "differentiable" in case[0])
+        ]
         return [
             *get_error_inputs_for_all_optims(device, dtype),
             ErrorOptimizerInput(
@@ -180,31 +188,56 @@ def _error_inputs(own: list[tuple[dict[str, Any], str]]) -> Any:
     return errors
 
 
+#: What tests/optim/test_matrix.py tests instead.
+MATRICES_DIFFER = {
+    "test_a_complex_parameter_is_a_pair_of_real_ones": "a complex matrix is stepped element by "
+    "element, its pairs are not",
+    "test_every_setting_can_differ_between_groups": "the constructor's weight_decay is that of "
+    "matrices, a group's that of its parameters",
+    "test_foreach_is_the_loop": "the gradients are of rank one: rounding chooses the basis",
+}
+
+
 def _info(
-    cls: type, lr: float, own: list[dict[str, Any]], bad: Any, has_capturable: bool, **common: Any
+    cls: type,
+    lr: float,
+    own: list[dict[str, Any]],
+    bad: Any,
+    has_capturable: bool,
+    of_matrices: bool = False,
+    **common: Any,
 ) -> OptimizerInfo:
+    flags = ("foreach", "fused") if of_matrices else ("foreach", "differentiable", "fused")
+    skips = [
+        DecorateInfo(
+            unittest.skip("patches a function by the name it would have inside torch.optim"),
+            "TestOptimRenewed",
+            "test_defaults_changed_to_foreach",
+        )
+    ]
+    if of_matrices:
+        skips += [
+            DecorateInfo(unittest.skip(why), "TestContract", test)
+            for test, why in MATRICES_DIFFER.items()
+        ]
     return OptimizerInfo(
         cls,
-        optim_inputs_func=_inputs(lr, own, has_capturable, **common),
-        optim_error_inputs_func=_error_inputs(bad),
+        optim_inputs_func=_inputs(lr, own, has_capturable, of_matrices, **common),
+        optim_error_inputs_func=_error_inputs(bad, of_matrices),
         scheduler_inputs=WARM_SCHEDULERS if cls is SGDF else SCHEDULERS,
-        supported_impls=("foreach", "differentiable", "fused"),
+        supported_impls=flags,
         supports_fused_on=("cpu", "cuda"),
-        not_og_supported_flags=("foreach", "differentiable", "fused", "maximize", "capturable"),
+        not_og_supported_flags=(*flags, "maximize", "capturable"),
         has_capturable_arg=has_capturable,
-        skips=(
-            DecorateInfo(
-                unittest.skip("patches a function by the name it would have inside torch.optim"),
-                "TestOptimRenewed",
-                "test_defaults_changed_to_foreach",
-            ),
-        ),
+        skips=tuple(skips),
     )
 
 
 OPTIMIZER_INFOS = [
     _info(SGDF, 1e-2, FILTER_SETTINGS, BAD_FILTER_SETTINGS, True),
-    _info(FilterAdam, 1e-3, ADAM_SETTINGS, BAD_ADAM_SETTINGS, True),
-    _info(FilterAdamW, 1e-3, ADAM_SETTINGS, BAD_ADAM_SETTINGS, True, weight_decay=1e-2),
+    _info(FilterAdam, 1e-3, ADAM_SETTINGS, BAD_FILTER_SETTINGS, True),
+    _info(FilterAdamW, 1e-3, ADAM_SETTINGS, BAD_FILTER_SETTINGS, True, weight_decay=1e-2),
     _info(Momentum, 1e-2, MOMENTUM_SETTINGS, BAD_MOMENTUM_SETTINGS, False),
+    _info(FilterMuon, 1e-3, MUON_SETTINGS, BAD_MATRIX_SETTINGS, False, True),
+    _info(FilterSOAP, 1e-3, MATRIX_SETTINGS, BAD_MATRIX_SETTINGS, False, True),
 ]

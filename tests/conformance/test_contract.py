@@ -267,7 +267,9 @@ class TestContract(TestCase):
             old["param_groups"][0].pop(setting, None)
             fresh = optim_info.optim_cls(Problem(device).parameters)
             fresh.load_state_dict(old)
-            self.assertEqual(without_params(fresh.param_groups[0]), expected)
+            # FilterAdamW's default has changed: without the name it was the paper's.
+            meant = {"gain_eps": None} if setting == "gain_eps" else {}
+            self.assertEqual(without_params(fresh.param_groups[0]), {**expected, **meant})
 
     @every_optimizer
     def test_a_step_saved_as_a_number_is_read(self, device, dtype, optim_info):

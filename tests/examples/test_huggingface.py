@@ -9,6 +9,7 @@ import pytest
 from torch.testing import assert_close
 
 from sgdf import SGDF, FilterAdamW
+from sgdf.integrations.huggingface import optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BITWISE = {"rtol": 0, "atol": 0}
@@ -32,15 +33,15 @@ def huggingface_trainer(accelerate_bf16, monkeypatch: pytest.MonkeyPatch) -> Mod
     return importlib.import_module("examples.huggingface_trainer")
 
 
-@pytest.mark.parametrize(("optimizer", "lr"), [(FilterAdamW, 1e-2), (SGDF, 0.5)])
+@pytest.mark.parametrize(("kind", "lr"), [(FilterAdamW, 1e-2), (SGDF, 0.5)])
 def test_the_trainer_resumes_with_the_same_numbers(
-    huggingface_trainer, optimizer, lr, tmp_path: Path
+    huggingface_trainer, kind, lr, tmp_path: Path
 ) -> None:
-    whole = huggingface_trainer.trainer(str(tmp_path), optimizer, lr=lr)
+    whole = huggingface_trainer.trainer(str(tmp_path), kind, lr=lr)
     whole.train()
     losses = huggingface_trainer.losses_of(whole)
     assert losses[-1] < losses[0] - 0.3
-    resumed = huggingface_trainer.trainer(str(tmp_path), optimizer, lr=lr)
+    resumed = huggingface_trainer.trainer(str(tmp_path), kind, lr=lr)
     calls = []
     step = resumed.training_step
     resumed.training_step = lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
@@ -58,12 +59,27 @@ def test_the_trainers_weight_decay_overrides_the_optimizers(
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
 
 
-def test_the_trainer_does_not_pass_its_learning_rate(huggingface_trainer, tmp_path: Path) -> None:
-    trainer = huggingface_trainer.trainer(str(tmp_path))
-    trainer.optimizer_cls_and_kwargs = (SGDF, {})
-    groups = trainer.create_optimizer().param_groups
-    assert {group["lr"] for group in groups} == {0.5}
-    assert trainer.args.learning_rate == 1e-2
+def test_the_helper_passes_on_what_the_trainer_does_not(
+    huggingface_trainer, tmp_path: Path
+) -> None:
+    """Else the class's own defaults count, whatever the arguments say."""
+    args = huggingface_trainer.TrainingArguments(
+        output_dir=str(tmp_path), learning_rate=3e-4, adam_beta1=0.8, adam_beta2=0.95,
+        adam_epsilon=1e-6, use_cpu=True,
+    )  # fmt: skip
+    model = huggingface_trainer.LlamaForCausalLM(huggingface_trainer.TINY)
+    for chosen, expected in (
+        ((FilterAdamW, {}), (1e-3, (0.9, 0.999), 1e-8, None)),
+        (optimizer(args, gain_eps=0.0), (3e-4, (0.8, 0.95), 1e-6, 0.0)),
+        (optimizer(args, SGDF, eps=0.0), (3e-4, (0.8, 0.95), 0.0, None)),
+    ):
+        trainer = huggingface_trainer.Trainer(
+            model=model, args=args, optimizer_cls_and_kwargs=chosen
+        )
+        made = trainer.create_optimizer()
+        assert type(made) is chosen[0]
+        for group in made.param_groups:
+            assert tuple(group[n] for n in ("lr", "betas", "eps", "gain_eps")) == expected
 
 
 def test_accelerate_resumes_with_the_same_numbers(accelerate_bf16, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 import sgdf
+from sgdf.kernels import matrix
 
 STEPS = 3  # before the checkpoint is written
 SHAPES = ((4, 3), (5,))
@@ -21,6 +23,11 @@ class Case:
     optimizer: str
     settings: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+
+    @property
+    def steps_after(self) -> int:
+        """How many steps show every part of the state: the second one is in a refreshed basis."""
+        return 2 if "basis_interval" in self.settings else 1
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return SHAPES_8_BIT if self.settings.get("state_dtype") == torch.int8 else SHAPES
@@ -44,7 +51,13 @@ def all_cases() -> dict[str, Case]:
         "Momentum-float32": Case("Momentum"),
         "Momentum-bf16": Case("Momentum", STATES["bf16"]),
     }
+    # A longer side would have gradients of lower rank, and rounding would choose its basis.
+    in_basis = {"basis_interval": 1, "gain_power": 1.0, "max_basis_dim": 32}
     for state, settings in STATES.items():
+        cases[f"FilterMuon-{state}"] = Case("FilterMuon", settings)
+        eigen = {"eigenbasis": True, **in_basis, **settings}
+        cases[f"FilterMuon-eigenbasis-{state}"] = Case("FilterMuon", eigen)
+        cases[f"FilterSOAP-{state}"] = Case("FilterSOAP", {**in_basis, **settings})
         cases[f"SGDF-{state}"] = Case("SGDF", settings)
         cases[f"WienerFilter-{state}"] = Case("WienerFilter", settings)
         for moment in SECOND_MOMENTS:
@@ -70,7 +83,7 @@ class Pair:
     """An optimizer, and a filter in front of it if that is the case."""
 
     def __init__(self, case: Case) -> None:
-        self.params = parameters(case)
+        self.case, self.params = case, parameters(case)
         self.filter = None
         if case.optimizer == "WienerFilter":
             self.optimizer = torch.optim.SGD(self.params, lr=0.125)
@@ -92,7 +105,9 @@ class Pair:
         for p in self.params:
             # A trend with noise around it: neither the gain nor what it weighs is nearly zero.
             p.grad = (0.25 + numbers(tuple(p.shape), salt=number + 2)).to(p.dtype)
-        self.optimizer.step()
+        # In float32 also where the CPU has bfloat16: the numbers are to be those of every machine.
+        with mock.patch.object(matrix, "cpu_multiplies_bfloat16", return_value=False):
+            self.optimizer.step()
 
     def next_update(self) -> list[Tensor]:
         """What the step after the checkpoint adds to parameters with known values, in part."""
@@ -101,6 +116,7 @@ class Pair:
             for p in self.params:  # those in bfloat16 are small, or rounding would hide the step
                 p.copy_(numbers(tuple(p.shape), salt=1) * (2**-8 if low else 1))
         before = [p.detach().clone().float() for p in self.params]
-        self.step(STEPS)
+        for number in range(self.case.steps_after):
+            self.step(STEPS + number)
         changes = [(p.detach() - b).flatten() for p, b in zip(self.params, before, strict=True)]
         return [change[:: max(1, len(change) // SHOWN)].clone() for change in changes]

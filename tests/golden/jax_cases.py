@@ -20,6 +20,8 @@ CASES = {
     "filter_adam-separate": lambda: twins.filter_adam(0.125),
     "filter_adam-derived": lambda: twins.filter_adam(0.125, second_moment="derived"),
     "filter_adam-fluctuation": lambda: twins.filter_adam(0.125, second_moment="fluctuation"),
+    "filter_muon": lambda: twins.filter_muon(0.125),
+    "filter_soap": lambda: twins.filter_soap(0.125),
     "scale_by_wiener_filter": lambda: twins.scale_by_wiener_filter(),
 }
 

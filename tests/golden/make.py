@@ -1,7 +1,7 @@
 """Write the golden checkpoints of this version: `python tests/golden/make.py`.
 
-Once per release (CONTRIBUTING.md). Every later version has to load them, so an existing folder is
-never written again.
+Once per release (CONTRIBUTING.md). Every later version has to load them, so an existing file is
+never written again: before a release only those of new cases are added.
 
     0.1.0/NAME.pt           an optimizer's state after three steps, and what the next step adds
     0.1.0/optax-NAME.npz    the same in JAX: the leaves of the state by their paths
@@ -27,6 +27,8 @@ def write_optimizers(folder: Path) -> None:
             pair.step(number)
         saved = pair.state_dicts()
         path = folder / f"{name}.pt"
+        if path.exists():
+            continue
         torch.save(saved, path)
         again = cases.Pair(case)
         again.load(torch.load(path, weights_only=True))
@@ -42,6 +44,8 @@ def write_optimizers(folder: Path) -> None:
 
 def write_optax(folder: Path) -> None:
     for name in jax_cases.CASES:
+        if (folder / f"optax-{name}.npz").exists():
+            continue
         transformation, state = jax_cases.start(name)
         for number in range(cases.STEPS):
             _, state = jax_cases.update(transformation, state, number)
@@ -51,7 +55,7 @@ def write_optax(folder: Path) -> None:
 
 def main() -> None:
     folder = HERE / sgdf.__version__
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     write_optimizers(folder)
     write_optax(folder)

@@ -15,6 +15,7 @@ from sgdf.kernels import triton_filter as device
 from sgdf.kernels.work import ESTIMATE, FILTER, MOMENTUM
 
 FLOAT = {"M": tl.float32, "S": tl.float32, "WHOLE_ROWS": False}
+BF16_STATE = {"M": tl.bfloat16, "S": tl.bfloat16, "WHOLE_ROWS": False}
 CODES = {"M": tl.int8, "S": tl.uint8, "WHOLE_ROWS": True}
 POINTERS = {"table": "*i64", "grads": "*i64", "block_tensor": "*i32", "n": "i32"}
 POINTERS |= dict.fromkeys(("lr_at", "grad_scale", "found_inf"), "*fp32")
@@ -36,6 +37,9 @@ FORMS = {
     "SGDF, every flag": FLOAT | EVERYTHING | {"SECOND": 0},
     "the filter by itself, constant gain": FLOAT
     | {"KIND": cuda.KINDS[ESTIMATE], "SECOND": 0, "GAIN": cuda.GAIN[0]},
+    "FilterAdam, bfloat16 state": BF16_STATE,
+    "FilterAdam, fluctuation, 8 bits": CODES | {"SECOND": cuda.SECOND["fluctuation"]},
+    "Momentum, bfloat16 state": BF16_STATE | {"KIND": cuda.KINDS[MOMENTUM], "SECOND": 0},
     "Momentum": FLOAT | {"KIND": cuda.KINDS[MOMENTUM], "SECOND": 0},
     "FilterAdam, 8 bits, bfloat16": CODES | HALF,
     "FilterAdam, derived, 8 bits, every flag": CODES

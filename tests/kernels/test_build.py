@@ -67,12 +67,57 @@ def test_a_folder_that_others_can_read_or_write_is_not_used(cache, mode):
     assert list(cache.iterdir()) == [planted]
 
 
-def test_a_folder_that_everyone_can_replace_is_not_used(home, cache):
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_folder_that_others_can_replace_is_not_used(cache, mode):
     plant(cache)
-    cache.parent.chmod(0o777)
+    cache.parent.chmod(mode)
     assert load() == (BUILT, True)
     cache.parent.chmod(0o1777)  # with the sticky bit, as /tmp has it, nobody else can rename it
     assert load() == (b"planted", False)
+
+
+def test_a_folder_below_that_of_another_user_is_not_used(cache, monkeypatch):
+    """Its owner can rename what is in it, whatever its mode."""
+    plant(cache)
+    assert load() == (b"planted", False)
+    real, place = Path.stat, cache.parent.resolve()
+
+    def stat(path, **options):
+        status = list(real(path, **options))
+        if path == place:
+            status[4] = os.geteuid() + 1
+        return os.stat_result(status)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert load() == (BUILT, True)
+
+
+def test_what_was_checked_is_loaded_whatever_the_name_is_then(cache, monkeypatch):
+    path, checked = plant(cache), build._content
+
+    def replaced_after_the_check(cached):
+        content = checked(cached)
+        cached.write_bytes(b"another user's")
+        return content
+
+    monkeypatch.setattr(build, "_content", replaced_after_the_check)
+    assert load() == (b"planted", False)
+    assert path.read_bytes() == b"another user's"
+
+
+def test_the_private_copy_is_made_where_nobody_can_replace_it(home, cache, monkeypatch):
+    opened = []
+    shared = home / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(build.tempfile, "tempdir", str(shared))
+    for mode, place in ((0o1777, shared), (0o777, cache)):
+        shared.chmod(mode)
+        build.load_or_compile("other", lambda path: path.write_bytes(BUILT), opened.append)
+        assert opened[-1].parent.parent.resolve() == place.resolve()
+        assert not opened[-1].exists()
+    cache.chmod(0o777)
+    with pytest.raises(RuntimeError, match="set TMPDIR"):
+        build.load_or_compile("other", lambda path: path.write_bytes(BUILT), opened.append)
 
 
 def test_a_folder_of_another_user_is_not_used(cache, monkeypatch):

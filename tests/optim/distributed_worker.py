@@ -275,7 +275,7 @@ def layout(model: nn.Module, state: State) -> dict[str, dict[str, Any]]:
             if isinstance(value, DTensor)
             else None
             for key, value in {"param": p, **state[p]}.items()
-            if key != "step"
+            if key not in ("step", "memory_order")
         }
         for name, p in model.named_parameters()
     }

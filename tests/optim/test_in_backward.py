@@ -213,6 +213,25 @@ def test_checkpointed_layers(reentrant: bool) -> None:
     twins.assert_equal()
 
 
+def test_a_checkpointed_segment_that_reads_a_parameter_without_a_gradient_sees_its_update() -> None:
+    """The documented exception: were it noticed or prevented, the docstring would be wrong."""
+    results = []
+    for in_backward in (False, True):
+        w, v = (torch.ones(3, requires_grad=True) for _ in range(2))
+        optimizer = SGDF([w, v], lr=0.5)
+        if in_backward:
+            step_in_backward(optimizer)
+        segment = checkpoint(
+            lambda x, w=w, v=v: x * w.detach() * v, torch.ones(3), use_reentrant=False
+        )
+        (segment + (w * w)).cos().sum().backward()
+        optimizer.step()
+        results.append(torch.stack([w.detach(), v.detach()]))
+    ordinary, ours = results
+    assert torch.equal(ordinary[0], ours[0])
+    assert not torch.equal(ordinary[1], ours[1])
+
+
 @each_optimizer
 def test_checkpoints_are_interchangeable(make: Callable[..., Optimizer]) -> None:
     settings = {} if make is Momentum else {"state_dtype": torch.int8}

@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf.kernels import cuda
 from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
 from sgdf.kernels.rounding import (
     FOR_TREND,
@@ -17,8 +19,15 @@ from sgdf.kernels.rounding import (
     step_key,
     tensor_seed,
 )
+from sgdf.optim import read_moment
 
 PATHS = [{"foreach": False}, {"fused": True}]
+ALL_PATHS = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "C++": {"fused": True},
+    "Triton": {"fused": True},
+}
 NOISY = [(cls, {}, path) for cls in (SGDF, FilterAdam) for path in PATHS]
 NOISY += [(cls, settings, {"fused": True}) for cls, settings in FORMS.values()]
 
@@ -179,7 +188,8 @@ def test_2000_steps_in_6_bytes_per_parameter_end_where_float32_ends():
     loss, accuracy, *_ = run(torch.float32)
     lean = {"state_dtype": torch.int8, "stochastic_rounding": True}
     lean_loss, lean_accuracy, weight, optimizer = run(torch.bfloat16, **lean)
-    state = sum(t.nbytes for key, t in optimizer.state[weight].items() if key != "step")
+    state = optimizer.state[weight].items()
+    state = sum(t.nbytes for key, t in state if key not in ("step", "memory_order"))
     per_parameter = (weight.nbytes + weight.grad.nbytes + state) / weight.numel()
     assert per_parameter == 2 + 2 + 2 * (1 + 4 / 256)
     assert lean_loss == pytest.approx(loss, rel=0.05)
@@ -201,6 +211,92 @@ def advance(optimizer, steps, first=0):
             for p in group["params"]:
                 p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
         optimizer.step()
+
+
+def through_numpy(optimizer):
+    """A state dict as tools restore it that store values and shapes, but no strides."""
+    state_dict = optimizer.state_dict()
+    state = {
+        i: {key: torch.from_numpy(np.ascontiguousarray(t.numpy())) for key, t in entries.items()}
+        for i, entries in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_8_bit_state_survives_what_forgets_strides(layouts, path):
+    """From and into channels_last: every element keeps the scale of its own block."""
+    formats = [
+        (torch.channels_last, torch.contiguous_format)[i]
+        for i in layouts  # of the saved and of the loaded weight
+    ]
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(16, 32, 5, 5, generator=generator)
+    size = torch.logspace(-3, 3, 32).reshape(1, 32, 1, 1)  # blocks of channels differ most
+
+    def run(layout, steps, source=None, seed=0):
+        p = value.clone(memory_format=layout).requires_grad_()
+        optimizer = FilterAdam([p], state_dtype=torch.int8, lr=1e-3, **path)
+        if source is not None:
+            optimizer.load_state_dict(through_numpy(source))
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(steps):
+            g = size * torch.randn(p.shape, generator=generator)
+            p.grad = g.to(memory_format=layout)
+            optimizer.step()
+        return optimizer, p
+
+    source, p = run(formats[0], 3)
+    loaded, q = run(formats[1], 0, source)
+    same = formats[0] == formats[1]
+    for key in ("exp_avg", "exp_var", "exp_avg_sq"):
+        before, after = (read_moment(o.state[x], key) for o, x in ((source, p), (loaded, q)))
+        worst = before.abs().amax((1, 2, 3), keepdim=True) / 2**15
+        assert ((before - after).abs() <= (0 if same else before.abs() / 8 + worst)).all(), key
+        assert loaded.state[q][key].stride() == q.stride()
+    if same:  # and then it goes on bit by bit
+        with torch.no_grad():
+            q.copy_(p)
+        for optimizer, x in ((source, p), (loaded, q)):
+            x.grad = (size * value).to(memory_format=formats[0])
+            optimizer.step()
+        assert torch.equal(p, q)
+
+
+def test_an_order_that_is_none_is_refused():
+    p = torch.randn(16, 512, requires_grad=True)
+    optimizer = SGDF([p], state_dtype=torch.int8)
+    advance(optimizer, 1)
+    for order in ([1, 0], [0, 0], [0, 2]):
+        checkpoint = saved(optimizer)
+        checkpoint["state"][0]["memory_order"] = torch.tensor(order, dtype=torch.uint8)
+        with pytest.raises(ValueError, match="invalid memory_order of parameter 0"):
+            optimizer.load_state_dict(checkpoint)
+
+
+@pytest.mark.parametrize("path", ["loop", "C++", "Triton"])
+@pytest.mark.parametrize("kind", ["separate", "fluctuation", "derived"])
+def test_steps_are_short_where_gradients_in_a_block_differ_by_many_magnitudes(
+    kind, path, monkeypatch
+):
+    """There v is stored as 0 beside an m that is not."""
+    if path == "Triton":
+        pytest.importorskip("triton")
+        monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
+    p = torch.zeros(16, 256, requires_grad=True)
+    options = {"state_dtype": torch.int8, "second_moment": kind, "eps": 1e-30, "gain_eps": 0.0}
+    optimizer = FilterAdam([p], lr=1e-3, **options, **ALL_PATHS[path])
+    size = torch.logspace(-9, 0, 256)
+    generator = torch.Generator().manual_seed(0)
+    longest = 0.0
+    for _ in range(5 if path == "Triton" else 60):
+        before = p.detach().clone()
+        p.grad = size * torch.randn(16, 256, generator=generator)
+        optimizer.step()
+        longest = max(longest, (p.detach() - before).abs().max().item() / 1e-3)
+    assert longest <= (3 if kind == "derived" else 10.001)
+    assert path == "Triton" or kind == "derived" or longest > 5  # it does come to it
 
 
 def test_a_group_can_opt_out():
@@ -245,8 +341,76 @@ def test_8_bits_and_random_rounding_exclude_foreach_and_differentiable():
         for setting in ({"state_dtype": torch.int8}, {"stochastic_rounding": True}):
             with pytest.raises(RuntimeError, match=r"state_dtype=torch\.int8.*stochastic_rounding"):
                 SGDF([p], **refused, **setting)
+    with pytest.raises(RuntimeError, match=r"`differentiable` does not support .*bfloat16"):
+        SGDF([p], differentiable=True, state_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="Invalid state_dtype"):
         Momentum([p], state_dtype=torch.int8)
+
+
+# --- bfloat16 state -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ALL_PATHS)
+def test_moments_in_bfloat16_decay(path, monkeypatch):
+    """By a thousandth per step, less than half the distance of two numbers."""
+    if path == "Triton":
+        pytest.importorskip("triton")
+        monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
+    moments = {}
+    for state_dtype in (None, torch.bfloat16):
+        p = torch.zeros(4000, requires_grad=True)
+        options = {"state_dtype": state_dtype, "second_moment": "separate"}
+        optimizer = FilterAdam([p], lr=0.0, **options, **ALL_PATHS[path])
+        p.grad = torch.full((4000,), 3.0)
+        optimizer.step()
+        for key in ("exp_var", "exp_avg_sq"):
+            optimizer.state[p][key].fill_(0.7)
+        for _ in range(10 if path == "Triton" else 200):
+            p.grad = torch.full((4000,), 0.03)
+            optimizer.step()
+        state = optimizer.state[p]
+        moments[state_dtype] = [state[key].double().mean() for key in ("exp_var", "exp_avg_sq")]
+    torch.testing.assert_close(moments[torch.bfloat16], moments[None], rtol=2e-3, atol=0)
+    assert moments[None][1] < 0.7 * 0.9991 ** (10 if path == "Triton" else 200)
+
+
+def test_loop_foreach_and_cpp_draw_the_same_bits_for_bfloat16_state():
+    """All but elements whose value before rounding differs in its last bits."""
+    states = []
+    for path in ("loop", "foreach", "C++"):
+        params = [torch.linspace(-2, 2, 3000).requires_grad_(), torch.ones(5, requires_grad=True)]
+        options = {"state_dtype": torch.bfloat16, "rounding_seed": 7}
+        optimizer = FilterAdam(params, lr=1e-3, **options, **ALL_PATHS[path])
+        advance(optimizer, 1)
+        states.append([optimizer.state[p]["exp_avg_sq"] for p in params])
+    assert all(map(torch.equal, states[0], states[2]))
+    for a, b in zip(*states[:2], strict=True):
+        assert (a != b).float().mean() < 0.01
+        torch.testing.assert_close(a, b, rtol=2**-7, atol=0)
+
+
+def test_float16_state_is_refused_with_the_reason():
+    for make in (SGDF, FilterAdam, Momentum):
+        with pytest.raises(ValueError, match=r"float16, in which squares .* use torch.bfloat16"):
+            make([torch.ones(3)], state_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("state_dtype", [torch.int8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("path", ["loop", "fused"])
+def test_a_compiled_step_leaves_state_in_few_bits_out_of_its_graph(path, state_dtype):
+    """inductor's C++ cannot compile it, and a graph would not draw the kernels' bits."""
+    results = []
+    for wrap in (lambda step: step, torch.compile):
+        torch._dynamo.reset()
+        p = torch.linspace(-1, 1, 64 * 256).reshape(64, 256).requires_grad_()
+        flags = {"foreach": False} if path == "loop" else {}
+        optimizer = SGDF([p], lr=torch.tensor(0.1), state_dtype=state_dtype, **flags)
+        step = wrap(optimizer.step)
+        for seed in range(3):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+            step()
+        results.append((p.detach(), *optimizer.state[p].values()))
+    assert all(map(torch.equal, *results))
 
 
 # --- bfloat16 parameters ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -59,6 +60,43 @@ def test_settings_of_sgd_are_answered_with_their_conversion(optimizer_class, set
         optimizer_class([parameter()], lr=0.1, **settings)
     with pytest.raises(TypeError, match=message):
         optimizer_class([{"params": [parameter()], **settings}])
+
+
+@pytest.mark.parametrize("optimizer_class", [FilterAdam, FilterAdamW])
+def test_amsgrad_may_be_spelt_out_as_off(optimizer_class):
+    """As configurations do for Adam."""
+    optimizer = optimizer_class([{"params": [parameter()], "amsgrad": False}], amsgrad=False)
+    assert "amsgrad" not in optimizer.param_groups[0]
+    for given in ({"amsgrad": True}, {"amsgrad": 1}):
+        with pytest.raises(TypeError, match="no setting 'amsgrad': leave it out"):
+            optimizer_class([parameter()], **given)
+        with pytest.raises(TypeError, match="no setting 'amsgrad': leave it out"):
+            optimizer.add_param_group({"params": [parameter()], **given})
+    with pytest.raises(TypeError, match="amsgrad"):
+        SGDF([parameter()], amsgrad=False)
+
+
+EXPLAINED = [
+    (SGDF, {"stochastic_rounding": True}, torch.float32, "it has no effect"),
+    (SGDF, {"stochastic_rounding": True}, torch.bfloat16, None),
+    (FilterAdamW, {"stochastic_rounding": True}, torch.float32, "it has no effect"),
+    (SGDF, {"weight_decay": 0.1}, torch.float32, "removes 5.0% of the weights in every step"),
+    (SGDF, {"weight_decay": 5e-4}, torch.float32, None),
+    (FilterAdamW, {"weight_decay": 0.1}, torch.float32, None),
+]
+
+
+@pytest.mark.parametrize(("optimizer_class", "settings", "dtype", "message"), EXPLAINED)
+def test_what_has_no_effect_or_too_much_is_explained_once(
+    optimizer_class, settings, dtype, message
+):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        params = [torch.ones(3, dtype=dtype, requires_grad=True) for _ in range(3)]
+        optimizer = optimizer_class([{"params": [p]} for p in params], **settings)
+    assert [message in str(w.message) for w in caught] == ([True] if message else [])
+    assert all(w.filename == __file__ for w in caught)
+    assert len(optimizer.param_groups) == 3
 
 
 def conversion_in(**settings):

@@ -1,31 +1,32 @@
 """Experiments: fair comparisons of optimizers (``pip install "sgdf-lab"``).
 
-What `sgdf train` does, from Python::
+What the commands do, from Python::
 
-    from sgdf_lab import make_config, train_runs
-    from sgdf_lab.report import read_records, write_page
+    from sgdf_lab.api import evidence, report, sweep, train
 
-    config = make_config("images", data_dir="photos", model="resnet18", epochs=5)
-    train_runs([config], data_dir="photos", out="runs")
-    records = read_records("runs")
-    print(records[0].best)
-    write_page("report.html", records)
+    train("digits", optimizer="adamw", settings={"lr": 0.01}, seed=[0, 1])
+    sweep("digits.toml", record="results/digits/runs.jsonl")
+    print(evidence("digits.toml", "results/digits/runs.jsonl")["comparisons"])
+    report("runs", output="report.html")
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sgdf_lab.api import evidence, sweep
     from sgdf_lab.runs.config import make as make_config
-    from sgdf_lab.runs.training import train_runs
+    from sgdf_lab.runs.session import train_runs
 
 __version__ = "0.2.0"
-__all__ = ["make_config", "train_runs"]
+__all__ = ["evidence", "make_config", "sweep", "train_runs"]
 
 # Imported when they are used: parts of the lab need no more than torch.
 _PLACES = {
+    "evidence": ("sgdf_lab.api", "evidence"),
     "make_config": ("sgdf_lab.runs.config", "make"),
-    "train_runs": ("sgdf_lab.runs.training", "train_runs"),
+    "sweep": ("sgdf_lab.api", "sweep"),
+    "train_runs": ("sgdf_lab.runs.session", "train_runs"),
 }
 
 

@@ -59,7 +59,8 @@ def test_the_contestants_with_targets_and_their_rivals_can_be_selected():
     assert rivals <= on_gpt
     for target in TARGETS:
         chosen = {c.name for c in select(target.parameters, ["targets"], target.device)}
-        assert target.contestant is None or {target.contestant, "adamw-fused"} <= chosen
+        rival = "muon-loop" if target.parameters.endswith("-matrices") else "adamw-fused"
+        assert target.contestant is None or {target.contestant, rival} <= chosen
     assert len(on_gpt) < len(select("gpt", None, "cuda"))
     assert select("resnet50", ["targets"], "cpu") == []
     both = {c.name for c in select("gpt", ["targets", "momentum-fused"], "cuda")}

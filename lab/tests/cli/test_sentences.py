@@ -2,15 +2,19 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
+from sgdf_lab.cli.output import make_printable
 from sgdf_lab.support.errors import describe, one_line
 
 QUICK = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
@@ -50,7 +54,7 @@ def is_one_sentence(answer: str) -> bool:
         ("foreach=2", "foreach is true or false, not 2"),
         ("correction=perhaps", "correction is true or false, not 'perhaps'"),
         ("rounding_seed=x", "rounding_seed is an integer, not 'x'"),
-        ("differentiable=true", "differentiable is for your own loop"),
+        ("differentiable=true", "differentiable=True is not supported"),
         ("state_dtype=int9", "state_dtype is one of float64, float32, bfloat16, float16, int8,"),
         ("weight_decay=nan", "weight_decay is a number, not 'nan'"),
         ("eps={1, 2}", "eps is a number, not {1, 2}"),
@@ -58,6 +62,7 @@ def is_one_sentence(answer: str) -> bool:
         ("betas=(0.9, 'x')", "betas is 2 numbers, not (0.9, 'x')"),
         ("lr=" + "9" * 400, "lr is a number, not 999"),
         ("eps=" + "-" * 20_000 + "1", "eps is nested too deeply"),
+        ("batch=0x" + "f" * 5000, "batch has an integer of 20,000 bits"),
     ],
 )
 def test_settings_of_a_wrong_type(sgdf, tmp_path, setting, sentence):
@@ -76,6 +81,8 @@ def test_settings_of_a_wrong_type(sgdf, tmp_path, setting, sentence):
         ("eps = inf", "eps is a number, not inf"),
         ("lr = nan", "lr is a number, not nan"),
         ("betas = " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
+        ("eps = " + "9" * 5000, "it.toml is not TOML: Exceeds the limit"),
+        ("batch = 0x" + "f" * 5000, "it.toml has an integer of 20,000 bits"),
     ],
 )
 def test_values_that_toml_has_and_json_lacks(sgdf, tmp_path, command, line, sentence):
@@ -127,6 +134,28 @@ def test_files_with_values_of_a_wrong_type(sgdf, tmp_path, lines, sentence):
     code, answer = sgdf("train", "--config", "it.toml")
     assert code == 1
     assert answer.startswith(f"sgdf: {sentence}")
+    assert is_one_sentence(answer)
+
+
+NOT_FILES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "huge": lambda path: (path.touch(), os.truncate(path, 2**36)),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "bytes": lambda path: path.write_bytes(bytes(range(256))),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", ["train --config", "sweep", "evidence"])
+@pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
+def test_a_file_that_is_none(sgdf, tmp_path, command, make):
+    """A pipe would block, and a device never end."""
+    make(tmp_path / "it.toml")
+    code, answer = sgdf(*command.split(), "it.toml")
+    assert code == 1
+    assert "it.toml" in answer
     assert is_one_sentence(answer)
 
 
@@ -288,3 +317,15 @@ def test_a_reader_that_stops_reading(tmp_path):
     process.stdout.close()
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (141, b"")
+
+
+def test_a_file_that_became_a_pipe(tmp_path):
+    """The stream was made for a file, which has positions; a pipe has none."""
+    reading, writing = os.pipe()
+    with open(tmp_path / "log", "w", encoding="ascii") as stream:
+        os.dup2(writing, stream.fileno())
+        os.close(writing)
+        make_printable(stream)
+        stream.write("1 ± 2")
+    assert os.read(reading, 100) == b"1 +- 2"
+    os.close(reading)

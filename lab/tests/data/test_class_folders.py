@@ -168,3 +168,35 @@ def test_a_link_to_nothing(tmp_path):
     (tmp_path / "cat" / "9.jpg").symlink_to(tmp_path / "gone.jpg")
     with pytest.raises(UserError, match=r"9\.jpg cannot be read: No such file"):
         fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize("link", ["cat/up", "cat/deep/up"])
+def test_a_link_to_a_folder_above_the_class_is_refused(tmp_path, link):
+    """It would put the dogs into class cat."""
+    two_classes(tmp_path)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path)
+    with pytest.raises(UserError, match=rf"{link} cannot be read"):
+        class_folders.read(tmp_path)
+
+
+def test_a_folder_of_two_classes_is_refused(tmp_path):
+    two_classes(tmp_path)
+    (tmp_path / "cat" / "more").symlink_to(tmp_path / "dog")
+    with pytest.raises(UserError, match="dog cannot be read"):
+        class_folders.read(tmp_path)
+
+
+def test_a_pipe_among_the_images_is_refused(tmp_path):
+    """Opening it would wait for ever."""
+    two_classes(tmp_path)
+    os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+    files = class_folders.read(tmp_path).named_files()
+    with pytest.raises(UserError, match=r"pipe\.jpg is not a regular file"):
+        fingerprints.fingerprint(files)
+
+
+def two_classes(folder):
+    for name in ("cat", "dog"):
+        for i in range(4):
+            photograph(folder / name / f"{i}.jpg", 0, i)

@@ -344,10 +344,50 @@ def test_fashion_mnist_comes_from_debian(tiny, fashion, server, screen, tools):
     assert "dataset-fashion-mnist" in dataset.source
 
 
-def test_digits_need_no_fetching(tiny, screen):
-    fetch_into(tiny, "digits", screen)
-    assert "nothing to fetch" in screen.file.getvalue()
-    assert not tiny.exists()
+@pytest.fixture
+def books(tiny, server, monkeypatch):
+    """A corpus of three files on the server."""
+    contents = [b"One day.\n" * 30, b"Another.\n" * 20, b"The end.\n" * 50]
+    server.files.update({f"PG{n}.txt": content for n, content in enumerate(contents)})
+    text = b"".join(contents)
+    change_spec(
+        monkeypatch,
+        "books",
+        remotes=tuple(Remote(f"{server.url}/PG{n}.txt", "") for n in range(3)),
+        digest=f"sha256:{hashlib.sha256(text).hexdigest()}",
+        train=len(text) - 100,
+        test=100,
+    )
+    return text
+
+
+def test_a_text_is_made_of_files(tiny, books, server, screen):
+    third = server.files.pop("PG2.txt")
+    with pytest.raises(UserError, match="answers 404"):
+        fetch_into(tiny, "books", screen)
+    assert data.find("books").availability(tiny)[0] == "half"
+    server.files["PG2.txt"] = third
+    fetch_into(tiny, "books", screen)
+    assert (tiny / "books" / "books.txt").read_bytes() == books
+    assert len(server.ranges) == 4, "what was here is not asked for again"
+    assert os.listdir(tiny / "books") == ["books.txt"]
+    fetch_into(tiny, "books", screen)
+    assert len(server.ranges) == 4
+
+
+def test_another_text_than_the_recipe_s_is_refused(tiny, books, server, screen):
+    server.files["PG1.txt"] = server.files["PG1.txt"].replace(b"A", b"a")
+    with pytest.raises(UserError, match=r"is not the published text \(its sha256 differs\)"):
+        fetch_into(tiny, "books", screen)
+    assert os.listdir(tiny / "books") == []
+
+
+def test_the_recipes_have_the_files_that_they_had():
+    """The checksums are those of the texts that the evidence was made with."""
+    for name, files, size in (("encyclopedia", 64, 66_371_882), ("books", 75, 75_747_640)):
+        spec = data.find(name)
+        assert len({remote.file for remote in spec.remotes}) == len(spec.remotes) == files
+        assert spec.size == size
 
 
 def test_list_says_what_is_here_and_how_to_get_the_rest(tiny, screen):

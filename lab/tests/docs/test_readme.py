@@ -1,17 +1,20 @@
-"""The commands that the README shows for the lab run, on little data."""
+"""The README: its commands run, its badges are true, its numbers are those of the records."""
 
 import re
 import shlex
+import tomllib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import loss_curves
 from docs.markdown_blocks import ROOT
 from sgdf_lab.cli.main import main
-from sgdf_lab.sweeps.plan import sweep_from_file
+from sgdf_lab.support.pages import filled
 
-LAB = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The lab")[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LAB = README.partition("## The lab")[2]
 LINES = [
     shlex.split(line)[1:] for line in re.findall(r"^sgdf .*$", LAB.partition("\n## ")[0], re.M)
 ]
@@ -23,10 +26,36 @@ SHORTER = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_own_text_and_images_and_a_sweep_are_shown():
+def test_own_text_and_images_are_shown():
     assert [words[:2] for words in LINES[:2]] == [["train", "text"], ["train", "images"]]
-    assert LINES[2][0] == "sweep"
-    assert sweep_from_file(ROOT / LINES[2][1]).contestants > 1
+    assert LINES[2] == ["report", "runs"]
+
+
+def test_the_badges_say_what_the_package_needs():
+    """They are files of the repository: a service elsewhere could say anything."""
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    torch_version = next(n for n in needs["dependencies"] if n.startswith("torch"))
+    expected = {
+        "python": needs["requires-python"].removeprefix(">=") + "+",
+        "torch": torch_version.removeprefix("torch>=") + "+",
+        "licence": needs["license"],
+        "tested": "Linux",
+    }
+    for name, value in expected.items():
+        assert f"docs/assets/badges/{name}.svg" in README
+        badge = (ROOT / "docs" / "assets" / "badges" / f"{name}.svg").read_text(encoding="utf-8")
+        assert badge.count(value) == 2  # to be seen and to be read aloud
+
+
+def test_the_first_table_and_figure_are_of_the_records():
+    for page in loss_curves.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert filled(text, {"what it brings": loss_curves.table()}) == text
+    drawn = loss_curves.FIGURE.with_suffix(".svg").read_text(encoding="utf-8")
+    saved = re.findall(r"<!-- (\d+ of \d+ steps saved) -->", drawn)
+    rows = [loss_curves.steps_words(task) for task in loss_curves.DRAWN]
+    numbers = [tuple(map(int, row.split(" of "))) for row in rows]
+    assert saved == [f"{last - at} of {last} steps saved" for at, last in numbers]
 
 
 @pytest.mark.parametrize("words", LINES[:2], ids=lambda words: words[1])

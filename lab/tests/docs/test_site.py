@@ -97,16 +97,48 @@ def test_the_playground_of_the_site_links_back(site, browser):
     assert browser.evaluate("document.getElementById('home').hidden") is False
 
 
-@pytest.mark.parametrize("name", ["index", "settings", "evidence", "recipes", "reference/index"])
-def test_a_page_fits_a_phone(site, browser, name):
+def show(browser, page, width):
+    """Open a page of the site in a window of this width."""
     browser.send(
         "Emulation.setDeviceMetricsOverride",
-        width=390,
+        width=width,
         height=800,
         deviceScaleFactor=1,
-        mobile=True,
+        mobile=width < 500,
     )
-    url = (site / f"{name}.html").as_uri()
-    browser.send("Page.navigate", url=url)
-    assert wait_for(browser, f"location.href == '{url}' && document.readyState == 'complete'")
+    browser.send("Page.navigate", url=page.as_uri())
+    ready = f"location.href == '{page.as_uri()}' && document.readyState == 'complete'"
+    assert wait_for(browser, ready)
+
+
+READ = ["index", "settings", "evidence", "recipes", "reference/index", "filter"]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_page_fits_a_phone(site, browser, name):
+    show(browser, site / f"{name}.html", 390)
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    assert not browser.problems
+
+
+def test_code_fits_its_box_on_a_small_laptop(site, browser):
+    boxes = "[...document.querySelectorAll('pre > code')]"
+    wider = f"{boxes}.filter(c => c.scrollWidth > c.clientWidth)"
+    for page in sorted(site.rglob("*.html")):
+        if page.name != "404.html" and "<pre" in page.read_text(encoding="utf-8"):
+            show(browser, page, 1280)
+            assert browser.evaluate(f"{wider}.map(c => c.innerText).join()") == "", page.name
+
+
+@pytest.mark.parametrize(("name", "least"), [("filter", 10), ("reference/index", 6)])
+def test_formulas_are_typeset(site, browser, name, least):
+    show(browser, site / f"{name}.html", 1280)
+    assert browser.evaluate("document.querySelectorAll('.katex').length") >= least
+    assert browser.evaluate("document.querySelectorAll('.katex-error').length") == 0
+    assert not re.search(r"\\b[gmsv]\^(?!\w)|\bb1\^", browser.evaluate("document.body.innerText"))
+
+
+def test_the_examples_are_pages_that_the_recipes_link_to(site):
+    linked = re.findall(r'href="(examples/\w+)\.html"', (site / "recipes.html").read_text())
+    scripts = {f"examples/{file.stem}" for file in (ROOT / "examples").glob("*.py")}
+    assert set(linked) >= scripts

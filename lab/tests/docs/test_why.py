@@ -1,14 +1,13 @@
 """The numbers of docs/why.md are those of its record, and its figures are there."""
 
-import copy
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from sgdf_lab.support.pages import filled
-from why_page import all_figures, blocks, cost_over, in_a_word, lead_over
+from sgdf_lab.support.pages import blocks_of
+from why_page import all_figures, cost_over, in_a_word, lead_over
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")
@@ -22,35 +21,15 @@ def record():
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_the_page_is_filled_from_the_record(record):
-    assert filled(PAGE, blocks(record)) == PAGE
-
-
-def test_another_record_makes_another_page(record):
-    changed = copy.deepcopy(record)
-    changed["points"][0]["adam"]["K"]["ratio"]["value"] += 0.01
-    assert filled(PAGE, blocks(changed)) != PAGE
-
-
-def test_a_page_without_a_place_is_refused(record):
-    with pytest.raises(ValueError, match="no place for 'errors'"):
-        filled(PAGE.replace("<!-- end of errors -->", ""), blocks(record))
-
-
 def test_the_record_says_how_it_was_made(record):
     assert record["command"].startswith("python benchmarks/why.py")
     assert re.fullmatch("[0-9a-f]{40}", record["commit"])
     assert record["machine"]["device"]
 
 
-def test_the_page_says_whose_numbers_it_has(record):
-    assert ("quick run on a CPU" in PAGE) == (record["model"] == "gpt-tiny")
-    assert f"`{record['model']}`" in PAGE
-
-
 def test_an_answer_is_yes_no_or_not_clear(record):
     """One line, written out: K's short step against m^'s, after the division."""
-    table = PAGE.partition("<!-- answers -->")[2].partition("| divided as in Adam |")[2]
+    table = blocks_of(PAGE)["why: answers"].partition("| divided as in Adam |")[2]
     line = next(line for line in table.splitlines() if "short step" in line)
     expected = []
     for point in record["points"]:

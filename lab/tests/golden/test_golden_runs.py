@@ -11,7 +11,7 @@ import pytest
 
 import sgdf_lab
 from sgdf_lab.cli.main import main
-from sgdf_lab.runs import reading
+from sgdf_lab.runs import results
 from sgdf_lab.runs.records import read_runs
 
 HERE = Path(__file__).parent
@@ -67,4 +67,4 @@ def test_a_finished_golden_run_is_read_and_not_trained_again(version, tmp_path, 
     assert main([*command_of(folder), "--out", str(out)]) == 0, capsys.readouterr().err
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in before}
     assert after == before
-    assert reading.read_config(folder).name == folder.name
+    assert results.read_config(folder).name == folder.name

@@ -28,7 +28,7 @@ def make(
         data="synthetic",
         overrides={"batch": 8, "steps": 60, "eval_every": 10, "eval_tokens": 4096, **overrides},
     )
-    return config.task_definition.load_trainer().build_trainer(
+    return config.task_definition.module.build_trainer(
         config, torch.device(device), compile=compile
     )
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from sgdf_lab.models import gpt
-from sgdf_lab.support.errors import UserError
 
 
 def tiny(vocabulary: int = 32, context: int = 0) -> gpt.GPT:
@@ -95,8 +94,3 @@ def test_the_loss_of_a_new_network_is_that_of_guessing():
     logits = model(tokens[:, :-1]).flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
     assert loss.item() == pytest.approx(math.log(256), rel=0.02)
-
-
-def test_an_unknown_size_is_answered_with_the_near_ones():
-    with pytest.raises(UserError, match=r"no model 'gpt-12m': did you mean .*gpt-124m"):
-        gpt.build_gpt("gpt-12m", vocabulary=256)

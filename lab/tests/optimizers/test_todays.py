@@ -2,8 +2,6 @@
 
 import io
 import math
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -514,27 +512,3 @@ def test_cautious_adamw_returns_the_loss_and_skips_what_has_no_gradient():
     assert not torch.equal(used, torch.ones(2))
     with pytest.raises(ValueError, match=r"Invalid beta parameter at index 1: 1\.0"):
         CautiousAdamW([used], betas=(0.9, 1.0))
-
-
-# --- the documentation ----------------------------------------------------------------------------
-
-
-def numbers_in(value):
-    """Of the tensors in a state; single numbers, such as a step counter, do not count."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() if value.numel() > 1 else 0
-    return sum(map(numbers_in, value)) if isinstance(value, list | tuple) else 0
-
-
-def test_the_documentation_says_what_is_kept_in_memory():
-    text = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text(encoding="utf-8")
-    documented = re.findall(r"^\| `([\w-]+)` \| (\w+) \| ([\d.]+) \|$", text, re.MULTILINE)
-    measured = []
-    for name, row in optimizers.OPTIMIZERS.items():
-        p = nn.Parameter(torch.ones(64, 64))
-        optimizer = build(name, [p], **row.settings)
-        p.grad = torch.ones_like(p)
-        optimizer.step()
-        kept = sum(map(numbers_in, optimizer.state[p].values())) / p.numel()
-        measured.append((name, row.source, f"{kept:.3g}"))
-    assert documented == measured

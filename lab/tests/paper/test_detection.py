@@ -17,7 +17,6 @@ from PIL import Image
 
 from paper import made_voc
 from runs.commands import fault
-from sgdf_lab import paper
 from sgdf_lab.cli.main import main
 from sgdf_lab.paper.detection import average_precision, drawing, voc, voc_synthetic
 from sgdf_lab.paper.detection import faster_rcnn as detectors
@@ -25,7 +24,7 @@ from sgdf_lab.paper.detection import trainer as detector
 from sgdf_lab.paper.detection.average_precision import Detections
 from sgdf_lab.paper.detection.voc import Example
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.train.distributed import Team
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -266,11 +265,6 @@ def test_batch_norms_with_weights_are_frozen(data, tmp_path):
     assert not norms & moved
 
 
-def test_random_weights_train_their_batch_norms():
-    model = detectors.build_detector("fasterrcnn-tiny", classes=20, file=None)
-    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
-
-
 def test_the_published_network_is_torchvisions():
     """Its weights fit: the same names and shapes, the same layers trained."""
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
@@ -431,22 +425,6 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path, capsys):
     assert f"{path} cannot be read: " in capsys.readouterr().err
 
 
-def test_a_missing_annotation_is_reported_before_the_run(tmp_path, capsys):
-    devkit = made_voc.make(tmp_path / "data", train=3, test=1)
-    path = devkit / "VOC2007" / "Annotations" / "000501.xml"
-    path.unlink()
-    assert main(train(tmp_path / "data", tmp_path / "runs")) == 1
-    assert f"there is no {path}" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_diverged_run_is_a_result(data, tmp_path, capsys):
-    words = ("--optimizer", "sgd", "--set", "lr=1e30", "--epochs", "3")
-    assert main(train(data, tmp_path / "runs", *words)) == 0
-    assert "diverged in epoch" in capsys.readouterr().out
-    assert metrics(tmp_path / "runs")[-1]["diverged"]
-
-
 def test_the_synthetic_data_can_be_learnt(tmp_path, monkeypatch):
     monkeypatch.setattr(voc_synthetic, "CLASSES", ("red", "cyan"))
     monkeypatch.setattr(voc_synthetic, "TEST", 12)
@@ -515,17 +493,6 @@ def test_a_killed_run_resumes_and_ends_the_same(teams, data, tmp_path):
 
 
 # --- published numbers --------------------------------------------------------------------------
-
-
-def test_the_preset_has_the_published_table():
-    preset = paper.preset("voc-fasterrcnn")
-    assert {cell.optimizer: cell.published.mean for cell in preset.cells} == {
-        "sgdf": 83.81, "adabelief": 81.02, "eadam": 80.62, "sgd": 80.43, "adam": 78.67,
-        "adamw": 78.48, "radam": 75.21,
-    }  # fmt: skip
-    config = configs.make("voc", optimizer="sgdf", epochs=preset.epochs)
-    assert (config.batch, config.epochs, config.milestones, config.drop) == (2, 4, (3,), 0.1)
-    assert config.settings["lr"] == 0.01
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import sgdf
 from sgdf_lab import models, optimizers, paper, tasks
 from sgdf_lab.paper import presets
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import follows_paper
-from sgdf_lab.support.errors import UserError
+from sgdf_lab.runs.results import follows_paper
 from sgdf_lab.train.schedules import SCHEDULES
 
 OPTIMIZERS = {
@@ -242,20 +241,6 @@ def test_the_momentum_figure_has_one_learning_rate():
     assert factors == [0, 0.5, 0.9]
     numbers = [cell for cell in figure.cells if cell.published]
     assert [(cell.model, cell.published.mean) for cell in numbers] == [("vgg11", 63.48)]
-
-
-@pytest.mark.parametrize(
-    ("ask", "answer"),
-    [
-        (lambda: paper.preset("cifar10-vgg12"), "cifar10-vgg11"),
-        (lambda: paper.settings("cifar10", "adamv"), "did you mean adam"),
-        (lambda: paper.settings("vit", "sgfd"), "sgdf"),
-        (lambda: paper.protocol("imagnet"), "did you mean imagenet"),
-    ],
-)
-def test_wrong_names_are_answered_with_the_near_ones(ask, answer):
-    with pytest.raises(UserError, match=answer):
-        ask()
 
 
 def test_the_tables_need_no_torch():

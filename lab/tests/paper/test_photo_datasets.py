@@ -13,8 +13,6 @@ from scipy.io import loadmat, savemat
 
 from paper import layouts
 from sgdf_lab import data
-from sgdf_lab.cli.main import main
-from sgdf_lab.paper.photos.datasets import ImageFolderDataset
 from sgdf_lab.support.errors import UserError
 
 EXPECTED = {
@@ -102,11 +100,6 @@ def test_lists_of_food_as_json(spoilt):
     (meta / "test.json").unlink()
     with pytest.raises(UserError, match=r"meta has neither test\.txt nor test\.json"):
         data.find("food101").load(spoilt, classes=3)
-
-
-def test_every_dataset_of_files_has_a_layout_here():
-    specs = data.all_datasets()
-    assert [s.name for s in specs if isinstance(s, ImageFolderDataset)] == [*layouts.MAKE]
 
 
 @pytest.mark.parametrize("name", layouts.MAKE)
@@ -252,18 +245,3 @@ def test_data_that_is_not_there(tmp_path):
         data.find("pets").load(tmp_path)
     with pytest.raises(UserError, match="did you mean pets"):
         data.find("pet").load(tmp_path)
-
-
-def test_the_commands(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["data", "list", "--data-dir", str(made)]) == 0
-    said = capsys.readouterr().out
-    assert re.search(rf"food101 .+75750 / 25250 .+101 .+yes .+the files in {made}/food101", said)
-    assert main(["data", "list", "--data-dir", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"imagenet .+1281167 / 50000 .+1000 .+no .+https://image-net\.org", said)
-    assert main(["data", "fetch", "pets", "--data-dir", str(made)]) == 0
-    assert "pets is here" in capsys.readouterr().out
-    assert main(["data", "fetch", "imagenet", "--data-dir", str(tmp_path)]) == 1
-    assert "get it from https://image-net.org" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -10,12 +10,14 @@ import sys
 import pytest
 import torch
 
+from data.published import put
 from paper import layouts
 from runs.commands import TEAMS, Server, fault, folder_in
+from sgdf_lab import data as datasets
 from sgdf_lab import tasks
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
@@ -231,7 +233,7 @@ def pretrained(path, size=64, old_names=False, **changes):
 def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
     path = tmp_path / "weights.pth"
     source = pretrained(path, old_names=old_names)
-    model = models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+    model = photos.build_model("vit-tiny", classes=3, size=96, file=path)
     theirs = dict(source.named_parameters())
     for name, value in model.named_parameters():
         if name.startswith("heads."):
@@ -252,7 +254,7 @@ def test_pretrained_weights_with_a_new_head_and_grid(tmp_path, old_names):
 def test_weights_of_the_same_grid_keep_their_place_but_not_their_head(tmp_path):
     path = tmp_path / "weights.pth"
     source = pretrained(path)
-    model = models.build_vision_model("vit-tiny", classes=1000, size=64, file=path)
+    model = photos.build_model("vit-tiny", classes=1000, size=64, file=path)
     assert torch.equal(model.encoder.pos_embedding, source.encoder.pos_embedding)
     assert not model.heads.head.weight.any()
 
@@ -285,7 +287,7 @@ def test_weights_that_do_not_fit(tmp_path, changes, sentence):
     path = tmp_path / "weights.pth"
     pretrained(path, **changes)
     with pytest.raises(UserError, match=rf"{path} does not fit the model.+{sentence}") as raised:
-        models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+        photos.build_model("vit-tiny", classes=3, size=96, file=path)
     assert "\n" not in str(raised.value)
 
 
@@ -302,7 +304,7 @@ def test_files_that_are_no_weights(tmp_path, capsys):
         else:
             torch.save(content, path)
         with pytest.raises(UserError, match=rf"{path} is not a weights file: "):
-            models.build_vision_model("vit-tiny", classes=3, size=96, file=path)
+            photos.build_model("vit-tiny", classes=3, size=96, file=path)
     assert "ran" not in capsys.readouterr().out
 
 
@@ -325,26 +327,6 @@ def test_weights_that_are_not_here(sgdf, tmp_path):
 
 
 # --- other mistakes ----------------------------------------------------------------------------
-
-
-def test_mistakes(sgdf, tmp_path):
-    def says(sentence, *words):
-        code, said = sgdf("train", *words)
-        assert code == 1, said
-        assert re.search(sentence, said), said
-        assert not (tmp_path / "runs").exists()
-
-    tiny = ["finetune-pets", *TINY, "--device", "cpu"]
-    says(r"pets has 3 classes, and pets has 37: --set classes=3 trains on these", *tiny)
-    says(r"pets has 3 classes, and 4 were asked for: --set classes=3", *tiny, "--set", "classes=4")
-    says(r"pets is not in \S+/none: get it from https", *tiny, "--data-dir", tmp_path / "none")
-    says(r"multiple of 32 pixels, not 100", *tiny, "--set", "classes=3", "--set", "size=100")
-    says(r"size is an integer of at least 1, not 'big'", *tiny, "--set", "size=big")
-    says(r"classes is an integer of at least 0, not -1", *tiny, "--set", "classes=-1")
-    says(r"no synthetic stand-in for pets", *tiny, "--data", "synthetic")
-    says(r"no model 'vgg11'; there are vit-b32, vit-l32, vit-tiny", *tiny[:1], "--model", "vgg11")
-    says(r"no model 'vit-b32'; there are densenet121", "imagenet", "--model", "vit-b32")
-    says(r"did you mean finetune-pets", "finetune-pet")
 
 
 def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
@@ -401,8 +383,8 @@ def test_published_numbers_are_shown_for_the_published_settings_only():
 def as_if_whole(monkeypatch, data, tmp_path):
     """The few images pass for the whole dataset, the tiny networks for the large ones."""
     for name in ("pets", "imagenet"):
-        known = dataclasses.replace(data.find(name), classes=3, train=24, test=12)
-        published.put(monkeypatch, name, known)
+        known = dataclasses.replace(datasets.find(name), classes=3, train=24, test=12)
+        put(monkeypatch, name, known)
     monkeypatch.setitem(models.TRANSFORMERS, "vit-b32", models.TRANSFORMERS["vit-tiny"])
     monkeypatch.setitem(models.CONVOLUTIONAL, "resnet18", models.CONVOLUTIONAL["resnet-tiny"])
     pretrained(tmp_path / "torch/hub/checkpoints/vit_b_32-d86f8d99.pth", size=224)

@@ -8,10 +8,8 @@ import torch
 
 pytest.importorskip("PIL")
 from PIL import Image
-from rich.console import Console
 
 from paper import made_voc
-from sgdf_lab.cli.data import show_datasets
 from sgdf_lab.paper.detection import voc
 from sgdf_lab.support.errors import UserError
 
@@ -203,12 +201,3 @@ def test_no_images_at_all(data, root):
     (root / "ImageSets" / "Main" / "trainval.txt").write_text("000007\n")
     (root.parent / "VOC2012" / "ImageSets" / "Main" / "trainval.txt").write_text("")
     assert "has an object to train on" in complaint(data)
-
-
-def test_voc_is_listed(data, tmp_path):
-    console = Console(record=True, width=300)
-    show_datasets(data, console)
-    assert re.search(r"voc .* 16551 / 4952 .* 20 .* yes .* \S+VOCdevkit", console.export_text())
-    console = Console(record=True, width=400)
-    show_datasets(tmp_path / "none", console)
-    assert re.search(r"voc .* no .* unpack .* in \S+/none/voc", console.export_text())

@@ -24,7 +24,7 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import tuned
 from sgdf_lab.sweeps.contestants import contestants_of
-from sgdf_lab.sweeps.plan import Sweep, sweep_from_table
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_table, with_trials
 
 CELLS = [
     {"optimizer": "adamw"},
@@ -72,11 +72,11 @@ def sweep_with(
     table: dict[str, Any],
     trials: Sequence[Sequence[Value]],
     seeds: Sequence[Sequence[Value]] = (),
-) -> Sweep:
+) -> Tuned:
     """A sweep with these trials and seeds on disk, a list for each contestant."""
-    sweep = sweep_from_table("ours", table)
+    sweep = with_trials(sweep_from_table("ours", table))
     for i, values in enumerate(trials):
-        for config, value in zip(sweep.configs[i :: sweep.contestants], values, strict=True):
+        for config, value in zip(sweep.trials[i], values, strict=True):
             run(out, config, value)
     for i, values in enumerate(seeds):
         best = contestants_of(sweep, read_runs([out])[0])[i].chosen
@@ -116,9 +116,9 @@ def test_names_choices_and_finals(tmp_path):
 def complete_results(out: Path, key: str) -> None:
     """Add what `tuned` reads."""
     for path in out.glob("*/result.json"):
-        result = {"status": json.loads(path.read_text())["status"]}
-        names = ("epochs", "seconds", "best_epoch", f"best_{key}", f"final_{key}")
-        made.write(path, [{**dict.fromkeys(names, 1), **result}])
+        names = ("best_epoch", f"best_{key}", f"final_{key}")
+        values = {**dict.fromkeys(names), "seconds": 1.0, **json.loads(path.read_text())}
+        made.write(path, [values])
 
 
 @pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
@@ -138,7 +138,7 @@ def test_the_page_of_the_sweep_knows_how_it_was_chosen(tmp_path):
     assert [choice.seeds for choice in ours.values() if choice] == [list(v) for v in AFTER]
 
 
-def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Sweep:
+def with_finals(out: Path, finals: Sequence[Sequence[Value]]) -> Tuned:
     """Two finalists of each of three contestants, with seeds 8 and 9: in order of their trials."""
     table = {**DIGITS, "finalists": 2, "choice_seeds": [8, 9]}
     sweep = sweep_with(out, table, FINALS)
@@ -364,8 +364,8 @@ def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
 
 
 def test_the_edge_of_what_was_tried(tmp_path):
-    sweep = sweep_from_table("ours", DIGITS)
-    rates = [config.lr for config in sweep.configs[:: sweep.contestants]]
+    sweep = with_trials(sweep_from_table("ours", DIGITS))
+    rates = [config.lr for config in sweep.trials[0]]
     at = rates.index(max(rates))
     values = [90 if i == at else 50 for i in range(TRIALS)]
     summary = summary_of(tmp_path, DIGITS, [values, FINALS[1], FINALS[2]])
@@ -503,7 +503,7 @@ def test_damaged_and_unprintable_places_lose_no_result(tmp_path):
 def test_a_grid_has_no_trials():
     grid = {"task": "digits", "seeds": [0], "cells": CELLS}
     with pytest.raises(UserError, match="ours is a grid without trials: sgdf report shows it"):
-        summarize(sweep_from_table("ours", grid), [])
+        with_trials(sweep_from_table("ours", grid))
 
 
 # --- tables, figures, the command -----------------------------------------------------------------
@@ -575,9 +575,7 @@ gain_scale = 2.0
 
 def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     sweep = sweep_with(tmp_path / "runs", DIGITS, FINALS, AFTER)
-    for folder in (tmp_path / "runs").iterdir():
-        names = ("epochs", "seconds", "best_epoch", "best_test_accuracy", "final_test_accuracy")
-        made.write(folder / "result.json", [{**dict.fromkeys(names, 1), "status": "finished"}])
+    complete_results(tmp_path / "runs", "test_accuracy")
     results = tmp_path / "results"
     pack((tmp_path / "runs").iterdir(), results / "runs.jsonl")
     (tmp_path / "ours.toml").write_text(TOML)

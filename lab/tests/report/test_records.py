@@ -8,8 +8,8 @@ import pytest
 from report import made
 from sgdf_lab.report.labels import visible
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.published import published_value
 from sgdf_lab.runs.records import read_plans, read_runs
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 
 

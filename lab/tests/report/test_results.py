@@ -1,4 +1,4 @@
-"""The measured numbers in the README and the docs are those of `results/`.
+"""The measured numbers in the docs are those of `results/`.
 
 Each test finds the table row, bullet or sentence that a number belongs to, and looks there.
 """
@@ -21,9 +21,8 @@ from sgdf_lab.runs.records import read_runs, run_folders
 ROOT = Path(__file__).parents[3]
 EVIDENCE = (ROOT / "docs" / "evidence-paper.md").read_text(encoding="utf-8")
 SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-README_TABLE = table(
-    README,
+SHORT = table(
+    SPEED,
     "| | SGDF | SGD, momentum 0.9 | FilterAdamW, derived | AdamW |",
 )
 INSTRUMENTS = (ROOT / "docs" / "instruments.md").read_text(encoding="utf-8")
@@ -108,8 +107,8 @@ def test_the_repeated_runs(vgg11):
     assert f"reached {in_bf16}." in text
 
 
-def test_the_accuracies_of_the_readme_are_those_of_the_runs(vgg11):
-    cells = README_TABLE["VGG11 on CIFAR-10, best test accuracy"]
+def test_the_accuracies_in_short_are_those_of_the_runs(vgg11):
+    cells = SHORT["VGG11 on CIFAR-10, best test accuracy"]
     words = [wording.spread(vgg11[name].best) for name in ("sgdf", "sgd, lr 0.05", "adamw")]
     sgdf, sgd, adamw = (word.replace("\xa0", " ") for word in words)
     assert cells == [sgdf, sgd, "not measured", adamw]
@@ -122,7 +121,7 @@ def test_the_accuracies_of_the_readme_are_those_of_the_runs(vgg11):
         ("step of ResNet-50, 2 cores of a CPU", "cpu", "resnet50"),
     ],
 )
-def test_the_times_of_the_readme_are_those_of_the_benchmark(row, file, model):
+def test_the_times_in_short_are_those_of_the_benchmark(row, file, model):
     measured = {
         (one["optimizer"], one["path"]): one
         for one in read_json(f"bench-step-{file}.json")["lists"][model]["rows"]
@@ -130,16 +129,16 @@ def test_the_times_of_the_readme_are_those_of_the_benchmark(row, file, model):
     }
     derived = "FilterAdamW", "fused, derived v"
     columns = (("SGDF", "fused"), ("SGD", "fused"), derived, ("AdamW", "fused"))
-    assert README_TABLE[row] == [f"{measured[column]['ms']:.3g} ms" for column in columns]
-    default = README.partition("FilterAdamW's default, the paper's, takes")[2].partition(
+    assert SHORT[row] == [f"{measured[column]['ms']:.3g} ms" for column in columns]
+    default = SPEED.partition("FilterAdamW's default, the paper's, takes")[2].partition(
         "Times are"
     )[0]
     assert f"{measured['FilterAdam', 'fused']['ms']:.3g}" in default
     state = [f"{measured[column]['state_bytes']:.0f} bytes" for column in columns]
-    assert README_TABLE["state per parameter, float32"] == state
+    assert SHORT["state per parameter, float32"] == state
     small = [measured.get((name, f"{path}, int8 state")) for name, path in columns]
     words = [f"{one['state_bytes']:.0f} bytes" if one else "none" for one in small]
-    assert README_TABLE["state per parameter, 8 bits"] == words
+    assert SHORT["state per parameter, 8 bits"] == words
 
 
 # --- other runs -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from report import made
 from report.made import in_terminal
 from sgdf_lab.report import page, wording
 from sgdf_lab.report.numbers import paired_difference
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 
 
 def test_equal_differences_have_no_interval() -> None:

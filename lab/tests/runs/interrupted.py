@@ -12,13 +12,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from runs.commands import EVERY_EPOCH
 from runs.run_driver import Fault, inject
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 
 if __name__ == "__main__":
     from sgdf_lab.cli.main import leave, main
 
     op, nth, *words = sys.argv[1:]
-    disk.SAVING_SHARE = EVERY_EPOCH
+    run_folder.SAVING_SHARE = EVERY_EPOCH
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         out = Path(words[words.index("--out") + 1])
         inject(out.absolute(), Fault(op, int(nth), "SIGKILL"))

@@ -119,7 +119,7 @@ def child(request: dict[str, Any]) -> int:
     import torch
 
     from sgdf_lab.cli.main import main
-    from sgdf_lab.runs import disk
+    from sgdf_lab.runs import run_folder
 
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -135,7 +135,7 @@ def child(request: dict[str, Any]) -> int:
         from sgdf_lab.train.distributed import Team
 
         Team.any = lambda self, flag: True  # type: ignore[method-assign]
-    disk.SAVING_SHARE = request.get("saving_share", disk.SAVING_SHARE)
+    run_folder.SAVING_SHARE = request.get("saving_share", run_folder.SAVING_SHARE)
     if not request.get("sync"):  # what a killed process wrote survives without it
         os.fsync = lambda descriptor: None
     if request.get("fault"):

@@ -8,7 +8,7 @@ import pytest
 
 from report import made
 from sgdf_lab.cli.main import main
-from sgdf_lab.runs import disk, packed, reading
+from sgdf_lab.runs import packed, results, run_folder
 from sgdf_lab.runs.packed import pack, unpack
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
@@ -18,9 +18,9 @@ def ended(out: Path, seed: int = 0, status: str | None = "finished", final: floa
     """A run whose result is complete, as the lab writes it."""
     folder = made.run(out, made.config("sgdf", seed), [50.0, 60.0, final], status=status)
     if status:
-        values = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"), final)
-        result = {"status": status, "epochs": 3, "seconds": 6.0, **values}
-        (folder / "result.json").write_text(reading.as_line(result, indent=2))
+        lines, times = (results.read_lines(folder / f"{name}.jsonl") for name in packed.LISTS)
+        result = results.summary_of(made.config("sgdf", seed), lines, times, status)
+        (folder / "result.json").write_text(results.as_line(result, indent=2))
     return folder
 
 
@@ -33,7 +33,7 @@ def failed(out: Path, seed: int = 0) -> Path:
 def contents(folder: Path) -> dict[str, object]:
     """What is in the files, whatever their spaces."""
     return {
-        path.name: reading.read_lines(path)
+        path.name: results.read_lines(path)
         if path.suffix == ".jsonl"
         else json.loads(path.read_text())
         for path in folder.iterdir()
@@ -51,8 +51,8 @@ def test_what_comes_out_is_what_went_in(tmp_path):
     for folder in folders:
         copy = tmp_path / "b" / folder.name
         assert contents(copy) == contents(folder)
-        config = reading.read_config(folder)
-        assert reading.read_end(copy, config) == reading.read_end(folder, config)
+        config = results.read_config(folder)
+        assert results.read_end(copy, config) == results.read_end(folder, config)
     assert sorted(os.listdir(tmp_path / "b")) == sorted(folder.name for folder in folders)
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_ended_elsewhere_gets_its_end_here(tmp_path):
 def test_a_run_that_is_being_trained_here_is_left_alone(tmp_path):
     pack([ended(tmp_path / "a")], tmp_path / "file")
     mine = ended(tmp_path / "b", status=None, final=1.0)
-    with disk.RunFolder(tmp_path / "b", made.config("sgdf", 0)).open():
+    with run_folder.RunFolder(tmp_path / "b", made.config("sgdf", 0)).open():
         assert packed.complete(tmp_path / "file", tmp_path / "b", {mine.name}) == 0
     assert not (mine / "result.json").exists()
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import progress as progresses
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.progress import MessagesOnly, ProgressBars, ProgressLines, shown_on
+from sgdf_lab.runs.progress import ProgressBars, ProgressLines, shown_on
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 
@@ -57,6 +57,7 @@ def test_what_a_run_reports(tmp_path, capsys):
     per_epoch = len(steps) // 2
     assert per_epoch > 1
     assert steps == [(i + 1, per_epoch) for i in range(2 * per_epoch)]
+    assert {type(number) for count in steps for number in count} == {int}, "no tensor of a device"
     others = [call for call in recorder.calls if call[0] != "step"]
     assert others == [("started", 0), ("epoch", 1), ("epoch", 2), ("ended", "finished")]
     assert capsys.readouterr() == ("", ""), "train prints nothing itself"
@@ -94,19 +95,6 @@ def test_a_failure_among_several_runs_is_reported_at_once(tmp_path, monkeypatch)
 
 def metrics_of(epoch: int, accuracy: float | None) -> dict[str, Any]:
     return {"epoch": epoch, "train_loss": 0.5, "test_accuracy": accuracy}
-
-
-def test_a_sweep_passes_messages_on_and_nothing_else():
-    texts: list[str] = []
-    silent = MessagesOnly(texts.append)
-    silent.started(short_run())
-    silent.step(short_run(), 1, 2)
-    silent.epoch(short_run(), metrics_of(1, 90.0))
-    silent.failed(short_run(), "no reason")
-    silent.ended(short_run(), "failed")
-    title = short_run().title
-    silent.message(f"{title} is what this message begins with")
-    assert texts == [f"{title} is what this message begins with"]
 
 
 class Clock:
@@ -168,10 +156,10 @@ def test_a_line_now_and_then_within_a_long_epoch(monkeypatch):
         lines.step(config, done, 7200)
         clock.now += 0.5
     printed = texts_of(console)
-    assert len(printed) == 3
-    assert printed[0] == (
-        "digits mlp sgdf lr 0.1 seed 0  epoch 1/2, step 61/7200  1:59:30 left  2.0 steps/s"
-    )
+    title = "digits mlp sgdf lr 0.1 seed 0"
+    assert printed[0] == f"{title}  epoch 1/2, step 7/7200  1:59:56 left  2.0 steps/s", "at once"
+    assert printed[1] == f"{title}  epoch 1/2, step 67/7200  1:59:26 left  2.0 steps/s"
+    assert len(printed) == 4
 
 
 def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
@@ -188,7 +176,7 @@ def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
             lines.ended(runs[1], "diverged")  # and takes no turn any more
         clock.now += 1
     seeds = [line.split("seed ")[1][0] for line in texts_of(console)]
-    assert seeds == ["0", "1", "2", "0"]
+    assert seeds == ["0", "1", "2", "0", "2"]
 
 
 def test_a_text_counts_steps_of_the_run(monkeypatch):
@@ -200,15 +188,8 @@ def test_a_text_counts_steps_of_the_run(monkeypatch):
     for done in range(255, 300):
         lines.step(config, done, 250)
         clock.now += 2
-    assert "  step 270/500  7:40 left  2 s/step" in texts_of(console)[0]
-
-
-def test_nothing_is_asked_of_a_device_for_a_step(tmp_path):
-    """Counts are integers of the host: no tensor reaches the progress."""
-    recorder = Recorder()
-    train([short_run()], context_in(tmp_path), recorder)
-    counts = [count for name, count in recorder.calls if name == "step"]
-    assert {type(number) for count in counts for number in count} == {int}
+    assert "  step 257/500  8:06 left  2 s/step" in texts_of(console)[0]
+    assert "  step 272/500  7:36 left  2 s/step" in texts_of(console)[1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

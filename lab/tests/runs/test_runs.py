@@ -24,7 +24,7 @@ import torch
 from runs.commands import EVERY_EPOCH, Ended, Server, fault, folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk, session
+from sgdf_lab.runs import run_folder, session
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import Classifier
 
@@ -105,7 +105,7 @@ def lines_in(out: Path) -> int:
 
 def epochs_saved(out: Path, name: str = "last.pt") -> int:
     """The epochs in a checkpoint; raises if it is damaged."""
-    return int(disk.read_checkpoint(folder_in(out) / name, torch.device("cpu"))["epoch"])
+    return int(run_folder.read_checkpoint(folder_in(out) / name, torch.device("cpu"))["epoch"])
 
 
 def state_of(pid: int) -> str:
@@ -294,14 +294,14 @@ def test_no_flipped_byte_goes_unnoticed(two_epochs, tmp_path):
     """Unless it lies in a gap between the parts and changes nothing."""
     cpu = torch.device("cpu")
     good = folder_in(two_epochs) / "last.pt"
-    data, expected = good.read_bytes(), disk.read_checkpoint(good, cpu)
+    data, expected = good.read_bytes(), run_folder.read_checkpoint(good, cpu)
     path = tmp_path / "last.pt"
     noticed = 0
     for i in random.Random(1).sample(range(len(data)), 100):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x10]) + data[i + 1 :])
         try:
-            read = disk.read_checkpoint(path, cpu)
-        except disk.DamagedCheckpoint:
+            read = run_folder.read_checkpoint(path, cpu)
+        except run_folder.DamagedCheckpoint:
             noticed += 1
         else:
             for name, value in expected.items():
@@ -383,17 +383,17 @@ def test_kept_weights_survive_interruptions(op, nth, do, server, undisturbed, ou
     keeping = (*SHORT, "--keep", "1")
     ended = server.run(keeping, out, **fault(op, do, nth))
     assert ended.code != 0
-    for epoch in disk.kept_epochs(folder_in(out)):
-        disk.read_checkpoint(disk.kept_path(folder_in(out), epoch), CPU)
+    for epoch in run_folder.kept_epochs(folder_in(out)):
+        run_folder.read_checkpoint(run_folder.kept_path(folder_in(out), epoch), CPU)
     assert server.run(keeping, out).code == 0
     assert (folder_in(out) / "metrics.jsonl").read_bytes() == undisturbed(SHORT).metrics
     whole = tmp_path / "whole"
     assert server.run(keeping, whole).code == 0
     for place in (out, whole):
-        assert disk.kept_epochs(folder_in(place)) == [0, 1, 2, 3]
+        assert run_folder.kept_epochs(folder_in(place)) == [0, 1, 2, 3]
     for epoch in range(4):
         ours, theirs = (
-            disk.read_checkpoint(disk.find_checkpoint(folder_in(place), epoch), CPU)
+            run_folder.read_checkpoint(run_folder.find_checkpoint(folder_in(place), epoch), CPU)
             for place in (out, whole)
         )
         assert ours["epoch"] == len(ours["metrics"]) == epoch
@@ -401,17 +401,17 @@ def test_kept_weights_survive_interruptions(op, nth, do, server, undisturbed, ou
         assert all(
             torch.equal(ours["model"][name], theirs["model"][name]) for name in ours["model"]
         )
-    last = disk.read_checkpoint(folder_in(out) / "last.pt", CPU)["model"]
+    last = run_folder.read_checkpoint(folder_in(out) / "last.pt", CPU)["model"]
     assert all(torch.equal(ours["model"][name], last[name]) for name in last)
 
 
 def test_weights_of_every_second_epoch_are_kept(server, out):
     assert server.run((*SHORT, "--keep", "2"), out).code == 0
-    assert disk.kept_epochs(folder_in(out)) == [0, 2]
+    assert run_folder.kept_epochs(folder_in(out)) == [0, 2]
     with pytest.raises(UserError, match=r"of epoch 1: it has those of 0, 2"):
-        disk.find_checkpoint(folder_in(out), 1)
+        run_folder.find_checkpoint(folder_in(out), 1)
     (folder_in(out) / "kept" / "notes.pt").write_text("mine")
-    assert disk.kept_epochs(folder_in(out)) == [0, 2]
+    assert run_folder.kept_epochs(folder_in(out)) == [0, 2]
 
 
 @pytest.fixture
@@ -569,6 +569,8 @@ def test_a_run_without_checkpoints_begins_again(server, undisturbed, out):
     ended = server.run((*SHORT, "--no-checkpoints"), out)
     assert ended.code == 0, ended
     assert not list(out.glob("**/*.pt"))
+    with pytest.raises(UserError, match="has no checkpoint: it was trained with --no-checkpoints"):
+        run_folder.find_checkpoint(folder_in(out))
     assert without_times(result_in(out)) == without_times(undisturbed(SHORT).result)
     assert json.loads((folder_in(out) / "env.json").read_text())["from_epoch"] == 0
 
@@ -781,7 +783,7 @@ class Clock:
 @pytest.mark.parametrize(("epoch_takes", "saving_takes"), [(1.0, 0.01), (1.0, 0.1), (1.0, 3.0)])
 def test_saving_takes_a_small_share_of_the_time(epoch_takes, saving_takes, tmp_path, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(disk, "time", clock)
+    monkeypatch.setattr(run_folder, "time", clock)
     write = torch.save
 
     def slow_save(*arguments: Any) -> None:
@@ -789,7 +791,7 @@ def test_saving_takes_a_small_share_of_the_time(epoch_takes, saving_takes, tmp_p
         write(*arguments)
 
     monkeypatch.setattr(torch, "save", slow_save)
-    run = disk.RunFolder(tmp_path, configs.make("digits", data="synthetic"))
+    run = run_folder.RunFolder(tmp_path, configs.make("digits", data="synthetic"))
     run.folder.mkdir()
     saves, epochs = [], 400
     for epoch in range(1, epochs + 1):

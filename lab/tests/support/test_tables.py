@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sgdf_lab.support.tables import Column, as_lines, as_rich, columns_of, fitting
+from sgdf_lab.support.tables import Column, as_lines, as_rich, columns_of, fitting, say
 
 console = pytest.importorskip("rich.console")
 
@@ -65,3 +65,18 @@ def test_a_narrow_terminal_without_rich_splits_too():
 @pytest.mark.parametrize(("text", "width"), [("m̂", 1), ("‖raw‖", 5), ("汉字", 4)])
 def test_the_width_of_a_text(text, width):
     assert columns_of(text) == width
+
+
+@pytest.mark.parametrize("width", [20, 33, 40])
+def test_a_line_on_a_terminal_breaks_no_word(width):
+    words = "epoch 12/200, 1003854 tokens, 1:02:03 left in /a/path/that/is/longer/than/a/line 0.125"
+    terminal = console.Console(
+        file=io.StringIO(), width=width, force_terminal=True, color_system=None
+    )
+    say(terminal, words)
+    lines = terminal.file.getvalue().splitlines()
+    assert len(lines) > 2
+    assert " ".join(line.strip() for line in lines) == words
+    pipe = console.Console(file=io.StringIO(), width=width)
+    say(pipe, words)
+    assert pipe.file.getvalue() == words + "\n", "whole in a file"

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext
-from sgdf_lab.sweeps import board, heartbeat
-from sgdf_lab.sweeps.execute import run_all
+from sgdf_lab.sweeps import progress
+from sgdf_lab.sweeps.execute import Engine, run_all
 
 
 class Clock:
@@ -23,8 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(heartbeat, "time", made)
-    monkeypatch.setattr(board, "time", made)
+    monkeypatch.setattr(progress, "time", made)
     return made
 
 
@@ -39,13 +38,13 @@ def context_in(folder: Path) -> RunContext:
 def test_a_worker_tells_how_far_it_is_within_an_epoch(tmp_path, clock):
     texts: list[str] = []
     (config,) = runs(1)
-    beats = heartbeat.Heartbeat(texts.append, tmp_path)
+    beats = progress.Heartbeat(texts.append, tmp_path)
     beats.step(config, 10, 40)
-    assert heartbeat.epochs_told(config, tmp_path) == 0, "a short run writes no file"
+    assert progress.epochs_told(config, tmp_path) == 0, "a short run writes no file"
     clock.now += 6
     beats.step(config, 50, 40)
     beats.step(config, 60, 40)
-    assert heartbeat.epochs_told(config, tmp_path) == 1.25, "one write in five seconds"
+    assert progress.epochs_told(config, tmp_path) == 1.25, "one write in five seconds"
     beats.ended(config, "finished")
     assert list(tmp_path.iterdir()) == []
     assert texts == []
@@ -53,8 +52,8 @@ def test_a_worker_tells_how_far_it_is_within_an_epoch(tmp_path, clock):
 
 def test_a_damaged_file_is_ignored(tmp_path):
     (config,) = runs(1)
-    heartbeat.file_of(config, tmp_path).write_text("0.x")
-    assert heartbeat.epochs_told(config, tmp_path) == 0
+    progress.file_of(config, tmp_path).write_text("0.x")
+    assert progress.epochs_told(config, tmp_path) == 0
 
 
 def test_a_log_has_a_line_if_there_is_something_new(tmp_path, clock):
@@ -62,12 +61,12 @@ def test_a_log_has_a_line_if_there_is_something_new(tmp_path, clock):
     (tmp_path / first.name).mkdir()
     (tmp_path / first.name / "metrics.jsonl").write_text("{}\n{}\n")
     texts: list[str] = []
-    total = board.Total([first, second], {}, context_in(tmp_path))
-    lines = board.LineWriter(total, texts.append)
+    total = progress.Total([first, second], {}, context_in(tmp_path))
+    lines = progress.LineWriter(total, texts.append)
     clock.now += 30
     lines.write()
     assert texts == []
-    heartbeat.file_of(second, tmp_path).write_text("1.5")
+    progress.file_of(second, tmp_path).write_text("1.5")
     lines.write()
     lines.write()
     assert texts == ["0 of 2 runs ended, 3.5 of 20 epochs done, 5:30 left"]
@@ -75,9 +74,9 @@ def test_a_log_has_a_line_if_there_is_something_new(tmp_path, clock):
 
 def test_a_sweep_without_a_terminal_shows_life(tmp_path, monkeypatch):
     """And leaves no file behind that is not a run's."""
-    monkeypatch.setattr(board, "LINE_INTERVAL", 0.01)
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.01)
     console = Console(file=io.StringIO(), width=200)
-    results = run_all(runs(1, epochs=30), context_in(tmp_path), console=console)
+    results = run_all(runs(1, epochs=30), context_in(tmp_path), Engine(jobs=1), console=console)
     assert [result["status"] for result in results] == ["finished"]
     assert "0 of 1 runs ended, " in console.file.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == [runs(1, epochs=30)[0].name]
@@ -85,9 +84,9 @@ def test_a_sweep_without_a_terminal_shows_life(tmp_path, monkeypatch):
 
 def test_the_bar_of_a_sweep_fits_80_columns(tmp_path):
     many = runs(3, epochs=1000)
-    heartbeat.file_of(many[0], tmp_path).write_text("999.5")
+    progress.file_of(many[0], tmp_path).write_text("999.5")
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    with board.board(many, {}, context_in(tmp_path), console):
+    with progress.board(many, {}, context_in(tmp_path), console):
         pass
     assert "0 of 3 runs" in console.file.getvalue()
     assert "999.5 of 3000 epochs" in console.file.getvalue()

@@ -24,6 +24,7 @@ from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import execute
+from sgdf_lab.sweeps.execute import Engine
 
 CPU = torch.device("cpu")
 # Ray takes 127.0.0.1 for an address that others cannot reach, unless it thinks it is elsewhere.
@@ -99,7 +100,8 @@ def drive(out: Path) -> None:
     """All of it in one process: a cluster takes seconds to start."""
     console = Console(file=sys.stderr)
     torch.set_num_threads(1)
-    undisturbed = execute.run_all(cells(), RunContext(out / "undisturbed", CPU), console=console)
+    alone = RunContext(out / "undisturbed", CPU)
+    undisturbed = execute.run_all(cells(), alone, Engine(jobs=1), console=console)
     shared = out / "shared"
     with two_nodes() as raylet:
         address = os.environ["TEST_RAY_ADDRESS"]
@@ -110,7 +112,7 @@ def drive(out: Path) -> None:
         bad = configs.make("digits", optimizer="torch.optim.LBFGS", epochs=1, data="synthetic",
                            overrides={"lr": 1.0})  # fmt: skip
         results = execute.run_all(
-            [*cells(), bad], context, engine="ray", address=address, console=console
+            [*cells(), bad], context, Engine("ray", address=address), console=console
         )
     print(json.dumps([undisturbed, results]))
 
@@ -175,9 +177,9 @@ def test_no_cluster_there(tmp_path):
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"):
-            execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address=address)
+            execute.run_all(cells(), RunContext(tmp_path, CPU), Engine("ray", address=address))
     with pytest.raises(UserError, match="HOST:PORT"):
-        execute.run_all(cells(), RunContext(tmp_path, CPU), engine="ray", address="here")
+        execute.run_all(cells(), RunContext(tmp_path, CPU), Engine("ray", address="here"))
 
 
 if __name__ == "__main__":

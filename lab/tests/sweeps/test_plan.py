@@ -6,7 +6,7 @@ import pytest
 
 from sgdf_lab import paper
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import plan, reproduce
+from sgdf_lab.sweeps import plan, presets
 from sgdf_lab.sweeps.plan import MAX_RUNS, sweep_from_table
 
 
@@ -47,4 +47,4 @@ def test_the_limit_itself_is_allowed():
 
 def test_a_range_of_seeds_is_counted_not_expanded():
     with pytest.raises(UserError, match=r"runs, and the limit is 10,000"):
-        reproduce.sweep_from_paper(next(iter(paper.PRESETS)), seeds=range(10**9))
+        presets.sweep_from_paper(next(iter(paper.PRESETS)), seeds=range(10**9))

@@ -11,11 +11,12 @@ from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.cli.main import main
 from sgdf_lab.registry.optimizers import OPTIMIZERS
+from sgdf_lab.registry.spaces import Range
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import tuned
-from sgdf_lab.sweeps.plan import Sweep, sweep_from_file, sweep_from_preset, sweep_from_table
-from sgdf_lab.sweeps.spaces import Range
+from sgdf_lab.sweeps import plan, tuned
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_file, sweep_from_table
+from sgdf_lab.sweeps.presets import sweep_from_preset
 
 SPACES = {name: row.space for name, row in OPTIMIZERS.items() if row.space}
 DIGITS = {"task": "digits", "epochs": 1, "trials": 4, "seeds": [1, 2], "set": {"validation": 200}}
@@ -25,8 +26,10 @@ EVIDENCE = sorted((Path(__file__).parents[3] / "benchmarks" / "evidence").rglob(
 
 def test_everyone_gets_as_many_trials_at_the_same_parts_of_the_ranges():
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
-    assert (len(sweep.configs), sweep.contestants, sweep.seeds) == (8, 2, (1, 2))
-    ours, theirs = sweep.configs[::2], sweep.configs[1::2]
+    assert sweep.seeds == (1, 2)
+    ours, theirs = sweep.trials
+    assert sweep.configs[:3] == (ours[0], theirs[0], ours[1])
+    assert (len(ours), len(theirs)) == (4, 4)
     assert {c.optimizer for c in ours} == {"sgdf"}
     assert {c.seed for c in sweep.configs} == {0}
     assert {c.settings["gain_scale"] for c in ours} == {1.0}
@@ -50,31 +53,87 @@ def test_more_trials_begin_with_the_same_ones():
 
 def test_the_ends_of_a_range():
     assert [Range(1e-4, 1e-2).at(part) for part in (0, 0.5, 1)] == [1e-4, 1e-3, 1e-2]
-    memory = Range(0.8, 0.98, memory=True)
+    memory = Range(0.8, 0.98, "memory")
     assert [memory.at(part) for part in (0, 1)] == pytest.approx([0.8, 0.98])
     assert memory.at(0.5) == pytest.approx(1 - math.sqrt(0.2 * 0.02), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [*SPACES, "wiener-lion", "adopt"])
+def trials_of(cell, count, **given):
+    return plan.trials_of(cell, count, plan.space_of(cell["optimizer"], cell, given))
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "wiener-lion"])
 def test_spaces_have_settings_that_the_optimizer_takes(name):
-    (cell, *_) = tuned.trials_of({"optimizer": name}, 2, {})
-    assert "lr" in cell
+    (cell, *_) = trials_of({"optimizer": name}, 2)
+    searched = len(plan.space_of(name, {}, {}))
+    assert searched >= 3 or name == "fromage", "more than its learning rate, if it has more"
     settings = {k: v for k, v in cell.items() if k != "optimizer"}
     checked = optimizers.find(name).checked(settings)
     assert checked.keys() == settings.keys()
 
 
+OWN = """
+import torch
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr=0.1, betas=(0.9, 0.99), weight_decay=0.0, nesterov=False,
+                 warm: int = 1, tilt=0.0, mode="a"):
+        super().__init__(params, lr, betas[0], weight_decay=weight_decay)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"{name}.Mine"
+
+
+def test_any_setting_of_ones_own_optimizer_is_searched(mine):
+    given = {
+        "weight_decay": [1e-4, 1e-2],
+        "beta1": [0.8, 0.98],
+        "warm": [1, 10],
+        "tilt": [-1.0, 1.0],
+        "mode": {"choices": ["a", "b"]},
+        "nesterov": {"choices": [True, False]},
+    }
+    table = {**DIGITS, "trials": 16, "space": {mine: given}, "cells": [{"optimizer": mine}]}
+    sweep = sweep_from_table("t", table)
+    found = [config.settings for config in sweep.configs]
+    assert all(s["betas"][1] == 0.99 and 0.8 <= s["betas"][0] <= 0.98 for s in found)
+    for name, low, high in (("weight_decay", 1e-4, 1e-2), ("tilt", -1, 1), ("lr", 1e-4, 1e-2)):
+        values = sorted(s[name] for s in found)
+        assert low <= values[0] < values[-1] <= high
+        middle = (low + high) / 2 if name == "tilt" else math.sqrt(low * high)
+        assert sum(value < middle for value in values) == 8, "half of them in the lower half"
+    assert {type(s["warm"]) for s in found} == {int}
+    assert {s["mode"] for s in found} == {"a", "b"}
+    assert {s["nesterov"] for s in found} == {True, False}
+    assert plan.lines_of_search(sweep) == [
+        f"{mine} searches lr 0.0001 to 0.01; weight_decay 0.0001 to 0.01; beta1 0.8 to 0.98, log "
+        "of 1 - it; warm 1 to 10; tilt -1 to 1, linear; mode a or b; nesterov True or False"
+    ]
+
+
+def test_who_searches_more_settings_is_named(mine):
+    cells = [{"optimizer": mine}, {"optimizer": "adamw"}]
+    *_, warning = plan.lines_of_search(sweep_from_table("t", {**DIGITS, "cells": cells}))
+    assert warning.startswith("warning: the contestants search 1 to 4 settings")
+
+
 def test_a_constant_gain_follows_beta1():
-    cells = tuned.trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8, {})
+    cells = trials_of({"optimizer": "filter-adamw", "gain_share": 0.5}, 8)
     for cell in cells:
         assert cell["gain_power"] == 0
         assert cell["gain_scale"] == pytest.approx((1 - cell["betas"][0]) / 2, rel=1e-3)
         assert "gain_share" not in cell
     assert len({cell["gain_scale"] for cell in cells}) == 8
     with pytest.raises(UserError, match="gain_share is a number of at least 0, not -1"):
-        tuned.trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2, {})
+        trials_of({"optimizer": "filter-adamw", "gain_share": -1}, 2)
     with pytest.raises(UserError, match="gain_share is a share of 1 - beta1: give betas"):
-        tuned.trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2, {})
+        trials_of({"optimizer": "sgd", "gain_share": 0.5}, 2)
 
 
 def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_path, capsys):
@@ -126,7 +185,7 @@ def test_finalists_then_the_best_with_all_seeds_and_again_trains_nothing(tmp_pat
 
 
 def trial(lr):
-    return configs.make("text", data="synthetic", epochs=1, overrides={"lr": lr})
+    return configs.make("text", data="synthetic", overrides={"lr": lr, "steps": 100})
 
 
 def ended(out, config, value):
@@ -139,13 +198,13 @@ def ended(out, config, value):
 
 @pytest.fixture
 def every_run_has_ended(monkeypatch):
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: {"status": "finished"})
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: {"status": "finished"})
 
 
 @pytest.mark.usefixtures("every_run_has_ended")
 def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
     trials = [trial(lr) for lr in (1.0, 2.0, 3.0)]
-    sweep = Sweep("t", "t: 3 trials of each", tuple(trials), contestants=1, seeds=(1,))
+    sweep = Tuned("t", "t", (tuple(trials),), seeds=(1,))
     for config, value in zip(trials, (2.5, None, 2.4), strict=True):
         ended(tmp_path / "some", config, value)
         ended(tmp_path / "none", config, None)
@@ -158,8 +217,7 @@ def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
 def choice_among(out, measured):
     """The chosen learning rate, given the losses of seeds 0 (the trials), 8 and 9."""
     trials = [trial(lr) for lr in measured]
-    sweep = Sweep("t", "t: N trials of each", tuple(trials), contestants=1, seeds=(1,),
-                  finalists=2, choice_seeds=(8, 9))  # fmt: skip
+    sweep = Tuned("t", "t", (tuple(trials),), seeds=(1,), finalists=2, choice_seeds=(8, 9))
     for config in trials:
         for seed, value in zip((0, 8, 9), measured[config.lr], strict=True):
             ended(out, dataclasses.replace(config, seed=seed), value)
@@ -199,7 +257,7 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
     last = sweep.configs[-1].name
     ends = {True: None, False: {"status": "finished"}}
-    monkeypatch.setattr(tuned, "read_end", lambda folder, config: ends[folder.name == last])
+    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: ends[folder.name == last])
     with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
         tuned.best_of(sweep, tmp_path)
 
@@ -219,8 +277,16 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
         ({"cells": []}, "there is nothing to run"),
         ({"space": {"adam": {"lr": [1, 2]}}}, r"\[space.adam\] is of an optimizer that is not in"),
         ({"space": {"sgdf": {"lr": [2, 1]}}}, "two positive numbers, the smaller one first"),
-        ({"space": {"sgdf": {"lr": 0.1}}}, "the space of lr is a list of two numbers, not 0.1"),
-        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting in the space of sgdf"),
+        (
+            {"space": {"sgdf": {"lr": 0.1}}},
+            "the space of lr is a list of two numbers, or .* not 0.1",
+        ),
+        ({"space": {"sgdf": {"momentum": [0.1, 0.2]}}}, "no setting of sgdf 'momentum'"),
+        ({"space": {"sgdf": {"beta3": [0.1, 0.2]}}}, "no setting of sgdf 'beta3'"),
+        ({"space": {"sgdf": {"eps": {"range": [0, 1], "scale": "lin"}}}}, "did you mean linear"),
+        ({"space": {"sgdf": {"eps": {"range": [0, 1], "scale": "log"}}}}, "two positive numbers"),
+        ({"space": {"sgdf": {"maximize": {"choices": [True]}}}}, "at least two values"),
+        ({"space": {"sgdf": {"eps": {"choices": ["x", "y"]}}}}, "eps is a number, not 'y'|'x'"),
         ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
         ({"trials": 10**6}, "and the limit is 10,000"),
         ({"finalists": 2, "choice_seeds": [*range(9, 4009)]}, "and the limit is 10,000"),
@@ -247,10 +313,10 @@ def test_what_needs_trials(key, value):
 def test_the_preset(task, model):
     values = {"task": task, "model": model, "data": "synthetic", "trials": 2}
     sweep = sweep_from_preset("tuned", values)
-    assert len(sweep.configs) == 2 * sweep.contestants
+    assert {len(trials) for trials in sweep.trials} == {2}
     assert len(sweep.seeds) >= 5
     more = sweep_from_preset("tuned", {**values, "finalists": 2})
-    assert (more.finalists, more.choice_seeds) == (2, tuple(tuned.CHOICE_SEEDS))
+    assert (more.finalists, more.choice_seeds) == (2, tuple(plan.CHOICE_SEEDS))
     with pytest.raises(UserError, match="finalists needs trials"):
         sweep_from_preset("lr-grid", {"task": "digits", "finalists": 2})
     with pytest.raises(UserError, match="lr-grid is a grid: leave --trials out"):
@@ -260,9 +326,9 @@ def test_the_preset(task, model):
 @pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: path.stem)
 def test_the_files_of_the_evidence_can_be_planned(path):
     sweep = sweep_from_file(path)
-    assert sweep.contestants > 1
+    assert len(sweep.trials) > 1
     assert len(sweep.seeds) >= 5
-    for_cpu = path.parent.name in ("small", "again", "finals", "gains")
+    for_cpu = path.parent.name in ("small", "again", "finals", "form", "gains")
     precision = "fp32" if for_cpu else "bf16"
     assert {config.precision for config in sweep.configs} == {precision}
     for config in sweep.configs:  # what it is chosen by is not what is reported

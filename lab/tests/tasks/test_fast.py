@@ -16,7 +16,7 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import fast
@@ -52,7 +52,7 @@ def build(optimizer: str = "sgd-nesterov", **overrides: Any) -> FastClassifier:
         data="synthetic",
         overrides={**SMALL, **overrides},
     )
-    trainer = config.task_definition.load_trainer().build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     assert isinstance(trainer, FastClassifier)
     return trainer
 
@@ -120,7 +120,7 @@ def test_images_are_mirrored_in_every_other_pass():
 def test_real_images_are_divided_by_their_own_deviation():
     """The recipe's numbers; the paper's protocol for CIFAR divides by others."""
     config = configs.make("cifar10-fast", model="airbench-tiny", overrides=SMALL)
-    trainer = config.task_definition.load_trainer().build_trainer(config, CPU)
+    trainer = config.task_definition.module.build_trainer(config, CPU)
     test = trainer.evaluation["test"]
     for images in (trainer.batches.images, test):
         assert images.std.tolist() == pytest.approx([0.2470, 0.2435, 0.2616])
@@ -145,9 +145,7 @@ def test_images_move_by_two_pixels_with_reflected_edges():
 
 def test_the_schedule_is_a_triangle():
     def factor(step: int) -> float:
-        (value,) = schedules.factors(
-            "triangle", epoch=step, epochs=476, steps_per_epoch=1, shape=schedules.Shape()
-        )
+        (value,) = schedules.factors("triangle", schedules.Shape(), first=step, count=1, steps=476)
         return value
 
     # From 0.2 to 1 at step int(0.23 * 476) = 109, then to 0.07 after step 475.
@@ -266,7 +264,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
     again, straight = folder_in(out), folder_in(straight)
     assert json.loads((again / "env.json").read_text())["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (disk.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
+    mine, other = (run_folder.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
     for part in ("model", "lookahead"):
         assert all(torch.equal(mine[part][name], value) for name, value in other[part].items())
 

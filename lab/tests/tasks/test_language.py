@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import re
 import shlex
 import signal
@@ -10,13 +11,13 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from data.published import put
 from runs.commands import fault, folder_in
 from sgdf_lab import data
 from sgdf_lab.cli.main import main
@@ -24,9 +25,8 @@ from sgdf_lab.data import corpora, tokens
 from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
-from sgdf_lab.report.comparison import compare_runs
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.language import LanguageModel
@@ -61,7 +61,7 @@ def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
     config = configs.make(
         "text", model="gpt-tiny", optimizer="adamw", data=kind, overrides=overrides
     )
-    trainer = config.task_definition.load_trainer().build_trainer(
+    trainer = config.task_definition.module.build_trainer(
         config, torch.device("cpu"), data_dir=data_dir
     )
     assert isinstance(trainer, LanguageModel)
@@ -170,7 +170,7 @@ def test_sophia_gets_its_hessian():
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",
         overrides={"batch": 3, "context": 16, "steps": 20, "eval_every": 20, "accumulate": 2},
     )  # fmt: skip
-    trainer = config.task_definition.load_trainer().build_trainer(config, torch.device("cpu"))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
     for _ in trainer.epoch():
         pass
     state = next(iter(trainer.optimizer.state.values()))
@@ -178,17 +178,69 @@ def test_sophia_gets_its_hessian():
     assert math.isfinite(trainer.metrics()["val_loss"])
 
 
+# --- a network of one's own -----------------------------------------------------------------------
+
+NETWORKS = """
+from torch import nn
+
+class Pairs(nn.Module):
+    '''Each token predicts the next.'''
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, vocabulary)
+    def forward(self, tokens):
+        return self.table(tokens)
+
+class Seer(Pairs):
+    def forward(self, tokens):
+        return super().forward(tokens.roll(-1, 1))
+
+def pairs(vocabulary, context):
+    return Pairs(vocabulary)
+
+def seer(vocabulary, context):
+    return Seer(vocabulary)
+
+def too_many(vocabulary, context):
+    return Pairs(vocabulary + 1)
+
+def classifier(num_classes):
+    return Pairs(num_classes)
+"""
+
+
+@pytest.fixture
+def networks(tmp_path, monkeypatch):
+    (tmp_path / "my_text_networks.py").write_text(NETWORKS)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("my_text_networks", None)
+
+
+def test_a_network_of_ones_own_learns(tmp_path, networks):
+    words = ["--model", "my_text_networks:pairs", "--optimizer", "adamw", "--set", "lr=0.05",
+             "--set", "steps=60", "--set", "eval_every=30"]  # fmt: skip
+    first, last = lines(train(tmp_path / "runs", *words))
+    assert last["val_loss"] < first["val_loss"] < 5.5
+    assert last["val_loss"] < 4.2
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("seer", "sees the future"),
+        ("too_many", "returns 2 x 16 x 257 outputs for 2 windows, not 2 x 16 x 256"),
+        ("classifier", "cannot be called with vocabulary=256, context=16"),
+    ],
+)
+def test_a_network_that_is_no_language_model(tmp_path, networks, capsys, name, sentence):
+    words = ["--model", f"my_text_networks:{name}", "--out", str(tmp_path / "runs")]
+    assert main(["train", *SYNTHETIC, *words]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 # --- a run ----------------------------------------------------------------------------------------
-
-
-def test_a_user_sees_steps(tmp_path, capsys):
-    folder = train(tmp_path, "--set", "steps=20", "--set", "eval_every=10", "--optimizer", "adamw")
-    said = capsys.readouterr().out
-    best = lines(folder)[-1]["val_loss"]
-    assert "step 20/20" in said
-    assert f"best validation loss {best:.3f} in step 20, final {best:.3f}" in said
-    assert "its last 5%" in said
-    assert "epoch" not in said
 
 
 def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
@@ -204,7 +256,7 @@ def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder
     assert environment["from_epoch"] == 2
     assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (again, straight)
     )
     assert all(torch.equal(mine[name], value) for name, value in other.items())
@@ -228,7 +280,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_fo
             assert mine[name] == pytest.approx(value, rel=1e-4), name
     begun = build().model.state_dict()
     mine, other = (
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
         for folder in (ours, alone)
     )
     for name, end in other.items():
@@ -247,7 +299,7 @@ def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
     assert abs(half - len(trainer.evaluation.tokens)) <= 1
     assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
     trainer.model.load_state_dict(
-        disk.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
+        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
     )
     for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
         expected = float(trainer._evaluate_on(part)) / len(part) / part.context
@@ -262,42 +314,6 @@ def test_a_run_whose_validation_loss_is_not_finite_has_diverged(tmp_path, monkey
     assert json.loads((folder / "result.json").read_text())["status"] == "diverged"
     assert math.isfinite(lines(folder)[0]["train_loss"])
     assert "diverged in step 4" in capsys.readouterr().out
-
-
-def test_a_sweep_is_compared_by_steps_and_by_time(tmp_path, capsys):
-    file = tmp_path / "text.toml"
-    file.write_text(
-        'task = "text"\nmodel = "gpt-tiny"\ndata = "synthetic"\nseeds = [0, 1]\n'
-        "[set]\nsteps = 12\neval_every = 4\nbatch = 4\ncontext = 16\neval_tokens = 512\n"
-        '[grid]\noptimizer = ["adamw"]\nlr = [0.001, 0.01]\n'
-    )
-    out = tmp_path / "runs"
-    assert main(["sweep", str(file), "--list"]) == 0
-    assert "seed 0, 12 steps, lr 0.001" in capsys.readouterr().out
-    assert main(["sweep", str(file), "--device", "cpu", "--jobs", "1", "--out", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "12 steps, batch 4" in said
-    assert "Validation loss in nats/token, lower is better, best over the steps" in said
-    assert re.search(r" (4|8|12) steps, [\d.]+ s", said), "steps and time to the target"
-    assert "epoch" not in said
-    page = (out / "text.html").read_text()
-    titles = re.findall(r"<h3>(.*?)</h3>", page)
-    assert titles == ["Differences from adamw, lr 0.001", "Validation loss", "Training loss",
-                      "Validation loss by time", "Validation loss by learning rate"]  # fmt: skip
-    assert {">step</text>", ">seconds</text>"} <= {*re.findall(r">[a-z]+</text>", page)}
-
-
-def test_a_figure_is_drawn(tmp_path):
-    figures = pytest.importorskip("sgdf_lab.report.figures")
-    train(tmp_path / "runs", "--set", "steps=8", "--set", "eval_every=2", "--optimizer", "adamw")
-    (comparison,) = compare_runs(read_runs([tmp_path / "runs"])[0])
-    complete, end = figures.epochs_figure(comparison).axes
-    assert (complete.get_xlim(), complete.get_xlabel()) == ((2, 8), "step")
-    assert end.get_xlim() == (6, 8)
-    assert list(complete.lines[0].get_xdata()) == [2, 4, 6, 8]
-    words = [str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")]
-    assert main(["report", *words, "--figure", str(tmp_path / "curves")]) == 0
-    assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 # --- length ---------------------------------------------------------------------------------------
@@ -473,7 +489,7 @@ def test_a_run_on_a_text_that_has_changed_is_refused(tmp_path):
     config = configs.make("text", model="gpt-tiny", overrides={"context": 16}, data_dir=folder)
     corpus(folder, b"Something else, and long enough.\n" * 60)
     with pytest.raises(UserError, match=r"a\.txt does not hold the data of this run: it has chang"):
-        config.task_definition.load_trainer().check(config, folder)
+        config.task_definition.module.check(config, folder)
 
 
 def test_the_synthetic_text_is_the_same_on_every_machine():
@@ -486,38 +502,22 @@ def test_the_synthetic_text_is_the_same_on_every_machine():
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-class Words:
-    """In the place of the package: a token is a word with the space before it."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
-
-    @classmethod
-    def from_str(cls, content: str) -> "Words":
-        if "broken" in content:
-            raise Exception("data did not match any variant")
-        return cls()
-
-    def no_truncation(self) -> None:
-        pass
-
-    def no_padding(self) -> None:
-        pass
-
-    def get_vocab(self) -> dict[str, int]:
-        return {"the last": 999}
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
-        assert not add_special_tokens
-        words = re.findall(r"\s*\S+|\s+", text)
-        return SimpleNamespace(ids=[self.ids.setdefault(w, len(self.ids) + 300) for w in words])
+def words_tokenizer(**more: Any) -> str:
+    """A tokenizer.json; the number of its last word is far off."""
+    model = {
+        "type": "WordLevel",
+        "vocab": {"?": 0, "to": 1, "be": 2, "not": 5000},
+        "unk_token": "?",
+    }
+    parts = {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}}
+    return json.dumps({"version": "1.0", "added_tokens": [], **parts, "model": model, **more})
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))
+def tokenizer(tmp_path: Path) -> Path:
+    pytest.importorskip("tokenizers")
     path = tmp_path / "tokenizer.json"
-    path.write_text('{"model": {"type": "BPE"}}')
+    path.write_text(words_tokenizer())
     return path
 
 
@@ -525,14 +525,13 @@ def test_a_tokenizer_of_the_user(tmp_path, own_data_folder, tokenizer):
     folder = corpus(tmp_path / "mine")
     settings = {"data": "real", "corpus": str(folder), "tokenizer": str(tokenizer), "context": 5}
     trainer = build(**settings)
-    words = 40 * 10 + 1  # the last line break is a token of its own, of each part
-    assert len(trainer.batches.tokens) + len(trainer.evaluation.tokens) == words + 1
-    assert trainer.model.embedding.weight.shape == (1000, 64)
-    assert trainer.bytes_per_token == pytest.approx(86 / 21)
+    assert len(trainer.batches.tokens) + len(trainer.evaluation.tokens) == 40 * 13
+    assert trainer.model.embedding.weight.shape == (5001, 64)
+    assert trainer.bytes_per_token == pytest.approx(86 / 26)
     for _ in trainer.epoch():
         pass
     metrics = trainer.metrics()
-    expected = metrics["val_loss"] * 21 / 86 / math.log(2)
+    expected = metrics["val_loss"] * 26 / 86 / math.log(2)
     assert metrics["bits_per_byte"] == pytest.approx(expected)
     files = sorted(path.name for path in (own_data_folder / "tokens").iterdir())
     assert [name.rpartition(".")[2] for name in files] == ["u8", "u2", "json"]
@@ -547,11 +546,9 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     overrides = {"tokenizer": str(tokenizer), "context": 5}
     first = configs.make(task, overrides=overrides, data_dir=folder)
     if task == "text":
-        data_of_run = (
-            first.task_definition.load_trainer()
-            .build_trainer(first, torch.device("cpu"), data_dir=folder)
-            .batches
-        )
+        data_of_run = first.task_definition.module.build_trainer(
+            first, torch.device("cpu"), data_dir=folder
+        ).batches
         assert data_of_run.fingerprint().startswith(first.option("fingerprint"))
     tokenizer.write_text('{"model": {"type": "Unigram"}}')
     other = configs.make(task, overrides=overrides, data_dir=folder)
@@ -560,18 +557,7 @@ def test_two_tokenizers_are_two_runs(tmp_path, tokenizer, task):
     assert ("fingerprint" in plain.options) == (task == "text")
     if task == "text":
         with pytest.raises(UserError, match=r"tokenizer\.json does not hold the data of this run"):
-            first.task_definition.load_trainer().check(first, folder)
-
-
-def words_tokenizer(**more: Any) -> str:
-    """A tokenizer.json of the package itself; the number of its last word is far off."""
-    model = {
-        "type": "WordLevel",
-        "vocab": {"?": 0, "to": 1, "be": 2, "not": 5000},
-        "unk_token": "?",
-    }
-    parts = {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}}
-    return json.dumps({"version": "1.0", "added_tokens": [], **parts, "model": model, **more})
+            first.task_definition.module.check(first, folder)
 
 
 def test_a_tokenizer_reads_the_whole_text_and_may_leave_numbers_out(tmp_path):
@@ -593,10 +579,10 @@ def test_a_long_text_is_encoded_in_parts_that_end_after_lines(monkeypatch):
     monkeypatch.setattr("sgdf_lab.data.tokenizer.CHUNK", 50)
     seen: list[str] = []
 
-    class Recorder(Words):
-        def encode(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
+    class Recorder:
+        def encode(self, text: str) -> np.ndarray:
             seen.append(text)
-            return super().encode(text, add_special_tokens)
+            return np.zeros(0, np.uint32)
 
     for text in ("äöü, ein Satz\n" * 20, "ä" * 200):
         seen.clear()
@@ -659,10 +645,60 @@ def test_a_bad_tokenizer_is_one_sentence(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match="needs the package tokenizers: pip install tokenizers"):
         build(**settings, tokenizer=str(tokenizer))
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))
-    tokenizer.write_text('{"model": {"broken": true}}')
-    with pytest.raises(UserError, match="not a tokenizer that can be used: data did not match"):
-        build(**settings, tokenizer=str(tokenizer))
+
+
+def split_by(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+#: What brings the package down, or would take all memory.
+HOSTILE = {
+    "no model": {"model": {"broken": True}},
+    "a pattern that is none": {"pre_tokenizer": split_by("(?<")},
+    "a panic when it is read": {
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    },
+    "a panic when it is used": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
+    },
+    "a word of a number beyond all": {
+        "model": {"type": "WordLevel", "vocab": {"?": 0, "to": 2**31}, "unk_token": "?"}
+    },
+    "long replacements": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 20_000}
+    },
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_tokenizer_is_one_sentence(tmp_path, tokenizer, what, monkeypatch):
+    """Tried in this process, some would end it."""
+    monkeypatch.setattr("sgdf_lab.data.tokenizer.MEMORY", 1 << 30)
+    tokenizer.write_text(words_tokenizer(**HOSTILE[what]))
+    folder = corpus(tmp_path / "mine", 20_000 * LINE)
+    with pytest.raises(UserError, match=r"tokenizer\.json (is not a|has) token"):
+        build(data="real", corpus=str(folder), tokenizer=str(tokenizer), context=5)
+
+
+def test_a_tokenizer_that_is_no_file_is_not_waited_for(tmp_path):
+    folder = corpus(tmp_path / "mine")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(UserError, match=rf"{name}\.json is not a regular file"):
+            build(data="real", corpus=str(folder), tokenizer=str(tmp_path / f"{name}.json"))
+
+
+def test_a_changed_count_of_training_tokens_is_noticed(tmp_path, own_data_folder, tokenizer):
+    """It would train on the validation text, under the same name."""
+    settings = {"data": "real", "corpus": str(corpus(tmp_path / "mine")),
+                "tokenizer": str(tokenizer), "context": 5}  # fmt: skip
+    expected = build(**settings).batches.tokens
+    (facts,) = (own_data_folder / "tokens").glob("*.json")
+    written = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**written, "train": 40 * 13 - 6}))
+    assert torch.equal(build(**settings).batches.tokens, expected)
+    assert json.loads(facts.read_text()) == written
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
@@ -682,10 +718,10 @@ def published(monkeypatch: pytest.MonkeyPatch, url: str, text: bytes) -> None:
         data.find("enwik8"),
         train=len(text) - 100,
         test=100,
-        remote=Remote(f"{url}/enwik8.zip", ""),
-        md5=hashlib.md5(text).hexdigest(),
+        remotes=(Remote(f"{url}/enwik8.zip", ""),),
+        digest=f"md5:{hashlib.md5(text).hexdigest()}",
     )
-    published.put(monkeypatch, "enwik8", facts)
+    put(monkeypatch, "enwik8", facts)
 
 
 def zipped(text: bytes, name: str = "enwik8") -> bytes:

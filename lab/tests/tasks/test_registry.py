@@ -138,7 +138,7 @@ def test_the_tasks():
     ]
     kinds = {name: tasks.find(name).kind for name in ("digits", "voc", "wgan-gp", "text")}
     assert kinds == {
-        "digits": "classify", "voc": "detect", "wgan-gp": "gan", "text": "language"
+        "digits": "classify", "voc": "detection", "wgan-gp": "gan", "text": "language"
     }  # fmt: skip
     with pytest.raises(UserError, match="did you mean cifar10"):
         tasks.find("cifar1")

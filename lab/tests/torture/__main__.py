@@ -6,7 +6,9 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose names are too plain
+root = Path(__file__).parents[3]
+# Not this folder, whose names are too plain.
+sys.path[0:1] = [str(root / name) for name in ("lab/tests", "tests", "benchmarks")]
 
 from torture.runner import main  # noqa: E402
 

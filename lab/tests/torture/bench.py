@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from runs.commands import Ended, Server, Started, folder_in
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from torture import driver
 from torture.outcome import DIFFERENT, HANG, Bug, check_success
 
@@ -134,7 +134,7 @@ class Left:
         self.metrics = (folder / "metrics.jsonl").read_bytes()
         result = json.loads((folder / "result.json").read_text())
         self.result = {name: value for name, value in result.items() if name != "seconds"}
-        checkpoint = disk.read_checkpoint(folder / "last.pt", CPU)
+        checkpoint = run_folder.read_checkpoint(folder / "last.pt", CPU)
         self.checkpoint = {name: part for name, part in checkpoint.items() if name != "times"}
         pictures = sorted((folder / "pictures").glob("*"))
         self.pictures = {path.name: path.read_bytes() for path in pictures}

@@ -16,9 +16,9 @@ import torch
 from agreement import terms_of_a_step
 from reference import Reference, numpy
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.kernels import cpu_library
-from sgdf.optim import base
-from sgdf.optim.state import moment_in
+from sgdf.filter import FLOAT32, Moments
+from sgdf.kernels import cpu, cuda
+from sgdf.optim import read_moment
 from torture.bench import Bench
 from torture.outcome import CLOSE, DIFFERENT, Bug, Case, Outcome, joined
 
@@ -161,11 +161,9 @@ def quiet() -> Iterator[None]:
 
 def as_triton(interpreted: bool) -> Any:
     """Let Triton's interpreter update tensors of the CPU."""
-    if not interpreted:
-        if not cpu_library.available():
-            raise Bug(DIFFERENT, "the kernels cannot be compiled here")
-        return mock.patch.object(base, "runs_on_triton", return_value=False)
-    return mock.patch.object(base, "runs_on_triton", return_value=True)
+    if not interpreted and not cpu.available():
+        raise Bug(DIFFERENT, "the kernels cannot be compiled here")
+    return mock.patch.object(cuda, "DEVICES", ("cuda", "cpu") if interpreted else ("cuda",))
 
 
 def row_of(optimizer: Any, p: torch.Tensor) -> list[Any]:
@@ -173,7 +171,7 @@ def row_of(optimizer: Any, p: torch.Tensor) -> list[Any]:
     state = optimizer.state.get(p, {})
     zero = torch.zeros(p.shape, dtype=torch.float32)
     keys = optimizer.moments_of(optimizer.param_groups[0])
-    moments = [moment_in(state, key).clone() if key in state else zero for key in keys]
+    moments = [read_moment(state, key).clone() if key in state else zero for key in keys]
     step = float(state["step"]) if "step" in state else 0.0
     return [p.detach().clone(), step, moments]
 
@@ -182,12 +180,12 @@ class Statement(Reference):
     """The statement in float64, and where float32 could hold its trend, direction and result."""
 
     def __init__(self, optimizer: Any, p: Any) -> None:
-        super().__init__(optimizer, p)
+        super().__init__(optimizer, p, numbers=FLOAT32)
         self.in_range = np.ones(self.p.shape, bool)
 
     def direction(self, g: Any) -> Any:
         direction = super().direction(g)
-        for value in (self.m, direction):
+        for value in (self.filter.moments.m, direction):
             self.in_range &= np.abs(value) < TOP
         return direction
 
@@ -220,11 +218,12 @@ def measured(
 def one_step(optimizer: Any, p: torch.Tensor, row: list[Any]) -> tuple[Any, Any, Any]:
     """In float64 from the stored state: the result, its terms, and where float32 has all of it."""
     before, step, moments = row
-    one = Reference(optimizer, numpy(before))
-    one.t = step
+    one = Reference(optimizer, numpy(before), numbers=FLOAT32)
     keys = optimizer.moments_of(optimizer.param_groups[0])
-    for key, moment in zip(keys, moments, strict=True):
-        setattr(one, MOMENTS[key], numpy(moment))
+    one.filter.t = int(step)
+    one.filter.moments = Moments(
+        **{MOMENTS[key]: numpy(moment) for key, moment in zip(keys, moments, strict=True)}
+    )
     g = numpy(p.grad)
     one.step(g)
     representable = (np.abs(g) < 1e18) & np.isfinite(numpy(before))

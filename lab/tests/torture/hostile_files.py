@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data import published, test_data_unpack
+from paper.layouts import photograph
 from report import made
-from sgdf.kernels import build, cpu_library
+from sgdf.kernels import build, cpu
 from sgdf_lab.data.archive import unpack
 from sgdf_lab.support.errors import UserError
+from tasks import test_language
 from torture.bench import Bench, check_same
 from torture.hostile_runs import (
     JSON_TEXTS,
@@ -46,6 +48,10 @@ def cases() -> Iterator[Case]:
         yield Case(KIND, "archives", f"archive with {what}", hostile_archive(what))
     for what, damage in BATCHES.items():
         yield Case(KIND, "datasets", f"dataset with {what}", hostile_dataset(damage))
+    for what, damage in IMAGES.items():
+        yield Case(KIND, "class folders", f"class folder with {what}", hostile_images(damage))
+    for what, content in TOKENIZERS.items():
+        yield Case(KIND, "tokenizers", f"tokenizer: {what}", hostile_tokenizer(content))
     for what, plant in CACHES.items():
         yield Case(KIND, "kernel caches", f"cache with {what}", hostile_cache(plant))
     for i, name in enumerate(NAMES):
@@ -115,6 +121,78 @@ def hostile_dataset(damage: Damage) -> Callable[[Bench, Path], Outcome]:
     return run
 
 
+# --- images and tokenizers of a user's own --------------------------------------------------------
+
+POSTSCRIPT = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+
+
+def link_to(target: str) -> Damage:
+    """Beside the image, a link to another folder."""
+    return lambda path: path.with_name("link").symlink_to(target)
+
+
+IMAGES: dict[str, Damage] = {
+    "PostScript": text(POSTSCRIPT),
+    "a link to the folder above": link_to(".."),
+    "a link to another class": link_to("../dog"),
+    "a link to itself in it": link_to("."),
+    "half an image": lambda path: os.truncate(path, 500),
+    **{f"an image that is {what}": damage for what, damage in SPECIAL.items()},
+}
+
+
+def hostile_images(damage: Damage) -> Callable[[Bench, Path], Outcome]:
+    """The intruder is refused or left out, and no program is started for it."""
+
+    def run(bench: Bench, folder: Path) -> Outcome:
+        for label, name in enumerate(("cat", "dog")):
+            for i in range(4):
+                photograph(folder / "photos" / name / f"{i}.jpg", label, i)
+        damage(folder / "photos" / "cat" / "0.jpg")
+        programs, marker = folder / "bin", folder / "code-ran"
+        programs.mkdir()
+        (programs / "gs").write_text(f"#!/bin/sh\ntouch {marker}\n")
+        (programs / "gs").chmod(0o755)
+        argv = ("train", "images", "--data-dir", str(folder / "photos"), "--device", "cpu",
+                "--model", "vit-tiny", "--set", "size=32", "--set", "batch=2",
+                "--epochs", "1")  # fmt: skip
+        env = {"PATH": f"{programs}:{os.environ['PATH']}"}
+        ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
+        if marker.exists():
+            raise Bug(RAN_CODE, "an image started Ghostscript")
+        if ended.code:
+            check_refusal(ended)
+            return Outcome(SENTENCE, detail=ended.output)
+        return Outcome(SAME)
+
+    return run
+
+
+TOKENIZERS: dict[str, Damage] = {
+    **{what: text(test_language.words_tokenizer(**parts))
+       for what, parts in test_language.HOSTILE.items()},
+    **{f"holds {what}": text(content) for what, content in JSON_TEXTS.items()},
+    **{f"is {what}": damage for what, damage in SPECIAL.items()},
+}  # fmt: skip
+
+
+def hostile_tokenizer(damage: Damage) -> Callable[[Bench, Path], Outcome]:
+    def run(bench: Bench, folder: Path) -> Outcome:
+        (folder / "text.txt").write_bytes(b"To be, or not to be.\n" * 20_000)
+        path = folder / "tokenizer.json"
+        path.touch()
+        damage(path)
+        argv = ("train", "text", "--model", "gpt-tiny", "--device", "cpu", "--set", "steps=1",
+                "--set", "eval_every=1", "--set", f"corpus={folder / 'text.txt'}",
+                "--set", f"tokenizer={path}")  # fmt: skip
+        env = {"SGDF_DATA": str(folder / "data")}
+        ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
+        check_refusal(ended)
+        return Outcome(SENTENCE, detail=ended.output)
+
+    return run
+
+
 # --- libraries in the cache of kernels ------------------------------------------------------------
 
 PLANTED = """
@@ -133,7 +211,7 @@ _compiling = threading.Lock()
 
 def real_library() -> str:
     with _compiling:
-        library = cpu_library.library()
+        library = cpu.library()
     if library is None or not Path(library._name).exists():
         raise Bug(TRACEBACK, "the kernels cannot be compiled here")
     return str(library._name)
@@ -207,7 +285,7 @@ def hostile_cache(plant: Plant) -> Callable[[Bench, Path], Outcome]:
         real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         cache = folder / "cache" / build._cache().relative_to(real_root)
         cache.mkdir(parents=True, mode=0o700)
-        stem = f"filter-{cpu_library._key([str(compiler)])}"
+        stem = f"filter-{cpu._key([str(compiler)])}"
         plant(cache, stem, planted_library(folder, marker))
         ended = bench.run(SHORT, folder / "out", env=env, more_memory=MEMORY)
         if marker.exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runs.commands import EVERY_EPOCH, Ended, folder_in
-from sgdf_lab.runs import disk
+from sgdf_lab.runs import run_folder
 from torture.bench import CPU, Bench, Left, check_same
 from torture.outcome import CRASH, DIFFERENT, HANG, SAME, Bug, Case, Outcome, check_success
 from torture.tasks import TASKS, SmallTask, combinations, command
@@ -150,7 +150,7 @@ def is_finished(out: Path) -> bool:
 def epochs_saved(out: Path) -> int:
     for path in sorted(out.glob("*/*.pt")):
         if path.name in ("last.pt", "previous.pt"):
-            return int(disk.read_checkpoint(path, CPU)["epoch"])
+            return int(run_folder.read_checkpoint(path, CPU)["epoch"])
     return 0
 
 

@@ -28,18 +28,27 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+import pages
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
-from torture import faults, gradients, hostile_files, hostile_runs, kills, operations
+from torture import (
+    faults,
+    gradients,
+    hostile_files,
+    hostile_plans,
+    hostile_runs,
+    kills,
+    operations,
+    states,
+)
 from torture.bench import Bench, Peace
 from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "torture.json"
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-KINDS = ("kills", "operations", "faults", "hostile", "gradients")
-FURTHER = ("kills", "operations", "gradients")  # that have more to try in a further round
+KINDS = ("kills", "operations", "faults", "hostile", "gradients", "states")
+FURTHER = ("kills", "operations", "gradients", "states")  # that have more to try in a further round
 
 
 def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Case]:
@@ -51,11 +60,14 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
         bench.close()
     elif kind == "gradients":
         yield from gradients.cases(round_)
+    elif kind == "states":
+        yield from states.cases(round_)
     elif kind == "faults":
         yield from faults.cases()
     else:
         yield from hostile_runs.cases()
         yield from hostile_files.cases()
+        yield from hostile_plans.cases()
 
 
 # --- counting -------------------------------------------------------------------------------------
@@ -86,37 +98,6 @@ class Tally:
 
     def sorted_rows(self) -> list[dict[str, Any]]:
         return sorted(self.rows.values(), key=lambda row: KINDS.index(row["kind"]))
-
-
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """The table in Markdown: a line for each row, and a sum."""
-    rows = list(rows)
-    lines = ["| kind | what | cases | faults | " + " | ".join(GOOD) + " | bugs |"]
-    lines.append("|---|---|" + "---:|" * (len(GOOD) + 3))
-    lines += [line_of(row["kind"], row["what"], [row]) for row in rows]
-    lines.append(line_of("all", "", rows))
-    return "\n".join(lines) + "\n"
-
-
-def line_of(kind: str, what: str, rows: list[dict[str, Any]]) -> str:
-    counts = [sum(row[name] for row in rows) for name in ("cases", "faults")]
-    counts += [sum(row["outcomes"][word] for row in rows) for word in GOOD]
-    counts.append(sum(row["outcomes"][word] for row in rows for word in BUGS))
-    return f"| {kind} | {what} | " + " | ".join(f"{count:,}" for count in counts) + " |"
-
-
-def gradient_table(rows: Iterable[dict[str, Any]]) -> str:
-    """Of the generated gradients: steps, elements, the largest distance, and non-finite ones."""
-    lines = ["| path | steps | elements | largest distance (eps) | not finite, float64 is |"]
-    lines.append("|---|---:|---:|---:|---:|")
-    for row in rows:
-        if row["kind"] == "gradients":
-            n = row["numbers"]
-            lines.append(
-                f"| {row['what']} | {n['steps']:,} | {n['elements']:,} | "
-                f"{n['largest distance']:.1f} | {n['not finite']:,} |"
-            )
-    return "\n".join(lines) + "\n"
 
 
 # --- trying ---------------------------------------------------------------------------------------
@@ -237,9 +218,9 @@ def main() -> int:
     start = time.monotonic()
     tally, complete = run_all(options, console)
     rows = tally.sorted_rows()
-    console.print(table(rows), markup=False, highlight=False, soft_wrap=True)
+    console.print(pages.torture_table(rows), markup=False, highlight=False, soft_wrap=True)
     if any(row["kind"] == "gradients" for row in rows):
-        console.print(gradient_table(rows), markup=False, highlight=False, soft_wrap=True)
+        console.print(pages.gradients_table(rows), markup=False, highlight=False, soft_wrap=True)
     partial = options.only or options.case or options.count is not None
     target = options.out or (None if partial else RESULTS)
     if target:
@@ -255,20 +236,10 @@ def main() -> int:
         write_json(target, json.loads(json.dumps(record)), indent=1)
         console.print(f"wrote {target}")
         if target == RESULTS:
-            refresh_page(rows)
+            write_atomically(PAGE, pages.regenerated(PAGE, PAGE.read_text(encoding="utf-8")))
             console.print(f"wrote the tables of {PAGE}")
     if not complete:
         console.print("the time was over before all cases were tried once: give more --minutes")
     for bug in tally.bugs:
         console.print(f"{bug['outcome']}: {bug['again']}", markup=False, soft_wrap=True)
     return 1 if tally.bugs else 0
-
-
-def refresh_page(rows: list[dict[str, Any]]) -> None:
-    """Replace the two tables of docs/reliability.md."""
-    text = PAGE.read_text(encoding="utf-8")
-    for content in (table(rows), gradient_table(rows)):
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        text = f"{before}<!-- new -->\n{content}{END}{after}"
-    write_atomically(PAGE, text.replace("<!-- new -->\n", BEGIN))

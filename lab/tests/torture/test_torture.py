@@ -11,10 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
+import pages
+
 pytest.importorskip("rich")
 
 from runs.commands import Ended, folder_in
-from torture import bench, faults, gradients, hostile_files, hostile_runs, kills, operations, runner
+from torture import (
+    bench,
+    faults,
+    gradients,
+    hostile_files,
+    hostile_plans,
+    hostile_runs,
+    kills,
+    operations,
+    runner,
+)
 from torture.bench import Bench, Left, Peace, check_same
 from torture.outcome import (
     CRASH,
@@ -36,7 +48,7 @@ ALL = {
     case.name: case
     for case in (
         *kills.cases(0), *faults.cases(), *hostile_runs.cases(), *hostile_files.cases(),
-        *gradients.cases(0),
+        *hostile_plans.cases(), *gradients.cases(0),
     )
 }  # fmt: skip
 
@@ -85,6 +97,9 @@ SHORT_FORM = (
     "page with name 1",
     "report: metrics.jsonl holds deep lists",
     "report: config.json is a FIFO",
+    "a config is a FIFO",
+    "a sweep holds an integer of 5,000 digits",
+    "trial: metrics.jsonl is empty",
     "loop SGDF float32 every magnitude 0",
     "foreach FilterAdam float32 every magnitude 0",
     "fused on the CPU SGDF bfloat16 every magnitude 0",
@@ -195,12 +210,13 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
     assert tally.bugs[0]["again"] == (
         "python lab/tests/torture --only kills --case 'digits sgdf 0'"
     )
-    assert "| kills | digits | 2 | 7 | 1 | 0 | 0 | 1 |" in runner.table([row])
+    assert "| kills | digits | 2 | 7 | 1 | 0 | 0 | 1 |" in pages.torture_table([row])
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
     found = [*kills.cases(0), *kills.cases(1), *faults.cases(), *hostile_runs.cases(),
-             *hostile_files.cases(), *gradients.cases(0), *gradients.cases(1)]  # fmt: skip
+             *hostile_files.cases(), *hostile_plans.cases(), *gradients.cases(0),
+             *gradients.cases(1)]  # fmt: skip
     names = [(case.kind, case.name) for case in found]
     assert len(set(names)) == len(names)
     assert {case.kind for case in found} == {*runner.KINDS} - {"operations"}

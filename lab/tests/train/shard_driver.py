@@ -25,7 +25,7 @@ def train(optimizer: str, team: Team = ALONE) -> list[float]:
         data="synthetic",
         overrides={"context": 8, "batch": 4, "steps": 2, "eval_every": 2, "eval_tokens": 64},
     )
-    trainer = config.task_definition.load_trainer().build_trainer(config, CPU, team=team)
+    trainer = config.task_definition.module.build_trainer(config, CPU, team=team)
     for _ in trainer.epoch():
         pass
     metrics = trainer.metrics()

@@ -1,21 +1,25 @@
 """Images decoded while training: the same numbers for any number of processes."""
 
+import ast
 import contextlib
 import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import sgdf_lab
 from paper import layouts
 from sgdf_lab import data
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.signals import stop_on_signal
+from sgdf_lab.runs.session import stop_on_signal
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train import decoded
 from sgdf_lab.train.batches import micro_batch_sizes
@@ -349,3 +353,33 @@ def test_number_of_decoding_processes(monkeypatch):
     monkeypatch.setenv("SGDF_WORKERS", "many")
     with pytest.raises(UserError, match="SGDF_WORKERS is an integer of at least 0, not 'many'"):
         decoded.workers_for(100)
+
+
+def test_an_image_runs_no_program(tmp_path, monkeypatch):
+    """PostScript under the name of a JPEG would start Ghostscript."""
+    path = tmp_path / "0.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(subprocess, "check_call", None)
+    with pytest.raises(UserError, match=r"0\.jpg is not a complete image"):
+        decoded.decode(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "0.jpg")
+    with pytest.raises(UserError, match=r"\(0\.jpg is not a regular file\)"):
+        decoded.decode(tmp_path / "0.jpg")
+
+
+def test_every_picture_is_opened_with_the_formats_that_it_may_have():
+    """Without them Pillow tries all it knows, and some of these start programs."""
+    (package,) = sgdf_lab.__path__
+    bare = [
+        f"{path}:{call.lineno}"
+        for path in Path(package).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("Image.open")
+        and not {"formats"} & {keyword.arg for keyword in call.keywords}
+    ]
+    assert bare == []

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs.published import published_value
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train import schedules
 from sgdf_lab.train.schedules import Shape
@@ -16,7 +17,9 @@ from sgdf_lab.train.schedules import Shape
 
 def of(name, epoch, epochs=200, steps=4, **shape):
     shape = Shape(**{"milestones": (150,), **shape})
-    return schedules.factors(name, epoch=epoch, epochs=epochs, steps_per_epoch=steps, shape=shape)
+    shape = replace(shape, milestones=[m * steps for m in shape.milestones])
+    first, total = epoch * steps, epochs * steps
+    return schedules.factors(name, shape, first=first, count=steps, steps=total)
 
 
 def run(name, epochs=10, steps=10, **shape):

@@ -1,7 +1,8 @@
 """Compile C++ on the user's machine and keep the library in the user's cache directory.
 
-To load a library is to run it. So the cache is used only if nobody but this user can write to it,
-and everything about a cached file is checked on the open file, not on its name.
+To load a library is to run it. So the cache is used only if nobody but this user can write to it
+or replace it, everything about a cached file is checked on the open file, and what is loaded is a
+private copy of what was checked.
 """
 
 import contextlib
@@ -56,18 +57,34 @@ def load_or_compile(
     for this user, and for nobody else, the library is compiled only for this process.
     """
     folder = _private_cache()
-    for cached in _cached(folder, stem) if folder else ():
-        with contextlib.suppress(OSError, AttributeError):
-            return open_library(cached)
-        with contextlib.suppress(OSError):
-            cached.unlink()
-    with tempfile.TemporaryDirectory(prefix="sgdf-", ignore_cleanup_errors=True) as private:
-        compiled = Path(private, "library.so")
-        compile_to(compiled)
+    with tempfile.TemporaryDirectory(
+        prefix="sgdf-", dir=_private_place(folder), ignore_cleanup_errors=True
+    ) as private:
+        # Once mapped, a library survives the removal of the directory.
+        library = Path(private, "library.so")
+        for cached, content in _cached(folder, stem) if folder else ():
+            library.write_bytes(content)
+            with contextlib.suppress(OSError, AttributeError):
+                return open_library(library)
+            with contextlib.suppress(OSError):
+                cached.unlink()
+        compile_to(library)
         if folder:
             with contextlib.suppress(OSError):
-                return open_library(_keep(compiled, folder, stem))
-        return open_library(compiled)  # once mapped, it survives the removal of the directory
+                _keep(library, folder, stem)
+        return open_library(library)
+
+
+def _private_place(folder: Path | None) -> str | None:
+    """Where nobody else can replace a new directory: the temporary directory, or the cache."""
+    place = Path(tempfile.gettempdir())
+    if not hasattr(os, "geteuid") or not _replaceable(place / "new"):
+        return None
+    if folder is None:
+        raise RuntimeError(
+            f"others may write to {place} and to the cache: set TMPDIR to a place of yours"
+        )
+    return str(folder)
 
 
 def _private_cache() -> Path | None:
@@ -82,7 +99,7 @@ def _private_cache() -> Path | None:
         status = folder.lstat()
         own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
         if own and not status.st_mode & 0o077 and not _replaceable(folder):
-            return folder
+            return folder.resolve()  # without links on the way, which could change
     except (OSError, RuntimeError):  # no space, no permission, no home directory
         pass
     return None
@@ -95,22 +112,31 @@ def _cache() -> Path:
     return Path(root, "sgdf", "kernels")
 
 
-def _replaceable(folder: Path) -> bool:
-    """Whether everyone may rename a folder above: they could replace this one."""
-    modes = [parent.stat().st_mode for parent in folder.resolve().parents]
-    return any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes)
+def _replaceable(path: Path) -> bool:
+    """Whether others may rename what is above: they could put something else there.
+
+    Those are the owners of the folders, unless they are this user or root, and all who may write to
+    them, unless the sticky bit leaves renaming to the owner.
+    """
+    folders = [parent.stat() for parent in path.resolve().parents]
+    foreign = any(status.st_uid not in (0, os.geteuid()) for status in folders)
+    return foreign or any(
+        status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        for status in folders
+    )
 
 
-def _cached(folder: Path, stem: str) -> list[Path]:
+def _cached(folder: Path, stem: str) -> list[tuple[Path, bytes]]:
     """The complete libraries in the cache under this name; all else of this name is removed.
 
-    dlopen crashes on a truncated file, so the name of a file has a digest of its content.
+    dlopen crashes on a truncated file, so the name of a file has a digest of its content. What has
+    been checked is returned, not the name of a file: that may be another by the time it is opened.
     """
     complete = []
     for path in sorted(folder.glob(f"{stem}-*.so")):
         content = _content(path)
         if content is not None and path.stem.endswith(digest(content)):
-            complete.append(path)
+            complete.append((path, content))
         else:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -137,7 +163,7 @@ def _content(path: Path) -> bytes | None:
         os.close(descriptor)
 
 
-def _keep(compiled: Path, folder: Path, stem: str) -> Path:
+def _keep(compiled: Path, folder: Path, stem: str) -> None:
     """Copy a library into the cache, atomically: other processes may be looking for it."""
     content = compiled.read_bytes()
     kept = folder / f"{stem}-{digest(content)}.so"
@@ -150,4 +176,3 @@ def _keep(compiled: Path, folder: Path, stem: str) -> Path:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    return kept

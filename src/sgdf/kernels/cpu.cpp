@@ -209,10 +209,13 @@ void store(Dtype dtype, std::uint64_t address, std::uint64_t scale, const Tile<T
         if (!std::is_same<T, double>::value)
             convert(reinterpret_cast<double *>(address), [](T x) { return double(x); });
         break;
-    case BF16:
-        convert(reinterpret_cast<std::uint16_t *>(address),
-                [](T x) { return to_bfloat16(float(x)); });
+    case BF16: {
+        auto *__restrict to = reinterpret_cast<std::uint16_t *>(address) + tile.start;
+        for (int i = 0; i < tile.n; i++)
+            to[i] = random ? to_bfloat16(float(computed[i]), random[i])
+                           : to_bfloat16(float(computed[i]));
         break;
+    }
     case F16:
         convert(reinterpret_cast<std::uint16_t *>(address),
                 [](T x) { return to_float16(float(x)); });
@@ -236,9 +239,9 @@ template <class T> constexpr double LARGEST = std::is_same<T, float>::value ? 0x
 
 template <class T> struct Scalars {
     T lr, shrink, decay, beta1, rest1, beta2, rest2, gain_eps, adam_eps, gain_scale, gain_power;
-    T trend, fluctuation, second, of_m, of_s, largest;
+    T trend, fluctuation, second, of_m, of_s, largest, largest_update;
 
-    Scalars(const Settings &o, const Corrections &c)
+    Scalars(const Settings &o, const Corrections &c, bool in_8_bits)
         : lr(T(o.lr)), shrink(T(o.decoupled ? 1 - o.lr * o.weight_decay : 1)),
           decay(T(o.weight_decay)), beta1(T(o.beta1)), rest1(T(1 - o.beta1)),
           beta2(T(o.beta2)), rest2(T(1 - o.beta2)),
@@ -246,7 +249,8 @@ template <class T> struct Scalars {
           adam_eps(T(o.adam_eps)), gain_scale(T(o.gain_scale)), gain_power(T(o.gain_power)),
           trend(T(c.trend)), fluctuation(T(c.fluctuation)), second(T(c.second)),
           of_m(T(c.of_m)), of_s(T(c.of_s)),
-          largest(T(LARGEST<T> * std::sqrt(1 - o.beta2))) {}
+          largest(T(LARGEST<T> * std::sqrt(1 - o.beta2))),
+          largest_update(in_8_bits ? T(10) : std::numeric_limits<T>::infinity()) {}
 };
 
 // filter.wiener_filter and the update of p; in an ESTIMATE, p is the gradient and becomes g^.
@@ -287,6 +291,10 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
         }
         if constexpr (second == FROM_M_AND_S)
             update = update / (std::sqrt(k.of_m * m * m + k.of_s * s) + k.adam_eps);
+        if constexpr (second != NONE) // filter.LARGEST_8_BIT_UPDATE
+            update = update > k.largest_update    ? k.largest_update
+                     : update < -k.largest_update ? -k.largest_update
+                                                  : update;
         ps[i] = kind == ESTIMATE ? update : k.shrink * ps[i] - k.lr * update;
     }
 }
@@ -343,7 +351,7 @@ template <class T>
 void step(const Row &row, const Corrections &corrections, const Settings &o, Kind kind,
           std::int64_t first, std::int64_t last) {
     alignas(64) T p_buffer[TILE], g_buffer[TILE], buffers[3][TILE];
-    const Scalars<T> scalars(o, corrections);
+    const Scalars<T> scalars(o, corrections, row.length != 0);
     const std::int64_t numel = std::int64_t(row.numel);
     const std::int64_t length = row.length ? std::int64_t(row.length) : numel;
     const int size = row.length ? BLOCK : TILE;
@@ -375,19 +383,18 @@ void step(const Row &row, const Corrections &corrections, const Settings &o, Kin
         std::uint32_t random[TILE];
         const std::int64_t at = tile.index * size; // quantized.padded_index of its first element
         for (int j = 0; j < 3; j++) {
-            if (row.length && x[j])
+            if (!x[j])
+                continue;
+            const Dtype dtype = row.dtype(2 + j);
+            const bool at_random = dtype >= I8 || (dtype == BF16 && kind != MOMENTUM);
+            if (at_random)
                 random_bits(random, at, tile.n, key, FOR_MOMENT[j]);
-            if (x[j])
-                store(row.dtype(2 + j), row.moment[j], row.scale[j], tile, x[j], random);
+            store(dtype, row.moment[j], row.scale[j], tile, x[j], at_random ? random : nullptr);
         }
-        if (o.stochastic && row.dtype(0) == BF16) {
+        const bool at_random = o.stochastic && row.dtype(0) == BF16;
+        if (at_random)
             random_bits(random, at, tile.n, key, FOR_PARAMETER);
-            auto *stored = reinterpret_cast<std::uint16_t *>(row.p) + tile.start;
-            for (int i = 0; i < tile.n; i++)
-                stored[i] = to_bfloat16(float(p[i]), random[i]);
-        } else {
-            store(row.dtype(0), row.p, 0, tile, p, nullptr);
-        }
+        store(row.dtype(0), row.p, 0, tile, p, at_random ? random : nullptr);
     }
 }
 

@@ -4,8 +4,8 @@ All arrays are visited in memory order, so a tensor's parameter, gradient and mo
 laid out alike and without gaps. A gradient laid out differently is copied; a tensor with any
 other exception is updated by `loop`.
 
-The library is independent of shapes, dtypes and settings: all are arguments. It is compiled at
-first use and cached.
+The library is independent of shapes, dtypes and settings: all are arguments. A wheel for one kind
+of machine has it inside (`hatch_build.py`); else it is compiled at first use and cached.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def step(work: Work) -> None:
         corrections = array("d", bytes(8 * CORRECTIONS * len(rows.indices)))
     else:
         times = rows.advance(work.steps)
-        if rule.stochastic_rounding or rows.quantized:
+        if rule.stochastic_rounding or rows.few_bits:
             rows.set_keys(rule.rounding_seed, times)
         corrections = _corrections(times, rule)
     rows.step(KINDS[rule.kind], corrections, _numbers(rule, work.scale))
@@ -120,7 +120,7 @@ class _Rows:
     def __init__(self, work: Work) -> None:
         self.indices: list[int] = []
         self.others: list[int] = []
-        self.quantized = False
+        self.few_bits = False  # whether a moment is rounded at random
         self.alive: list[Tensor] = []  # all that the table points to
         self.written: list[Tensor] = []
         self.table: list[int] = []
@@ -147,7 +147,7 @@ class _Rows:
             return None
         strides = p.stride()
         if g.stride() != strides and not _laid_out_like(p, g):
-            g = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
+            g = torch.empty_strided(p.shape, strides, dtype=g.dtype, device=p.device).copy_(g)
         addresses, scales, length, missing = [p.data_ptr(), g.data_ptr()], [0, 0, 0], 0, 0
         for k, column in enumerate(moments):
             if column is None:
@@ -164,9 +164,10 @@ class _Rows:
                 scales[k] = scale.data_ptr()
                 dtypes.append(SIGNED if codes.dtype == torch.int8 else UNSIGNED)
                 self.alive.append(scale)
-                self.quantized = True
+                self.few_bits = True
             else:
                 codes = as_real(moment) if param.is_complex() else moment
+                self.few_bits |= codes.dtype == torch.bfloat16
                 dtypes.append(DTYPES.get(codes.dtype))
             if not codes.is_cpu or codes.shape != p.shape:
                 return None
@@ -241,6 +242,7 @@ def _in_rows(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
 # --- the compiled library -----------------------------------------------------------------------
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
+PREBUILT = Path(__file__).with_name("prebuilt")
 # Without contraction to FMA, +, -, * and / round as in the torch loop: see `work`. It costs no
 # time, because memory is the limit.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared"]
@@ -282,6 +284,10 @@ def _warn_unavailable() -> None:
 
 
 def _load() -> ctypes.CDLL:
+    prebuilt = PREBUILT / f"{torch.backends.cpu.get_cpu_capability().lower()}.so"
+    if prebuilt.exists():
+        with contextlib.suppress(OSError, AttributeError):  # torch has no OpenMP runtime
+            return _open(prebuilt)
     compiler = build.find_compiler()
     compile_to = functools.partial(_compile, compiler)
     return build.load_or_compile(f"filter-{_key(compiler)}", compile_to, _open)

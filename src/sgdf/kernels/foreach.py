@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import FilterSettings, largest_gradient, one_minus_power, second_moment_weights
+from sgdf.kernels.loop import PURPOSES, RandomBits
+from sgdf.kernels.rounding import round_to_bfloat16
 from sgdf.kernels.work import (
     ESTIMATE,
     MOMENTUM,
@@ -52,7 +54,7 @@ def step(work: Work) -> None:
 def _step(work: Work) -> None:
     rule = work.rule
     columns = (work.params, work.grads, work.steps, work.m, work.s, work.v)
-    for p, g, t, *stored in _grouped(columns):
+    for indices, (p, g, t, *stored) in _grouped(columns):
         dtype, rate = compute_dtype(p[0]), lr_on_device_of(p[0], rule.lr)
         weights = _in_dtype(p, dtype)
         g = _decayed_gradients(g, weights, rule)
@@ -72,8 +74,13 @@ def _step(work: Work) -> None:
         else:
             _apply(weights, update, rate, rule.weight_decay if rule.decoupled else 0)
             _store(p, weights)
-        for before, after in zip(stored, moments, strict=True):
-            _store(before, after)
+        for before, after, purpose in zip(stored, moments, PURPOSES, strict=True):
+            if before is None or before[0].dtype != torch.bfloat16 or rule.kind == MOMENTUM:
+                _store(before, after)
+                continue
+            for i, moment, value, (time, _) in zip(indices, before, after, times, strict=True):
+                bits = RandomBits(rule.rounding_seed, i, time).bits(purpose, moment)
+                moment.copy_(round_to_bfloat16(value.float(), bits))
 
 
 def _direction(g: list[Tensor], moments: list[Any], times: Times, rule: Rule) -> list[Tensor]:
@@ -146,23 +153,29 @@ def _second_moments(
     return v_hat
 
 
-def _grouped(columns: Iterable[list[Tensor] | None]) -> Iterable[tuple[Any, ...]]:
+def _grouped(
+    columns: Iterable[list[Tensor] | None],
+) -> Iterable[tuple[list[int], list[Any]]]:
     """The columns grouped by device and dtypes, complex numbers as pairs; None stays None.
 
-    torch's own grouping requires the state to have the parameter's dtype; ours may have another.
+    With the rows' indices. torch's own grouping requires the state to have the parameter's dtype;
+    ours may have another.
     """
     columns = list(columns)
     kept = [k for k, column in enumerate(columns) if column is not None]
     rows = zip(*(column for column in columns if column is not None), strict=True)
-    groups: dict[Any, list[tuple[Tensor, ...]]] = {}
-    for row in rows:
+    groups: dict[Any, tuple[list[int], list[tuple[Tensor, ...]]]] = {}
+    for i, row in enumerate(rows):
         real = tuple(as_real(tensor) for tensor in row)
-        groups.setdefault((real[0].device, *(t.dtype for t in real)), []).append(real)
-    for group in groups.values():
+        kind = (real[0].device, *(t.dtype for t in real))
+        indices, group = groups.setdefault(kind, ([], []))
+        indices.append(i)
+        group.append(real)
+    for indices, group in groups.values():
         lists: list[list[Tensor] | None] = [None] * len(columns)
         for k, column in zip(kept, zip(*group, strict=True), strict=True):
             lists[k] = list(column)
-        yield tuple(lists)
+        yield indices, lists
 
 
 def _in_dtype(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:

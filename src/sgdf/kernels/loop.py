@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sgdf.filter import Moments, direction
+from sgdf.filter import LARGEST_8_BIT_UPDATE, Moments, direction
 from sgdf.kernels.quantized import Quantized, dequantize, padded_index, quantize_
 from sgdf.kernels.rounding import (
     FOR_PARAMETER,
@@ -64,11 +64,18 @@ def step(work: Work) -> None:
             assert work.steps is not None
             work.steps[i].add_(1)
             t, _ = step_and_namespace(work.steps[i], rule, dtype)
-            numbers = number_range(dtype)
+            in_8_bits = isinstance(stored.m, Quantized)
             update, after = direction(
-                g, before, t, rule.settings, rule.denominator, numbers=numbers, xp=torch
+                g,
+                before,
+                t,
+                rule.settings,
+                rule.denominator,
+                largest_update=LARGEST_8_BIT_UPDATE if in_8_bits else None,
+                numbers=number_range(dtype),
+                xp=torch,
             )
-            random = RandomBits(rule.rounding_seed, i, t, isinstance(stored.m, Quantized))
+            random = RandomBits(rule.rounding_seed, i, t, in_8_bits)
         new_p = update if rule.kind == ESTIMATE else weights - rate * update
 
         for moment, value, purpose in zip(stored, after, PURPOSES, strict=True):
@@ -119,8 +126,11 @@ def _store(moment: Moment, value: Tensor, random: RandomBits | None, purpose: in
     if isinstance(moment, Quantized):
         assert random is not None
         quantize_(moment, value, random.bits(purpose, moment.codes))
-    else:
-        as_real(moment).copy_(value)
+        return
+    moment = as_real(moment)
+    if moment.dtype == torch.bfloat16 and random is not None:
+        value = round_to_bfloat16(value.float(), random.bits(purpose, moment))
+    moment.copy_(value)
 
 
 def _load(moment: Moment, dtype: torch.dtype) -> Tensor:

@@ -276,7 +276,7 @@ class Launch:
         return host.pin_memory().to(self.device, non_blocking=True)
 
     def _new_spare(self) -> tuple[Tensor, Tensor]:
-        host = torch.empty(self.n, dtype=torch.int64, pin_memory=True)
+        host = torch.empty(self.n, dtype=torch.int64, device="cpu", pin_memory=True)
         return host, torch.empty(self.n, dtype=torch.int64, device=self.device)
 
 

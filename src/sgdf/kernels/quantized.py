@@ -2,7 +2,9 @@
 
 A moment of shape (rows, ...) is cut, row by row, into blocks of `BLOCK` elements in memory
 order. Blocks never cross rows, so a shard of rows has the codes it would have in the full tensor:
-scales have shape (rows, blocks per row) and shard like the parameter.
+scales have shape (rows, blocks per row) and shard like the parameter. A state keeps the order of
+its dimensions in memory beside them (`memory_order`): what stores tensors without strides, as
+safetensors does, would give every element of a channels_last weight the scale of another block.
 
 The codes are small floats: a value, as a fraction t in [0, 1] of its block's largest, is stored as
 the leading bits (exponent and 3 of the mantissa) of t + floor. Above `floor` the levels are an
@@ -61,6 +63,21 @@ def dense(p: Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+def memory_order(t: Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor whose rows are consecutive, the outermost first: rows are."""
+    inner = range(1, t.dim())
+    strides = t.stride()
+    return (0, *sorted(inner, key=lambda d: (-strides[d] if t.shape[d] != 1 else 0, d)))
+
+
+def laid_out(codes: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Codes that were stored without their strides, laid out again as their scales count them."""
+    if memory_order(codes) == order and dense(codes):
+        return codes
+    back = [order.index(d) for d in range(len(order))]
+    return codes.permute(order).contiguous().permute(back)
 
 
 def blocks_per_row(p: Tensor) -> int:

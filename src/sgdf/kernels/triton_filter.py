@@ -37,6 +37,7 @@ FOR_TREND: tl.constexpr = tl.constexpr(1)
 FOR_VARIANCE: tl.constexpr = tl.constexpr(0xC2B2AE35)
 FOR_SECOND_MOMENT: tl.constexpr = tl.constexpr(0x27D4EB2F)
 INTERPRETED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
+LARGEST_UPDATE: tl.constexpr = tl.constexpr(10.0)  # filter.LARGEST_8_BIT_UPDATE
 QUANTUM: tl.constexpr = tl.constexpr(256)  # elements per 8-bit block, as in quantized.py
 
 
@@ -149,13 +150,12 @@ def write(pointer, value, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def store_param(pointer, value, drawn, mask, STOCHASTIC: tl.constexpr, MASKED: tl.constexpr):
-    if STOCHASTIC:
-        # NaN is 0x7FFFFFFF here, and with more added it would become a number.
-        kept = tl.minimum(value.to(tl.int32, bitcast=True), 0x7FFF0000).to(tl.uint32, bitcast=True)
-        raised = (kept + carry(drawn, FOR_PARAMETER, 16)) >> 16
-        value = raised.to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    write(pointer, value, mask, MASKED)
+def rounded_at_random(value, drawn, PURPOSE: tl.constexpr):
+    """float32 as bfloat16."""
+    # NaN is 0x7FFFFFFF here, and with more added it would become a number.
+    kept = tl.minimum(value.to(tl.int32, bitcast=True), 0x7FFF0000).to(tl.uint32, bitcast=True)
+    raised = (kept + carry(drawn, PURPOSE, 16)) >> 16
+    return raised.to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -259,8 +259,11 @@ def store_moment(
     PURPOSE: tl.constexpr,
     CODES: tl.constexpr,
     SIGNED: tl.constexpr,
+    RANDOM: tl.constexpr,
     MASKED: tl.constexpr,
 ):
+    if base.dtype.element_ty == tl.bfloat16 and RANDOM:
+        x = rounded_at_random(x, drawn, PURPOSE)
     if CODES:
         if SIGNED:
             block_scale = largest_of(tl.abs(x))
@@ -399,6 +402,9 @@ def updated(
         update = divided(update, of_m * root(m * m + of_s * s, EXACT) + adam_eps, EXACT)
     elif SECOND > SEPARATE:
         update = divided(update, root(of_m * m * m + of_s * s, EXACT) + adam_eps, EXACT)
+    if not EXACT and (SECOND > 0 and SECOND != DERIVED):  # derived never comes to it
+        update = tl.maximum(update, -LARGEST_UPDATE, propagate_nan=tl.PropagateNan.ALL)
+        update = tl.minimum(update, LARGEST_UPDATE, propagate_nan=tl.PropagateNan.ALL)
     return update, m, s, v
 
 
@@ -471,26 +477,31 @@ def update_piece(
         )  # fmt: skip
 
     drawn = key
+    RANDOM: tl.constexpr = KIND != MOMENTUM  # which counts no steps, so it has no key
     if CODES:
         drawn = draw(block * QUANTUM, QUANTUM, key)
-    elif STOCHASTIC:
+    elif STOCHASTIC or (RANDOM and m_at.dtype.element_ty == tl.bfloat16):
         drawn = draw(start, SIZE, key)
     store_moment(
-        m, m_at, m_scales, block, start, offset, mask, drawn, FOR_TREND, CODES, True, MASKED
+        m, m_at, m_scales, block, start, offset, mask, drawn, FOR_TREND, CODES, True, RANDOM, MASKED
     )
     if KEEPS_S:
         store_moment(
-            s, s_at, s_scales, block, start, offset, mask, drawn, FOR_VARIANCE, CODES, False, MASKED
-        )
+            s, s_at, s_scales, block, start, offset, mask, drawn, FOR_VARIANCE, CODES, False,
+            RANDOM, MASKED,
+        )  # fmt: skip
     if SECOND == SEPARATE:
         store_moment(
             v, v_at, v_scales, block, start, offset, mask, drawn, FOR_SECOND_MOMENT, CODES, False,
-            MASKED,
+            RANDOM, MASKED,
         )  # fmt: skip
     if KIND == ESTIMATE:
         write(g_at + start + offset, update, mask, MASKED)
     else:
-        store_param(p_at + start + offset, p - lr * update, drawn, mask, STOCHASTIC, MASKED)
+        p -= lr * update
+        if STOCHASTIC:
+            p = rounded_at_random(p, drawn, FOR_PARAMETER)
+        write(p_at + start + offset, p, mask, MASKED)
 
 
 @triton.jit

@@ -18,9 +18,9 @@ All kernels evaluate `sgdf.filter.direction`, but they do not all round alike:
   these to FMA (`ATEN_CPU_CAPABILITY` chooses), so everything there is a few units off.
 - Triton contracts to FMA on a GPU and computes the bias corrections in float32.
 
-Where a value is rounded at random, or stored in 8 bits, a difference of a few units in the last
-place decides a rounding now and then: the stored values are then neighbours. One kernel on one
-machine always repeats itself, so a resumed run continues exactly.
+Where a value is rounded at random, as state in bfloat16 and in 8 bits is, a difference of a few
+units in the last place decides a rounding now and then: the stored values are then neighbours. One
+kernel on one machine always repeats itself, so a resumed run continues exactly.
 """
 
 import math
@@ -128,7 +128,7 @@ def increment(steps: list[Tensor]) -> None:
     """Add 1 to every step counter."""
     if not torch.compiler.is_compiling() and steps[0].is_cpu:
         # On the CPU foreach wraps a Python 1 into a new tensor for every counter: wrap it once.
-        torch._foreach_add_(steps, torch.tensor(1.0), alpha=1.0)
+        torch._foreach_add_(steps, torch.tensor(1.0, device="cpu"), alpha=1.0)
     else:
         torch._foreach_add_(steps, 1)
 

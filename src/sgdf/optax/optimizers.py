@@ -1,11 +1,19 @@
 """The optimizers of `sgdf.optax`: SGDF, FilterAdam and FilterAdamW, and the filter by itself."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 
-from sgdf.filter import SECOND_MOMENTS, Denominator, FilterSettings, default_gain_eps
+from sgdf.filter import (
+    DEFAULT_FORM,
+    SECOND_MOMENTS,
+    Denominator,
+    FilterSettings,
+    default_gain_eps,
+)
 from sgdf.optax.transformation import descend, filter_transformation
 
 
@@ -91,9 +99,8 @@ def scale_by_wiener_filter(
     References:
         Yao et al., "Signal Processing Meets SGD: From Momentum to Filter", Algorithm 1.
     """
-    eps = eps if gain_eps is None else gain_eps
     return filter_transformation(
-        FilterSettings((b1, b2), eps, gain_scale, gain_power, correction, bias_correction)
+        _settings(b1, b2, eps, gain_eps, gain_scale, gain_power, correction, bias_correction)
     )
 
 
@@ -268,10 +275,8 @@ def filter_adam(
         Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
             Gradients", 2020.
     """
-    _check_second_moment(second_moment, b1)
-    gain_eps = default_gain_eps(eps, second_moment) if gain_eps is None else gain_eps
-    settings = FilterSettings(
-        (b1, b2), gain_eps, gain_scale, gain_power, correction, bias_correction
+    settings = _settings(
+        b1, b2, eps, gain_eps, gain_scale, gain_power, correction, bias_correction, second_moment
     )
     direction = filter_transformation(settings, Denominator(second_moment, eps))
     return descend(direction, learning_rate, weight_decay, decoupled_weight_decay, mask)
@@ -284,12 +289,12 @@ def filter_adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
     *,
-    gain_scale: float = 2.0,
+    gain_scale: float = DEFAULT_FORM.gain_scale,
     gain_power: float = 1.0,
-    gain_eps: float | None = None,
+    gain_eps: float | None = DEFAULT_FORM.gain_eps,
     correction: bool = True,
     bias_correction: bool = True,
-    second_moment: str = "separate",
+    second_moment: str = DEFAULT_FORM.second_moment,
     mask: Any | Callable[[optax.Params], Any] | None = None,
 ) -> optax.GradientTransformation:
     """AdamW whose first moment is the Wiener-filtered gradient.
@@ -309,7 +314,8 @@ def filter_adamw(
             default is PyTorch's; that of ``optax.adamw`` is 1e-4.
         gain_scale: see `filter_adam`; 0 is AdamW itself.
         gain_power: see `filter_adam`.
-        gain_eps: see `filter_adam`.
+        gain_eps: added to the denominator of the gain, beside *squared* gradients. With 0 the
+            filter does not depend on the magnitude of the gradients. None: see `filter_adam`.
         correction: see `scale_by_wiener_filter`.
         bias_correction: see `filter_adam`.
         second_moment: "separate", "derived" or "fluctuation"; see `filter_adam`.
@@ -360,10 +366,44 @@ def filter_adamw(
     )
 
 
-def _check_second_moment(kind: str, b1: Any) -> None:
-    if kind not in SECOND_MOMENTS:
+def _settings(
+    b1: Any,
+    b2: Any,
+    eps: Any,
+    gain_eps: Any,
+    gain_scale: Any,
+    gain_power: Any,
+    correction: bool,
+    bias_correction: bool,
+    second_moment: str = "separate",
+) -> FilterSettings:
+    """The filter's settings, validated as far as they are numbers while JAX traces.
+
+    Under `optax.inject_hyperparams` they are at `init`.
+    """
+    for name, beta in (("b1", b1), ("b2", b2)):
+        _require(beta, name, lambda x: 0 <= x < 1)
+    numbers = {"eps": eps, "gain_scale": gain_scale, "gain_power": gain_power}
+    for name, number in (
+        numbers.items() if gain_eps is None else [*numbers.items(), ("gain_eps", gain_eps)]
+    ):
+        _require(number, name, lambda x: 0 <= x < math.inf)
+    if second_moment not in SECOND_MOMENTS:
         names = ", ".join(map(repr, SECOND_MOMENTS))
-        raise ValueError(f"Invalid second_moment value (not one of {names}): {kind!r}")
+        raise ValueError(f"Invalid second_moment value (not one of {names}): {second_moment!r}")
     # Then m is g and s is 0: nothing is left to derive a second moment from.
-    if kind != "separate" and isinstance(b1, (int, float)) and b1 == 0:
-        raise ValueError(f"second_moment={kind!r} needs a b1 above 0")
+    if second_moment != "separate" and not isinstance(b1, jax.core.Tracer) and float(b1) == 0:
+        raise ValueError(f"second_moment={second_moment!r} needs a b1 above 0")
+    gain_eps = default_gain_eps(eps, second_moment) if gain_eps is None else gain_eps
+    return FilterSettings((b1, b2), gain_eps, gain_scale, gain_power, correction, bias_correction)
+
+
+def _require(value: Any, name: str, valid: Callable[[float], bool]) -> None:
+    if isinstance(value, jax.core.Tracer):
+        return
+    try:
+        known = not isinstance(value, str) and valid(float(value))
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise ValueError(f"Invalid {name} value: {value!r}")

@@ -1,5 +1,6 @@
 """One step of the filter over a tree of gradients, by the formulas of `sgdf.filter`."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -125,6 +126,8 @@ def descend(
     mask: Any,
 ) -> optax.GradientTransformation:
     """Follow a direction, with weight decay before it (in the gradient) or behind it."""
+    if isinstance(weight_decay, (int, float)) and not 0 <= weight_decay < math.inf:
+        raise ValueError(f"Invalid weight_decay value: {weight_decay!r}")
     rate = optax.scale_by_learning_rate(learning_rate)
     if isinstance(weight_decay, (int, float)) and weight_decay == 0:
         return optax.chain(direction, rate)  # without decay, update needs no parameters

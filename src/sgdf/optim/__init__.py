@@ -10,6 +10,7 @@ be, `require` raises torch.optim's error for a setting that is not valid, and
 from sgdf.kernels.plan import wait_until_compiled
 from sgdf.kernels.work import compute_dtype
 from sgdf.optim.filter_adam import FilterAdam, FilterAdamW
+from sgdf.optim.filter_matrix import FilterMuon, FilterSOAP
 from sgdf.optim.groups import param_groups
 from sgdf.optim.in_backward import step_in_backward
 from sgdf.optim.momentum import Momentum
@@ -23,6 +24,8 @@ __all__ = [
     "STATE_DTYPES",
     "FilterAdam",
     "FilterAdamW",
+    "FilterMuon",
+    "FilterSOAP",
     "Momentum",
     "WienerFilter",
     "compute_dtype",

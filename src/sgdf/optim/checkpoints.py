@@ -7,16 +7,23 @@ stays the optimizer's own; other entries are dropped, and a sentence says what w
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sgdf.filter import one_minus_power, second_moment, second_moment_weights
-from sgdf.kernels.quantized import Quantized, blocks_per_row, dequantize, quantize_
+from sgdf.kernels.quantized import (
+    Quantized,
+    blocks_per_row,
+    dequantize,
+    laid_out,
+    memory_order,
+    quantize_,
+)
 from sgdf.optim.settings import check_settings
-from sgdf.optim.state import local, moment_in, new_moment, state_dtype
+from sgdf.optim.state import ORDER, local, moment_in, new_moment, state_dtype
 
 OURS = ("SGDF", "FilterAdam", "Momentum")
 #: The settings that mean the same, by source and target.
@@ -32,9 +39,30 @@ SAME = {
     ("SGD", "SGDF"): ("weight_decay", "maximize"),
     ("Momentum", "SGDF"): ("weight_decay", "decoupled_weight_decay", "maximize"),
 }
+#: The settings of the first versions of torch's SGD and Adam, and the entries of their state.
+TORCHS = {
+    "SGD": ({"lr", "momentum", "dampening", "weight_decay", "nesterov"}, {"momentum_buffer"}),
+    "Adam": (
+        {"lr", "betas", "eps", "weight_decay", "amsgrad"},
+        {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+    ),
+}
+OF_MOMENTUM = {"beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize"}
+FLAGS = {"maximize", "foreach", "differentiable", "fused"}
+LATER = {*FLAGS, "capturable", "decoupled_weight_decay"}
+#: What schedulers add to a group, and names.
+SCHEDULERS = {
+    *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),
+    "param_names",
+}
+#: What FilterAdam divides by and cannot do without: the next steps would be thousands of lr.
+DIVISOR = {"separate": "exp_avg_sq", "fluctuation": "exp_var"}
+#: What the settings meant before there were names for them.
+BEFORE = {"gain_eps": None, "second_moment": "separate"}
 #: The entries of a parameter's state that mean the same in `SAME`, but for momentum buffers.
 MOMENTS = ("exp_avg", "exp_var", "exp_avg_sq")
-STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS))
+LEAST_FLUCTUATION = 0.1  # of v^; see `_fluctuation`
+STATE = ("step", *MOMENTS, *(f"{moment}_scale" for moment in MOMENTS), ORDER)
 
 
 def validate_state_dict(
@@ -42,7 +70,7 @@ def validate_state_dict(
     groups: list[dict[str, Any]],
     keys: tuple[str, ...],
     setting_names: Collection[str],
-    own_settings: Collection[str],
+    own_settings: Callable[[dict[str, Any]], Collection[str]],
 ) -> dict[str, Any]:
     """A copy of `state_dict` with valid settings, complete, and state that fits the parameters.
 
@@ -51,7 +79,7 @@ def validate_state_dict(
         groups: the optimizer's parameter groups. They provide the settings that are missing.
         keys: the entries of a parameter's state that the optimizer uses.
         setting_names: the settings of a group.
-        own_settings: those that are always the optimizer's own, whatever `state_dict` says.
+        own_settings: those of a group that are the optimizer's own, whatever `state_dict` says.
     """
     saved = state_dict["param_groups"]
     sizes = [len(group["params"]) for group in groups]
@@ -60,7 +88,8 @@ def validate_state_dict(
     complete, state = [], dict(state_dict["state"])
     for group, loaded in zip(groups, saved, strict=True):
         own = {name: group[name] for name in setting_names if name in group}
-        merged = {**own, **loaded, **{name: group[name] for name in own_settings}}
+        older = {name: BEFORE[name] for name in BEFORE.keys() & own if "gain_scale" in loaded}
+        merged = {**own, **older, **loaded, **{name: group[name] for name in own_settings(group)}}
         check_settings(merged)
         complete.append(merged)
         for i, p in zip(loaded["params"], group["params"], strict=True):
@@ -75,9 +104,21 @@ def validate_state_dict(
     return {**state_dict, "param_groups": complete, "state": state}
 
 
+def check_form(state_dict: dict[str, Any]) -> None:
+    """A state dict has groups of settings and, by parameter, the entries of its state."""
+    groups, state = state_dict.get("param_groups"), state_dict.get("state")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise ValueError("loaded state dict: it has no list of parameter groups")
+    if not isinstance(state, dict):
+        raise ValueError("loaded state dict: it has no state")
+    for index, entries in state.items():
+        if entries is not None and not isinstance(entries, dict):
+            raise ValueError(f"loaded state dict: the state of {index!r} is {entries!r}, no dict")
+
+
 def check_state(index: Any, p: Tensor, state: dict[str, Any], keys: Collection[str]) -> None:
     """Validate the state of one parameter, whose index is for the error message."""
-    for key in keys:
+    for key in {"step": None} | dict.fromkeys(keys):
         if key not in state:
             continue
         if key == "step":
@@ -88,7 +129,12 @@ def check_state(index: Any, p: Tensor, state: dict[str, Any], keys: Collection[s
 
 def check_step(index: Any, step: Any) -> None:
     """A step counter is one number, at least 0; older checkpoints have it as a Python number."""
-    scalar = isinstance(step, numbers.Real) or (isinstance(step, Tensor) and step.numel() == 1)
+    scalar = isinstance(step, numbers.Real) or (
+        isinstance(step, Tensor)
+        and step.numel() == 1
+        and step.layout == torch.strided
+        and not step.is_complex()
+    )
     if scalar and isinstance(step, Tensor) and step.is_meta:
         return  # no value to check
     if not scalar or not 0 <= float(step) < math.inf:
@@ -98,11 +144,12 @@ def check_step(index: Any, step: Any) -> None:
 def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None:
     """A moment has its parameter's shape; in 8 bits, also a scale for every block of a row."""
     moment, scale = state[key], state.get(f"{key}_scale")
-    _check_tensor(index, p, key, moment, tuple(p.shape))
+    check_tensor(index, p, key, moment, tuple(p.shape))
     in_8_bits = moment.dtype in (torch.int8, torch.uint8)
     if scale is not None and in_8_bits:
         blocks = (p.shape[0], blocks_per_row(p)) if p.dim() else ()
-        _check_tensor(index, p, f"{key}_scale", scale, blocks)
+        check_tensor(index, p, f"{key}_scale", scale, blocks)
+        _check_order(index, p, state.get(ORDER))
     elif scale is not None or not (moment.is_floating_point() or moment.is_complex()):
         beside = "without" if scale is None else "with"
         raise ValueError(
@@ -111,14 +158,55 @@ def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None
         )
 
 
-def _check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, ...]) -> None:
+def _check_order(index: Any, p: Tensor, order: Any) -> None:
+    if order is None:
+        return
+    check_tensor(index, p, ORDER, order, (p.dim(),))
+    if sorted(map(int, order)) != list(range(p.dim())) or int(order[0]) != 0:
+        raise ValueError(f"loaded state dict: invalid {ORDER} of parameter {index}: {order!r}")
+
+
+def check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, ...]) -> None:
     name = f"loaded state dict: {key} of parameter {index}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is not a tensor but {value!r}")
     if tuple(value.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+    if value.layout != torch.strided:
+        raise ValueError(f"{name} is sparse ({value.layout}), but moments are dense")
     if value.is_meta and not p.is_meta:
         raise ValueError(f"{name} is on the meta device, without values")
+
+
+def changed_memory(
+    name: str,
+    where: list[tuple[Tensor, dict[str, Any]]],
+    saved: list[dict[str, Any]],
+    loaded: list[dict[str, Any]],
+) -> str | None:
+    """A sentence if the moments of these parameters take more or less memory than they did."""
+    elements = sum(p.numel() for (p, _), state in zip(where, saved, strict=True) if state)
+    before, after = (
+        sum(map(_bytes_of_moments, states)) / max(elements, 1) for states in (saved, loaded)
+    )
+    if not before or abs(after / before - 1) < 0.05:
+        return None
+    own = {f"state_dtype={group['state_dtype']}" for _, group in where}
+    own |= {
+        f"second_moment={group['second_moment']!r}"
+        for _, group in where
+        if "second_moment" in group
+    }
+    return (
+        f"loaded a state of {before:.3g} bytes per parameter into {name}, which keeps {after:.3g} "
+        f"with {', '.join(sorted(own))}: pass the saved run's state_dtype and second_moment to the "
+        "constructor to keep its memory"
+    )
+
+
+def _bytes_of_moments(state: dict[str, Any]) -> int:
+    kept = [value for key, value in state.items() if key.removesuffix("_scale") in MOMENTS]
+    return sum(value.numel() * value.element_size() for value in kept)
 
 
 # --- the state of another optimizer -------------------------------------------------------------
@@ -136,7 +224,8 @@ def convert_state_dict(
     if source == target or source is None or target is None or len(saved) != len(groups):
         return state_dict, None
     if (source, target) not in SAME:
-        raise ValueError(f"loaded state dict is not one that {name} can continue: {_why(source)}")
+        why = _foreign(saved, state) if source == "" else _no_counterpart(source)
+        raise ValueError(f"loaded state dict is not one that {name} can continue: {why}")
     complete = [
         {**own, **_converted_settings(loaded, own, source, target), "params": loaded["params"]}
         for own, loaded in zip(groups, saved, strict=True)
@@ -155,22 +244,31 @@ def convert_state_dict(
 
 
 def optimizer_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | None:
-    """The optimizer with these groups: one of ours, "SGD", "Adam" (also AdamW), or "" if unknown.
+    """The optimizer that has these groups and this state, or "" if it is none of those we know.
 
-    None if the groups have no settings.
+    Those are ours, "SGD" and "Adam" (also AdamW). None if the groups have no settings.
     """
-    settings = set(groups[0]) if groups else set()
-    if "lr" not in settings:
+    if all(set(group) <= {"params", "param_names"} for group in groups):
         return None
+    states = [set(entries) for entries in state.values() if entries]
+    kinds = {_optimizer_of(set(group) - {"params"}, states) for group in groups}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
     # Older versions had fewer settings, so one of ours is enough.
     if {"gain_scale", "gain_power"} & settings:
-        adam = "second_moment" in settings or any("exp_avg_sq" in s for s in state.values() if s)
-        return "FilterAdam" if adam else "SGDF"
-    if {"beta", "mu"} & settings:
-        return "Momentum"
-    if {"momentum", "dampening", "nesterov"} <= settings:
-        return "SGD"
-    return "Adam" if {"betas", "amsgrad"} <= settings else ""
+        adam = "second_moment" in settings or any("exp_avg_sq" in entries for entries in states)
+        known = all("exp_avg" in entries for entries in states)
+        return ("FilterAdam" if adam else "SGDF") if known else ""
+    if {"beta", "mu"} & settings and len(OF_MOMENTUM - settings) <= 1:
+        return "Momentum" if all("momentum_buffer" in entries for entries in states) else ""
+    for name, (first, entries) in TORCHS.items():
+        # Only torch's own have all flags. Without them: of an older version, and nothing added.
+        own = first <= settings and (settings >= FLAGS or settings <= first | LATER | SCHEDULERS)
+        if own and all(kept <= entries for kept in states):
+            return name
+    return ""
 
 
 def _converted_settings(
@@ -222,15 +320,20 @@ def _converted_state(
         buffer = buffer.to(wide) * ((1 - beta) / mu)
     # SGD counts no steps. So many that a complete m has no bias left to correct, in float32.
     step = math.ceil(24 * math.log(2) / -math.log(beta))
-    return {"step": torch.tensor(float(step)), "exp_avg": buffer}
+    return {"step": torch.tensor(float(step), device="cpu"), "exp_avg": buffer}
 
 
-def _why(source: str) -> str:
-    if source:
-        return f"it is of {_full(source)}, whose state and learning rate have no counterpart here"
+def _no_counterpart(source: str) -> str:
+    return f"it is of {_full(source)}, whose state and learning rate have no counterpart here"
+
+
+def _foreign(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str:
+    settings = sorted({name for group in groups for name in group} - {"params"})
+    entries = sorted({str(name) for kept in state.values() for name in kept or ()})
+    of_state = f" and its state ({', '.join(entries)})" if entries else ""
     return (
-        "its settings are not those of SGDF, FilterAdam, FilterAdamW, Momentum or torch's SGD, "
-        "Adam, AdamW"
+        f"its settings ({', '.join(settings)}){of_state} are not those of SGDF, FilterAdam, "
+        "FilterAdamW, Momentum or torch's SGD, Adam, AdamW"
     )
 
 
@@ -292,17 +395,36 @@ def loaded_moment(
     """A copy of a moment of a checkpoint, in the format that `requested` means for p."""
     target, source = new_moment(p, key, requested), moment_in(saved, key)
     ours = moment_in(target, key)
-    if isinstance(source, Quantized) and isinstance(ours, Quantized):
-        return {name: saved[name].to(p.device, copy=True) for name in target}
-    value = dequantize(local(source)) if isinstance(source, Quantized) else source
+    if not isinstance(source, Quantized):
+        value = source
+    else:
+        codes, scale = local(source)
+        order = saved.get(ORDER)
+        if order is not None:  # older checkpoints have none, but strides
+            codes = laid_out(codes, tuple(map(int, order)))
+        if isinstance(ours, Quantized):
+            target_codes, target_scale = local(ours)
+            if memory_order(codes) == memory_order(target_codes):
+                target_codes.copy_(codes)
+                target_scale.copy_(scale)
+                return target
+        value = dequantize(Quantized(codes, scale))
     if isinstance(ours, Quantized):
-        value = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
-        quantize_(local(ours), value)
+        wide = torch.empty_like(local(p), dtype=torch.float32).copy_(local(value))
+        quantize_(local(ours), wide)
         return target
     if isinstance(source, Quantized):
         local(ours).copy_(value)
         return target
     return {key: value.to(device=p.device, dtype=state_dtype(p, requested), copy=True)}
+
+
+def lacks_divisor(state: dict[str, Any], group: dict[str, Any]) -> bool:
+    """Whether the moment that FilterAdam divides by is neither in a state nor can be made."""
+    key = DIVISOR.get(group.get("second_moment", ""))
+    if key is None or key in state or float(state.get("step", 0)) < 1:
+        return False
+    return derive_moment(key, state, group["betas"]) is None
 
 
 def derive_moment(key: str, state: dict[str, Any], betas: tuple[float, float]) -> Tensor | None:
@@ -326,12 +448,17 @@ def _second_moment(m: Tensor, s: Tensor, t: float, betas: tuple[float, float]) -
 
 
 def _fluctuation(m: Tensor, v: Tensor, t: float, betas: tuple[float, float]) -> Tensor:
-    """The s with which m and s give the v^ of v; 0 where m^2 by itself is larger."""
+    """The s with which m and s give the v^ of v.
+
+    At least a tenth of what it would be for m = 0: v averages over more steps than m^2, which may
+    be larger, and a step divided by an s of 0 would have any length.
+    """
     beta1, beta2 = betas
     if t == 1 or beta1 == 0:  # one gradient: m is (1-b1) g, and s is (1-b2) (b1 g)^2
         return (1 - beta2) * (beta1 / (1 - beta1)) ** 2 * m * m
     of_m, of_s = second_moment_weights(t, beta1, beta2, "derived")
-    return ((v / one_minus_power(beta2, t) - of_m * m * m) / of_s).clamp(min=0)
+    v_hat = v / one_minus_power(beta2, t)
+    return torch.maximum(v_hat - of_m * m * m, LEAST_FLUCTUATION * v_hat) / of_s
 
 
 def _per_part(function: Any, m: Tensor, other: Tensor, t: float, betas: Any) -> Tensor:

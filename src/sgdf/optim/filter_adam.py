@@ -1,11 +1,12 @@
 """Adam whose first moment is the filtered gradient: the paper's Wiener-Adam."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from sgdf.filter import DEFAULT_FORM
 from sgdf.optim.optimizer import FilterOptimizer
 from sgdf.optim.settings import explains_conversion, given_settings
 
@@ -44,7 +45,8 @@ class FilterAdam(FilterOptimizer):
         bias_correction: divide m by ``1 - betas[0] ** t``; without it the first steps are short.
         second_moment: where v comes from. "separate": Adam's own moving average of squared
             gradients, as in the paper. "derived": from m and s, with the same mean, so that
-            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides.
+            nothing but m and s is kept. "fluctuation": s itself, as AdaBelief divides. None:
+            "separate", or what a checkpoint has that is loaded.
         decoupled_weight_decay: shrink the parameter instead, as AdamW does.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
@@ -70,8 +72,8 @@ class FilterAdam(FilterOptimizer):
             section "Wiener Filter combines Adam".
     """
 
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype", "second_moment")
     divides: ClassVar[bool] = True
+    default_second_moment: ClassVar[str] = "separate"
 
     @explains_conversion
     def __init__(
@@ -87,7 +89,7 @@ class FilterAdam(FilterOptimizer):
         gain_eps: float | None = None,
         correction: bool = True,
         bias_correction: bool = True,
-        second_moment: str = "separate",
+        second_moment: str | None = None,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -100,9 +102,22 @@ class FilterAdam(FilterOptimizer):
     ) -> None:
         super().__init__(params, given_settings(locals()))
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        named = self.defaults.get("second_moment")
+        if isinstance(param_group, dict) and param_group.get("second_moment", named) is None:
+            param_group["second_moment"] = self.default_second_moment
+        super().add_param_group(param_group)
+
+    def own_settings(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The form too, if the user named one."""
+        named = self.defaults.get("second_moment")
+        if named is None and group["second_moment"] == self.default_second_moment:
+            return ("state_dtype",)
+        return ("state_dtype", "second_moment")
+
 
 class FilterAdamW(FilterAdam):
-    """`FilterAdam` with decoupled weight decay, and AdamW's default of 0.01 for it.
+    """`FilterAdam` with decoupled weight decay, AdamW's default of 0.01 for it, and `gain_eps=0`.
 
     ```text
     p <- p - lr weight_decay p
@@ -118,10 +133,12 @@ class FilterAdamW(FilterAdam):
         gain_scale: factor on the gain; 2 is the paper's, 1 the plain Wiener filter, 0 no filter
             (AdamW itself).
         gain_power: exponent of the gain; 1 is the paper's, 0 a constant gain: see `FilterAdam`.
-        gain_eps: term in the denominator of the gain: see `FilterAdam`.
+        gain_eps: term in the denominator of the gain, beside *squared* gradients. With 0 the
+            filter does not depend on the magnitude of the gradients. None: see `FilterAdam`.
         correction: use the paper's ratio of the variance of an average to that of a gradient.
         bias_correction: divide m by ``1 - betas[0] ** t``.
-        second_moment: "separate", "derived" or "fluctuation": see `FilterAdam`.
+        second_moment: "separate", "derived" or "fluctuation": see `FilterAdam`. None: "separate",
+            or what a checkpoint has that is loaded.
         decoupled_weight_decay: False adds the weight decay to the gradient, as in Adam.
         maximize: ascend instead of descend.
         foreach: update lists of tensors at a time. None: as torch would choose.
@@ -143,6 +160,8 @@ class FilterAdamW(FilterAdam):
             section "Wiener Filter combines Adam".
     """
 
+    default_second_moment: ClassVar[str] = DEFAULT_FORM.second_moment
+
     @explains_conversion
     def __init__(
         self,
@@ -152,12 +171,12 @@ class FilterAdamW(FilterAdam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
-        gain_scale: float = 2.0,
+        gain_scale: float = DEFAULT_FORM.gain_scale,
         gain_power: float = 1.0,
-        gain_eps: float | None = None,
+        gain_eps: float | None = DEFAULT_FORM.gain_eps,
         correction: bool = True,
         bias_correction: bool = True,
-        second_moment: str = "separate",
+        second_moment: str | None = None,
         decoupled_weight_decay: bool = True,
         maximize: bool = False,
         foreach: bool | None = None,

@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sgdf.kernels.rounding import GOLDEN
+from sgdf.optim.filter_matrix import MatrixOptimizer
 from sgdf.optim.optimizer import FUSED, KERNELS, FilterOptimizer, choose_path
 from sgdf.optim.state import only_creates_state
 from sgdf.optim.wiener_filter import WienerFilter
@@ -21,11 +22,12 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
     """Update each parameter as soon as backward has its gradient, then free the gradient.
 
     The gradients never exist all at once. That saves up to their size: 4 bytes per parameter in
-    float32, 2 in bfloat16. The results are those of ordinary steps, bit by bit. Keep calling
+    float32, 2 in bfloat16. The results are those of ordinary steps, bit by bit, unless the model
+    does one of the things below that cannot be noticed. Keep calling
     ``optimizer.step()`` once after each backward, as learning rate schedulers expect: it ends the
     iteration, and updates the parameters that still have a gradient (normally none).
 
-    For a part of the training only: ``with step_in_backward(optimizer): ...``.
+    For a part of a run only: ``with step_in_backward(optimizer): ...``.
 
     These raise an error:
 
@@ -48,6 +50,10 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
     - code that reads gradients after backward, or in post-accumulate hooks registered later;
     - a forward pass that reads a parameter as ``p.data``: backward may see the updated value.
       (With ``p.detach()``, torch raises its error about a modified variable.)
+    - activation checkpointing of a segment that reads a parameter outside autograd, as ``p.data``,
+      ``p.detach()`` or under ``no_grad``: the segment is computed a second time during backward,
+      and if the parameter has its gradient by then, with the updated value. Parameters that a
+      segment reads as usual are safe: they have no complete gradient before it is recomputed.
 
     ``fully_shard`` (FSDP2) calls the hooks with the reduced shards. That is tested with one process
     on a CPU only, not on several GPUs. A region compiled by ``torch.compile`` returns its
@@ -78,7 +84,7 @@ def step_in_backward(optimizer: Optimizer) -> "StepInBackward":
         None
         >>> handle.remove()  # from here on, step() updates all parameters at once again
     """
-    if not isinstance(optimizer, FilterOptimizer):
+    if not isinstance(optimizer, FilterOptimizer) or isinstance(optimizer, MatrixOptimizer):
         raise TypeError(
             "step_in_backward needs SGDF, FilterAdam, FilterAdamW or Momentum, but got "
             f"{type(optimizer).__name__}; for other optimizers, create one per parameter and call "

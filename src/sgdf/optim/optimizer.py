@@ -20,26 +20,36 @@ from torch.optim.optimizer import (
 )
 
 from sgdf.filter import Denominator
-from sgdf.kernels import cpu, cuda, foreach, loop
+from sgdf.kernels import cpu, cuda, exchange, foreach, loop
+from sgdf.kernels.matrix import MATRIX
 from sgdf.kernels.plan import Plan, PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
 from sgdf.optim.checkpoints import (
+    BEFORE,
+    changed_memory,
+    check_form,
     convert_state_dict,
     derive_moment,
+    lacks_divisor,
     loaded_moment,
     validate_state_dict,
 )
+from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
+    drop_amsgrad,
+    explain_settings,
     filter_settings,
     refuse_misspelt,
     refuse_module,
-    refuse_settings_of_sgd,
+    refuse_settings_of_torch,
+    rounds_at_random,
     unsupported_by_foreach,
 )
 from sgdf.optim.state import (
+    ORDER,
     PLAIN,
     is_fake,
     local_row,
@@ -48,11 +58,12 @@ from sgdf.optim.state import (
     only_creates_state,
 )
 
-KERNELS: dict[str, Callable[[Work], None]] = {
+KERNELS: dict[str, Callable[[Any], None]] = {
     "loop": loop.step,
     "foreach": foreach.step,
     "cpu": cpu.step,
     "cuda": cuda.step,
+    MATRIX: exchange.step,
 }
 FUSED = ("cpu", "cuda")
 #: The column of a `Work` for every moment.
@@ -63,21 +74,23 @@ class FilterOptimizer(Optimizer):
     """Base class. A subclass says what its groups mean: see `rule`."""
 
     all_moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_var", "exp_avg_sq")  #: it may keep
-    own_settings: ClassVar[tuple[str, ...]] = ("state_dtype",)  #: never taken from a checkpoint
     counts_steps: ClassVar[bool] = True
     divides: ClassVar[bool] = False  #: by the root of a second moment, as Adam does
     _steps_in_backward: bool = False  # set by `step_in_backward`
+    _steps_taken: int = 0  # by this object
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
         self._plans = PlanCache()
         refuse_module(params)
         super().__init__(params, defaults)
+        explain_settings(type(self).__name__, self.param_groups, stacklevel=4)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
+            drop_amsgrad(type(self), param_group)
             foreign = {key: param_group[key] for key in param_group if key not in self.defaults}
-            refuse_settings_of_sgd(type(self), foreign)
+            refuse_settings_of_torch(type(self), foreign)
             refuse_misspelt(type(self), foreign, {"params", "param_names", *self.defaults})
             refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
@@ -134,10 +147,18 @@ class FilterOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() and any(group["fused"] for group in self.param_groups):
-            self._update_outside_graph()
-        else:
-            self._update()
+        if torch.compiler.is_compiling():
+            # A graph can neither hold the fused kernels nor draw the bits that they draw.
+            outside = any(group["fused"] or rounds_at_random(group) for group in self.param_groups)
+            self._update_outside_graph() if outside else self._update()
+            return loss
+        self._update()
+        if self.counts_steps and self._steps_taken < CHECKED[-1]:
+            self._steps_taken += 1
+            if self._steps_taken in CHECKED:
+                rules = [(self.rule(each).settings, each["params"]) for each in self.param_groups]
+                if warn_if_closed(type(self).__name__, rules, self.state, stacklevel=4):
+                    self._steps_taken = CHECKED[-1]  # once
         return loss
 
     def _update(self) -> None:
@@ -155,7 +176,7 @@ class FilterOptimizer(Optimizer):
 
     _update_outside_graph = _disable_dynamo(_update)
 
-    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Work | None:
+    def _prepare(self, group: dict[str, Any], path: str | None = None) -> Any:
         """The work of a step on one group; None if no parameter has a gradient."""
         rule = self.rule(group)
         plan = None
@@ -252,6 +273,10 @@ class FilterOptimizer(Optimizer):
 
     # --- checkpoints --------------------------------------------------------------------------
 
+    def own_settings(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The settings of a group that no checkpoint changes."""
+        return ("state_dtype",)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state and the settings, without `state_dtype`.
 
@@ -270,24 +295,26 @@ class FilterOptimizer(Optimizer):
         float32 moments of a bfloat16 parameter (pytorch issues 43706 and 146542). It also shares
         tensors that need no cast with the optimizer they came from; this copies them.
 
-        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and
-        `second_moment`. A missing moment is computed from the others if possible, so that one form
-        of FilterAdam can continue another. A moment that is not needed is dropped. If anything does
-        not fit, the optimizer is left as it was.
+        Settings that `state_dict` lacks stay as they are, and so do `state_dtype` and a
+        `second_moment` that was named. A missing moment is computed from the others if possible,
+        so that one form of FilterAdam can continue another. A moment that is not needed is
+        dropped. If anything does not fit, the optimizer is left as it was.
 
         The state of torch's SGD, Adam and AdamW, and of another class of this package, is
         converted as far as possible. A warning says what was converted, and which learning rate
-        is used from now on.
+        is used from now on; or, for a state of this class, that it takes more or less memory now.
         """
         as_saved: dict[str, Any] = {}
         said: list[str | None] = []
+        anew: list[Any] = []
 
         def check(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
-            name, groups = type(self).__name__, self.param_groups
-            state_dict, warning = convert_state_dict(name, groups, state_dict)
+            check_form(state_dict)
+            state_dict, warning = self._convert(state_dict)
             said.append(warning)
+            groups = self.param_groups
             as_saved.update(
                 validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
             )
@@ -297,19 +324,17 @@ class FilterOptimizer(Optimizer):
             ids = [i for group in as_saved["param_groups"] for i in group["params"]]
             where = [(p, group) for group in self.param_groups for p in group["params"]]
             for i, (p, group) in zip(ids, where, strict=True):
-                saved = as_saved["state"].get(i, {})
-                if isinstance(saved.get("step"), Tensor):
-                    self.state[p]["step"] = self.state[p]["step"].clone().reshape(())
-                for key in self.all_moments:
-                    if key in saved:
-                        self.state[p].pop(f"{key}_scale", None)
-                        del self.state[p][key]
-                for key in self.moments_of(group) if saved else ():
-                    if key in saved:
-                        loaded = loaded_moment(p, key, saved, group["state_dtype"])
-                    else:
-                        loaded = self._missing_moment(p, key, saved, group)
-                    self.state[p].update(loaded)
+                if not self._restore(p, group, as_saved["state"].get(i, {})):
+                    anew.append(i)
+            if anew:
+                said.append(
+                    f"{len(anew)} of its parameters have nothing to make the second moment from: "
+                    "their moments and steps start anew"
+                )
+            elif not any(said):
+                before = [as_saved["state"].get(i, {}) for i in ids]
+                after = [self.state.get(p, {}) for p, _ in where]
+                said.append(changed_memory(type(self).__name__, where, before, after))
 
         # After the user's own pre-hooks, before their post-hooks.
         hooks = [
@@ -321,16 +346,60 @@ class FilterOptimizer(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-        for warning in filter(None, said):
-            warnings.warn(warning, stacklevel=2)
+        if any(said):
+            warnings.warn("; ".join(filter(None, said)), stacklevel=2)
+
+    def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """A state dict that this optimizer can load, and a sentence on what was converted."""
+        return convert_state_dict(type(self).__name__, self.param_groups, state_dict)
+
+    def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> bool:
+        """Replace what torch has loaded for p, and rounded, by what was saved.
+
+        False if the state starts anew, because there is nothing to make a moment from.
+        """
+        if not saved:
+            return True
+        step = self.state[p].get("step")
+        if isinstance(step, Tensor):
+            dtype = step.dtype if step.is_floating_point() else torch.float32
+            self.state[p]["step"] = step.to(dtype, copy=True).reshape(())
+        for key in self.all_moments:
+            if key in saved:
+                self.state[p].pop(f"{key}_scale", None)
+                self.state[p].pop(ORDER, None)
+                del self.state[p][key]
+        if self._starts_anew(saved, group):
+            del self.state[p]
+            return False
+        for key in self.moments_of(group):
+            if key in saved:
+                home = self._home(p, key, group)
+                loaded = loaded_moment(home, key, saved, group["state_dtype"])
+            else:
+                loaded = self._missing_moment(p, key, saved, group)
+            self.state[p].update(loaded)
+        return True
+
+    def _starts_anew(self, saved: dict[str, Any], group: dict[str, Any]) -> bool:
+        return lacks_divisor(saved, group)
+
+    def _home(self, p: Tensor, key: str, group: dict[str, Any]) -> Tensor:
+        """A tensor like which a moment of p is laid out, and divided among processes."""
+        return p
+
+    def _defaults_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The default of every setting of the group."""
+        return constructor_defaults(type(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
         self._plans = PlanCache()
-        missing = constructor_defaults(type(self))
         for group in self.param_groups:
-            for name, default in missing.items():
+            defaults = self._defaults_of(group)
+            older = {name: BEFORE[name] for name in BEFORE.keys() & defaults}
+            for name, default in {**defaults, **older}.items():
                 group.setdefault(name, default)
             for p in group["params"]:
                 step = self.state[p].get("step") if p in self.state else None

@@ -1,13 +1,15 @@
 """The settings of a parameter group: reading, validating and explaining them.
 
 Error messages are those of torch.optim. Names that are not settings, as those of torch's SGD and
-misspelt ones, are answered with what to write instead.
+misspelt ones, are answered with what to write instead. What has no effect, or hardly the one that
+was meant, is explained once.
 """
 
 import difflib
 import functools
 import inspect
 import numbers
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from sgdf.filter import SECOND_MOMENTS, FilterSettings, default_gain_eps
+from sgdf.matrix import LR_SCALES
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
 
+LARGE_DECAY = 0.02  #: the share of the weights that a step removes; AdamW removes at most 1e-4
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
     "decoupled_weight_decay",
@@ -26,8 +30,12 @@ SWITCHES = (
     "capturable",
     "differentiable",
     "stochastic_rounding",
+    "eigenbasis",
+    "turn_moments",
 )
-STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int8)
+#: What the parameters of a group are: to be told by their dimensions, vectors, matrices, batches.
+KINDS = (None, False, True, "stacked")
+STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -63,6 +71,8 @@ def check_settings(settings: dict[str, Any]) -> None:
         require(is_number(mu) and mu > 0.0, "mu value", mu)
     weight_decay = settings["weight_decay"]
     require(is_number(weight_decay) and weight_decay >= 0.0, "weight_decay value", weight_decay)
+    if "slow_beta" in settings:
+        check_matrices(settings)
     check_flags(settings)
     # 8-bit rounding needs the step for its random numbers, and Momentum does not count steps.
     check_state_dtype(settings["state_dtype"], but=() if "betas" in settings else (torch.int8,))
@@ -78,9 +88,10 @@ def check_settings(settings: dict[str, Any]) -> None:
             raise RuntimeError(
                 "`foreach` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
             )
-    if settings["differentiable"] and unsupported_by_foreach(settings):
+    if settings["differentiable"] and rounds_at_random(settings):
         raise RuntimeError(
-            "`differentiable` does not support `state_dtype=torch.int8` or `stochastic_rounding`"
+            "`differentiable` does not support `state_dtype=torch.int8` or `torch.bfloat16`, or "
+            "`stochastic_rounding`"
         )
 
 
@@ -110,6 +121,27 @@ def check_filter(settings: FilterSettings) -> None:
     require(switch in (True, False), "bias_correction value", switch)
 
 
+def check_matrices(settings: Mapping[str, Any]) -> None:
+    """Validate the settings of a matrix step."""
+    for name in ("slow_beta", "basis_decay"):
+        value = settings[name]
+        require(is_number(value) and 0.0 <= value < 1.0, f"{name} value", value)
+    weight = settings["slow_weight"]
+    require(is_number(weight) and 0.0 <= weight <= 1.0, "slow_weight value", weight)
+    for name in ("basis_interval", "max_basis_dim", "ns_steps"):
+        value = settings[name]
+        require(isinstance(value, int) and value > 0, f"{name} value", value)
+    coefficients = settings["ns_coefficients"]
+    right = len(coefficients) == 3 and all(map(is_number, coefficients))
+    require(right, "ns_coefficients value", coefficients)
+    known = settings["adjust_lr_fn"] in (None, *LR_SCALES)
+    names = ", ".join(map(repr, LR_SCALES))
+    require(known, f"adjust_lr_fn value (not one of {names})", settings["adjust_lr_fn"])
+    require(settings["matrices"] in KINDS, "matrices value", settings["matrices"])
+    if settings["eigenbasis"] and settings["capturable"]:
+        raise RuntimeError("`eigenbasis` does not support `capturable`")
+
+
 def check_gain_eps(gain_eps: Any) -> None:
     require(
         gain_eps is None or (is_number(gain_eps) and gain_eps >= 0.0), "gain_eps value", gain_eps
@@ -117,7 +149,9 @@ def check_gain_eps(gain_eps: Any) -> None:
 
 
 def check_second_moment(settings: dict[str, Any]) -> None:
-    kind = settings.get("second_moment", "separate")
+    kind = settings.get("second_moment")
+    if kind is None:  # SGDF, or the default, before a group is made with it
+        return
     names = ", ".join(map(repr, SECOND_MOMENTS))
     require(kind in SECOND_MOMENTS, f"second_moment value (not one of {names})", kind)
     # Then m is g and s is 0: nothing is left to derive a second moment from.
@@ -126,6 +160,11 @@ def check_second_moment(settings: dict[str, Any]) -> None:
 
 
 def check_state_dtype(dtype: Any, but: tuple[torch.dtype, ...] = ()) -> None:
+    if dtype == torch.float16:
+        raise ValueError(
+            "Invalid state_dtype value: torch.float16, in which squares of gradients above 256 are "
+            "infinite and those of gradients below 1e-4 are 0: use torch.bfloat16 or torch.int8"
+        )
     allowed = [known for known in STATE_DTYPES if known not in but]
     names = ", ".join(str(known) for known in allowed)
     require(dtype in allowed, f"state_dtype value (not one of {names})", dtype)
@@ -156,6 +195,12 @@ def unsupported_by_foreach(settings: dict[str, Any]) -> bool:
     return settings["state_dtype"] == torch.int8 or settings.get("stochastic_rounding", False)
 
 
+def rounds_at_random(settings: dict[str, Any]) -> bool:
+    """Whether a step draws random bits: for parameters, or for state in few bits."""
+    in_few_bits = settings["state_dtype"] in (torch.int8, torch.bfloat16) and "betas" in settings
+    return in_few_bits or settings.get("stochastic_rounding", False)
+
+
 def constructor_defaults(cls: type) -> dict[str, Any]:
     """The default of every setting, from the constructors of the class and its bases."""
     defaults: dict[str, Any] = {}
@@ -172,6 +217,28 @@ def given_settings(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in others}
 
 
+def explain_settings(name: str, groups: list[dict[str, Any]], stacklevel: int) -> None:
+    """Warn of settings that do nothing, or much more than they do elsewhere."""
+    rounded = [group["params"] for group in groups if group.get("stochastic_rounding")]
+    if rounded and all(p.dtype != torch.bfloat16 for params in rounded for p in params):
+        warnings.warn(
+            f"{name}: stochastic_rounding is for bfloat16 parameters, and none of these is one: it "
+            "has no effect",
+            stacklevel=stacklevel + 1,
+        )
+    shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]
+    if name == "SGDF" and max(shares, default=0) >= LARGE_DECAY:
+        warnings.warn(
+            f"SGDF: lr * weight_decay removes {max(shares):.1%} of the weights in every step. "
+            "AdamW's weight_decay is meant for AdamW's much smaller lr: with SGDF use that of SGD",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _are_numbers(group: dict[str, Any]) -> bool:
+    return all(isinstance(group[name], numbers.Real) for name in ("lr", "weight_decay"))
+
+
 # --- names that are not settings ----------------------------------------------------------------
 
 #: The least ratio of difflib. "weight_deacy" has 0.92, "beta1" 0.8; timm's "lr_scale" 0.67.
@@ -180,7 +247,7 @@ NESTEROV = (
     "SGD(lr=lr, momentum={momentum}, nesterov=True) is SGDF(lr=lr / (1 - {momentum}), "
     "betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0, bias_correction=False)"
 )
-#: What to write instead of a setting of torch's SGD, by class.
+#: What to write instead of a setting of torch's SGD or Adam, by class.
 CONVERSIONS = {
     "SGDF": {
         "nesterov": NESTEROV,
@@ -191,6 +258,7 @@ CONVERSIONS = {
         "SGDF(lr=lr / (1 - {momentum}), betas=({momentum}, 0.999))",
     },
     "FilterAdam": {
+        "amsgrad": "leave it out, there is no maximum of second moments here",
         "nesterov": "use betas=({momentum}, 0.999), gain_scale=1 - {momentum}, gain_power=0: "
         "Nesterov's momentum, as in NAdam",
         "dampening": "leave it out, because Adam's average weights each gradient by 1 - betas[0]",
@@ -207,21 +275,32 @@ CONVERSIONS = {
 def explains_conversion(
     init: Callable[Concatenate[Self, P], None],
 ) -> Callable[Concatenate[Self, P], None]:
-    """Let a constructor answer the settings of torch's SGD with how to convert them.
+    """Let a constructor answer the settings of torch's optimizers with how to convert them.
 
     A wrapper, so that the signature and `help` show the arguments that there are.
     """
 
     @functools.wraps(init)
     def wrapper(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        refuse_settings_of_sgd(type(self), kwargs)
+        drop_amsgrad(type(self), kwargs)
+        refuse_settings_of_torch(type(self), kwargs)
         init(self, *args, **kwargs)
 
     return wrapper
 
 
-def refuse_settings_of_sgd(cls: type, settings: dict[str, Any]) -> None:
-    known = next((CONVERSIONS[c.__name__] for c in cls.mro() if c.__name__ in CONVERSIONS), {})
+def conversions(cls: type) -> dict[str, str]:
+    return next((CONVERSIONS[c.__name__] for c in cls.mro() if c.__name__ in CONVERSIONS), {})
+
+
+def drop_amsgrad(cls: type, settings: dict[str, Any]) -> None:
+    """Remove `amsgrad=False`, torch's default, which configurations spell out."""
+    if "amsgrad" in conversions(cls) and not settings.get("amsgrad", True):
+        del settings["amsgrad"]
+
+
+def refuse_settings_of_torch(cls: type, settings: dict[str, Any]) -> None:
+    known = conversions(cls)
     given = [name for name in known if name in settings]
     # A `nesterov=False` or `dampening=0` beside a momentum is not what has to be converted.
     name = next((name for name in given if settings[name]), given[-1] if given else None)

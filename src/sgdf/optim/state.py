@@ -8,10 +8,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 
-from sgdf.kernels.quantized import FLOOR, Quantized, blocks_per_row, dequantize, quantizable
+from sgdf.kernels.quantized import (
+    FLOOR,
+    Quantized,
+    blocks_per_row,
+    dequantize,
+    memory_order,
+    quantizable,
+)
 from sgdf.kernels.work import compute_dtype
 
 PLAIN = (Tensor, Parameter)
+#: The entry beside moments in 8 bits with the order of their dimensions in memory.
+ORDER = "memory_order"
 
 
 def is_fake(p: Tensor) -> bool:
@@ -89,8 +98,8 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
     if requested != torch.int8 or not quantizable(p):
         dtype = state_dtype(p, requested)
         return {key: torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)}
-    # The trend has a sign; variances and second moments do not.
-    code = torch.int8 if key == "exp_avg" else torch.uint8
+    # Averages of gradients have a sign; variances and second moments do not.
+    code = torch.int8 if key in ("exp_avg", "exp_avg_slow") else torch.uint8
     shape = (p.shape[0], blocks_per_row(p))
     if not hasattr(p, "device_mesh"):
         scale = torch.zeros(shape, dtype=torch.float32, device=p.device)
@@ -102,6 +111,7 @@ def new_moment(p: Tensor, key: str, requested: torch.dtype | None) -> dict[str, 
     return {
         key: torch.zeros_like(p, dtype=code, memory_format=torch.preserve_format),
         f"{key}_scale": scale,
+        ORDER: torch.tensor(memory_order(p), dtype=torch.uint8, device="cpu"),
     }
 
 

@@ -14,6 +14,7 @@ from sgdf.filter import FilterSettings, moment_names
 from sgdf.kernels.plan import PlanCache
 from sgdf.kernels.work import ESTIMATE, Rule, Work
 from sgdf.optim.checkpoints import check_state, loaded_moment
+from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
 from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
 from sgdf.optim.state import PLAIN, local, moment_in, new_moment, new_step, only_creates_state
@@ -103,6 +104,7 @@ class WienerFilter:
         self.state_dtype = state_dtype
         self.rounding_seed = rounding_seed
         self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self._steps_taken = 0
         self._plans = PlanCache()
         self._listed: list[Tensor] = []
         self._hook = optimizer.register_step_pre_hook(self._before_step)
@@ -157,6 +159,11 @@ class WienerFilter:
         work = self._prepare(params, path, found_inf)
         if work is not None:
             KERNELS[path](work)
+            self._steps_taken += 1
+            if self._steps_taken in CHECKED:
+                rules = [(self.settings, params)]
+                if warn_if_closed("WienerFilter", rules, self.state, stacklevel=5):
+                    self._steps_taken = CHECKED[-1]  # once
 
     def _path(self, params: list[Tensor]) -> str:
         """The kernels that filter: "cuda", "cpu", "foreach" or "loop"."""
@@ -226,7 +233,9 @@ class WienerFilter:
             p = params[i]
             names = moment_names(settings, None)
             check_state(i, p, saved, ("step", *names))
-            state[p] = {"step": saved["step"].detach().clone().cpu()}
+            if "step" not in saved:
+                raise ValueError(f"loaded state dict: parameter {i} has no step")
+            state[p] = {"step": new_step(p, on_device=False).fill_(float(saved["step"]))}
             for key in names:
                 state[p].update(
                     loaded_moment(p, key, saved, self.state_dtype)

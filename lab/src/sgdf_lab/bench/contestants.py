@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum, WienerFilter
 
 # --- lists of parameters: those of well-known networks --------------------------------------------
 
@@ -70,6 +70,18 @@ def tiny() -> list[Shape]:
     return [*conv(16, 32, 3), *linear(10, 32)]
 
 
+def matrices(shapes: Sequence[Shape]) -> list[Shape]:
+    """The hidden matrices among these shapes, kernels as output channels by the rest: not the first
+    and the last parameter with more than one dimension, an embedding or stem and the head.
+    """
+    found: list[Shape] = [(shape[0], math.prod(shape[1:])) for shape in shapes if len(shape) > 1]
+    return found[1:-1]
+
+
+def gpt_matrices(layers: int, width: int) -> list[Shape]:
+    return matrices([(1, width), *transformer(layers, width), (1, width)])
+
+
 @dataclass(frozen=True)
 class ParameterList:
     """What one step updates; `on` names the devices where it is measured by default."""
@@ -86,7 +98,21 @@ LISTS = {
     "vit-l": ParameterList("ViT-L/16", vit_large, ("cuda",)),
     "gpt": ParameterList("GPT 1.3 B", gpt, ("cuda",)),
     "tiny": ParameterList("a tiny list, to try the command", tiny, ()),
+    "resnet18-matrices": ParameterList(
+        "matrices of ResNet-18", lambda: matrices(resnet((2, 2, 2, 2), False)), ()
+    ),
+    "gpt-11m-matrices": ParameterList(
+        "matrices of a GPT of 11 M", partial(gpt_matrices, 6, 384), ("cpu",)
+    ),
+    "gpt-124m-matrices": ParameterList(
+        "matrices of a GPT of 124 M", partial(gpt_matrices, 12, 768), ("cuda",)
+    ),
+    "tiny-matrices": ParameterList(
+        "tiny matrices, to try the command", partial(gpt_matrices, 1, 16), ()
+    ),
 }
+#: The lists on which only optimizers of matrices are measured.
+MATRIX_LISTS = tuple(name for name in LISTS if name.endswith("-matrices"))
 
 
 def default_lists(device: str) -> list[str]:
@@ -225,8 +251,10 @@ class Contestant:
 
         On CPUs, exclude bfloat16 and the optimizers of other packages, which are made for GPUs.
         """
-        if self.lists and list_name not in self.lists:
+        if (self.lists or list_name in MATRIX_LISTS) and list_name not in self.lists:
             return False
+        if list_name in MATRIX_LISTS:
+            return True
         if device == "cuda":
             return not (self.path == "loop" and list_name == "gpt")
         return self.dtype == torch.float32 and not isinstance(self.optimizer, str)
@@ -250,6 +278,19 @@ BF16, BF16_PATH, INT8_PATH = torch.bfloat16, "fused, bf16 state", "fused, int8 s
 CONSTANT_PATH, DERIVED_PATH = "fused, constant gain", "fused, derived v"
 RANDOM_PATH, DERIVED_INT8_PATH = "fused, random rounding", f"{DERIVED_PATH}, int8 state"
 GPT_ALONE = ("gpt",)  # torchao compiles for each shape, which takes minutes on the other lists
+
+SAME_SIDES = {"max_basis_dim": 10000}  # as pytorch_optimizer's SOAP by default
+#: Bases of 4 d x d matrices need 34 d^2 numbers on both sides.
+MATRIX_STEPS: tuple[tuple[str, Any, str, dict[str, Any], float], ...] = (
+    ("muon-loop", "torch.optim.Muon", "loop", {}, 4),
+    ("filtermuon", FilterMuon, "matrix", {}, 8),
+    ("filtermuon-one-average", FilterMuon, "matrix, one average", {"slow_weight": 0.0}, 4),
+    ("filtermuon-int8-state", FilterMuon, "matrix, int8 state", {"state_dtype": torch.int8}, 2.1),
+    ("filtermuon-eigenbasis", FilterMuon, "matrix, eigenbasis", {"eigenbasis": True}, 24),
+    ("soap-loop", "pytorch_optimizer.SOAP", "loop", {}, 42),
+    ("filtersoap", FilterSOAP, "matrix", SAME_SIDES, 46),
+    ("filtersoap-short-sides", FilterSOAP, "matrix, sides up to 1024", {}, 24),
+)
 
 CONTESTANTS = (
     Contestant("sgd-fused", SGD, "fused", HEAVY_BALL | FUSED, 4),
@@ -289,5 +330,9 @@ CONTESTANTS = (
         INT8_STATE | DERIVED | RANDOM_ROUNDING,
         2.1,
         BF16,
+    ),
+    *(
+        Contestant(name, optimizer, path, settings, state, lists=MATRIX_LISTS)
+        for name, optimizer, path, settings, state in MATRIX_STEPS
     ),
 )

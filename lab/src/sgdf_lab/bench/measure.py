@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -111,7 +112,8 @@ def state_bytes(optimizer: Stepper) -> int:
     return sum(
         tensor_bytes(value)
         for state in optimizer.state.values()
-        for key, value in state.items()
+        for key, entry in state.items()
+        for value in (entry if isinstance(entry, list) else [entry])  # SOAP's factors
         if key != "step" and isinstance(value, Tensor)
     )
 
@@ -162,6 +164,9 @@ class StepCost:
     of_copy: float | None = None
     times_sgd_fused: float | None = None
     times_adamw_fused: float | None = None
+    times_muon: float | None = None  # of means: refreshes of bases take turns
+    times_soap: float | None = None
+    worst_step: float | None = None  # the longest timing, in medians
     extra_memory_bytes_in_all: int | None = None
     extra_memory_percent: float | None = None
     first_step_s: float | None = None
@@ -183,6 +188,7 @@ class StepCost:
         self.of_copy = self.gb_per_s / copy_gb_per_s
         self.steps_per_timing = series.batch
         self.timings = columns(series.timings)
+        self.worst_step = max(timing.ms for timing in series.timings) / series.ms
 
 
 def moved_bytes(contestant: Contestant, width: int, state_bytes: float) -> float:
@@ -203,6 +209,15 @@ def compare_with_torch(costs: Sequence[StepCost]) -> None:
                 same = (other.optimizer, other.path) == (rival, "fused")
                 if same and other.params_dtype == cost.params_dtype and cost.ms and other.ms:
                     setattr(cost, ratio, cost.ms / other.ms)
+
+
+def compare_with_matrix_steps(costs: Sequence[StepCost]) -> None:
+    """Fill in the ratios of mean times to torch's Muon and pytorch_optimizer's SOAP."""
+    means = {cost.name: fmean(cost.timings["ms"]) for cost in costs if cost.timings}
+    for cost in costs:
+        for rival, ratio in (("muon-loop", "times_muon"), ("soap-loop", "times_soap")):
+            if cost.name in means and rival in means:
+                setattr(cost, ratio, means[cost.name] / means[rival])
 
 
 def disturbed(device: str, rows: Sequence[dict[str, Any]]) -> bool:
@@ -245,6 +260,7 @@ def measure_parameter_list(
                 queue.append([contestant])  # the estimate was too low: try it again by itself
         release(budget.device)
     compare_with_torch(list(costs.values()))
+    compare_with_matrix_steps(list(costs.values()))
     return {
         "title": LISTS[name].title,
         "tensors": len(shapes),

@@ -81,6 +81,8 @@ DERIVED_BF16 = "filteradamw-fused-derived-bf16-int8-state-random"
 CONSTANT_ADAM, FILTER = "filteradamw-fused-constant", "wienerfilter-fused"
 SGD, ADAMW, COPY = "times_sgd_fused", "times_adamw_fused", "of_copy"
 EXTRA = "extra_memory_bytes_in_all"
+GPT_11M, EIGEN = "gpt-11m-matrices", "filtermuon-eigenbasis"
+MUON, SOAP = "times_muon", "times_soap"
 TARGETS = (
     Target("cuda", "resnet50", FUSED, SGD, 0.5, "SGDF fused <= 0.5 x SGD fused"),
     Target("cuda", "vit-l", FUSED, ADAMW, 0.6, "SGDF fused <= 0.6 x AdamW fused"),
@@ -111,6 +113,10 @@ TARGETS = (
     Target("cpu", "one-tensor", DERIVED, ADAMW, 1.1, "FilterAdamW derived <= 1.1 x AdamW fused"),
     Target("cpu", "one-tensor", FILTER, ADAMW, 1.0, "WienerFilter alone <= 1.0 x AdamW fused"),
     Target("cpu", "resnet18", FUSED, ADAMW, 1.5, "SGDF <= 1.5 x AdamW fused"),
+    Target("cpu", GPT_11M, "filtermuon", MUON, 0.8, "FilterMuon <= 0.8 x torch's Muon"),
+    Target("cpu", GPT_11M, EIGEN, MUON, 1.6, "FilterMuon, eigenbasis <= 1.6 x torch's Muon"),
+    Target("cpu", GPT_11M, EIGEN, "worst_step", 3.0, "FilterMuon, eigenbasis: no step > 3 medians"),
+    Target("cpu", GPT_11M, "filtersoap", SOAP, 0.7, "FilterSOAP <= 0.7 x SOAP on the same sides"),
 )  # fmt: skip
 
 #: What the contestants with a target are compared with, and one that is reported without a target.
@@ -121,6 +127,8 @@ BESIDE = (
     "torchao-adamw8bit",
     "bitsandbytes-adamw8bit",
     "filteradam-fused-int8-state",
+    "muon-loop",
+    "soap-loop",
 )
 
 
@@ -245,7 +253,7 @@ def step(
         seconds: limit for each contestant.
         total: approximate limit for all together, in seconds: it lowers `seconds`.
         memory: limit in GiB (default: what is free).
-        out: the file of the record (default: results/bench-step-DEVICE.json), which is written
+        out: the file of the record (default: bench/step-DEVICE.json), which is written
             after each list.
         command: recorded as the command that was typed.
 
@@ -260,7 +268,7 @@ def step(
     check_names("contestant", only or (), selectable())
     limit = math.inf if memory is None else memory * GIB
     budget = Budget(device, repeats, seconds, min(limit, free_bytes(device)))
-    target = out or Path("results") / f"bench-step-{device}.json"
+    target = out or Path("bench") / f"step-{device}.json"
     start = time.perf_counter()
     record, console = new_record(budget, command), open_console()
     record["settings"]["total"] = total

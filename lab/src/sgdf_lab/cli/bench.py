@@ -5,8 +5,14 @@ import argparse
 from sgdf_lab.cli.options import Commands, number, path, positive
 
 # Names that the help shows, so that it needs no torch; a test compares them with sgdf_lab.bench.
-LISTS = ("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny")
-DEFAULT_LISTS = {"cpu": LISTS[:3], "cuda": LISTS[2:5]}
+LISTS = (
+    *("one-tensor", "resnet18", "resnet50", "vit-l", "gpt", "tiny"),
+    *("resnet18-matrices", "gpt-11m-matrices", "gpt-124m-matrices", "tiny-matrices"),
+)
+DEFAULT_LISTS = {
+    "cpu": (*LISTS[:3], "gpt-11m-matrices"),
+    "cuda": (*LISTS[2:5], "gpt-124m-matrices"),
+}
 CONTESTANTS = (
     *("sgd-fused", "sgd-foreach", "adamw-fused", "adamw-foreach"),
     *("torchao-adamw8bit", "bitsandbytes-adamw8bit"),
@@ -17,6 +23,8 @@ CONTESTANTS = (
     *("filteradamw-fused-constant", "wienerfilter-fused", "momentum-fused"),
     *("adamw-fused-bf16", "sgdf-fused-bf16", "sgdf-fused-bf16-random"),
     "filteradamw-fused-derived-bf16-int8-state-random",
+    *("muon-loop", "filtermuon", "filtermuon-one-average", "filtermuon-int8-state"),
+    *("filtermuon-eigenbasis", "soap-loop", "filtersoap", "filtersoap-short-sides"),
 )
 WITH_TARGETS = "targets"
 REPEATS = 30
@@ -43,7 +51,7 @@ def add_to(commands: Commands) -> None:
     add("--total", type=number, metavar="SECONDS",
         help="approximate limit for all together: it lowers --seconds")  # fmt: skip
     add("--memory", type=number, metavar="GIB", help="limit in GiB (default: what is free)")
-    add("--out", type=path, help="default: results/bench-step-DEVICE.json")
+    add("--out", type=path, help="default: bench/step-DEVICE.json")
     step_parser.set_defaults(run=run_step)
 
 

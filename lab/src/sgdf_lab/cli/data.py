@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf_lab.cli.options import Commands, add_data_dir, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, add_data_dir, open_console, say
 from sgdf_lab.registry.datasets import DATASETS
 from sgdf_lab.support.tables import Column, as_rich
 

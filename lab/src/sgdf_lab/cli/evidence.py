@@ -1,7 +1,6 @@
 """`sgdf evidence`: what a sweep with trials shows, and several of them side by side."""
 
 import argparse
-import dataclasses
 import json
 import re
 import sys
@@ -9,15 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.options import Commands, add_data_dir, path, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, add_data_dir, open_console, path, say
 from sgdf_lab.cli.sweep import add_plan_options, add_precision, sweep_from
 from sgdf_lab.support.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sgdf_lab.sweeps.plan import Sweep
+    from sgdf_lab.sweeps.plan import Tuned
 
 
 def add_to(commands: Commands) -> None:
@@ -143,12 +141,9 @@ def step_times_in(file: Path | None) -> list[Any]:
     return list(rows)
 
 
-def planned(options: argparse.Namespace) -> "Sweep":
+def planned(options: argparse.Namespace) -> "Tuned":
     """The plan; with --data-dir, of the data in there alone."""
-    sweep = sweep_from(options)
-    if options.data_dir is None:
-        return sweep
-    from sgdf_lab.runs import config as configs
+    from sgdf_lab.sweeps.plan import with_trials
 
-    found = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
-    return dataclasses.replace(sweep, configs=found)
+    sweep = with_trials(sweep_from(options))
+    return sweep if options.data_dir is None else sweep.with_data(options.data_dir)

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -21,9 +22,9 @@ from sgdf_lab.cli import (
     theory,
     train,
 )
-from sgdf_lab.cli.encoding import make_printable
-from sgdf_lab.cli.layout import Layout, examples
+from sgdf_lab.cli.output import Layout, examples, make_printable
 from sgdf_lab.support.errors import UserError, describe, one_line
+from sgdf_lab.support.tables import whole_words
 
 CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
 
@@ -49,9 +50,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command line, with the command to `run` and the line as `typed`."""
     parser = Parser(
         prog="sgdf",
-        description="SGD with a Wiener filter in the place of momentum",
+        description="SGD with a Wiener filter instead of momentum",
         epilog=examples(
-            ("sgdf demo", "four optimizers on handwritten digits: a first look"),
+            ("sgdf demo", "five optimizers on a small GPT: a first look"),
             ("sgdf train --help", "tasks, models, optimizers and settings"),
         ),
     )
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except KeyboardInterrupt as interrupt:
-        print(f"sgdf: {str(interrupt) or 'stopped'}", file=sys.stderr)
+        complain(str(interrupt) or "stopped")
         return 130
     except (Exception, SystemExit) as error:  # the code of a user's optimizer may exit
         if BrokenPipeError in (type(error), type(error.__context__)):  # rich exits on it
@@ -80,9 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             return CLOSED_PIPE
         if options.debug:
             raise
-        print(f"sgdf: {_sentence(error)}", file=sys.stderr)
+        complain(_sentence(error))
         return 1
     return 0
+
+
+def complain(sentence: str) -> None:
+    """On standard error; a terminal breaks no word of it."""
+    line = f"sgdf: {sentence}"
+    if sys.stderr.isatty():
+        line = whole_words(line, shutil.get_terminal_size().columns)
+    print(line, file=sys.stderr)
 
 
 OURS = ("sgdf", "sgdf_lab")

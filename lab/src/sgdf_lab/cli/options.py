@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.runs.config import LONGEST_NAME
-from sgdf_lab.support.errors import UserError, one_line, unknown
+from sgdf_lab.support.errors import one_line
+from sgdf_lab.support.tables import say as say
 from sgdf_lab.sweeps import ENGINES
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sgdf_lab.runs.session import RunContext
+    from sgdf_lab.sweeps.execute import Engine
 
-
+FULL_WIDTH = 400  # no table is wider; `COLUMNS=80 sgdf report runs | less` is narrower on request
 LONGEST_PATH = 4000  # bytes; Linux allows 4096
 
 #: What `add_parser` is called on; argparse has no public name for it.
@@ -66,23 +68,6 @@ def path(text: str) -> Path:
 
 def add_device(parser: Options) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if available)")
-
-
-def find_device(name: str | None) -> "torch.device":
-    """The device that --device names, which has to exist."""
-    import torch
-
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise unknown("device", name, ("cpu", "cuda")) from None
-    if device.type not in ("cpu", "cuda"):
-        raise unknown("device", name, ("cpu", "cuda"))
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"there is no device {name} here: try --device cpu")
-    return device
 
 
 def add_data_dir(parser: Options) -> None:
@@ -138,8 +123,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         "well, and train none again that is in it")  # fmt: skip
     add("--jobs", type=positive, metavar="N",
         help="worker processes (default: 1 on a GPU, one per core on a CPU)")  # fmt: skip
-    add("--together", type=positive, default=3, metavar="N",
-        help="with one job on a GPU: runs side by side in it (default %(default)s)")  # fmt: skip
+    add("--together", type=positive, metavar="N",
+        help="with one job: runs side by side in it (default: 3 on a GPU)")  # fmt: skip
     add("--engine", choices=ENGINES, default="local",
         help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
     add("--address", metavar="HOST:PORT",
@@ -153,6 +138,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 def sweep_context_from(options: argparse.Namespace) -> "RunContext":
     import torch
 
+    from sgdf_lab.support.numerics import find_device
+
     if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
         device = torch.device("cuda")  # of the nodes: this machine may have none
     else:
@@ -160,26 +147,24 @@ def sweep_context_from(options: argparse.Namespace) -> "RunContext":
     return context_from(options, device)
 
 
-def engine_arguments(options: argparse.Namespace, device: "torch.device") -> dict[str, Any]:
-    """The keyword arguments of `run_all` that the command line gives."""
-    from sgdf_lab.sweeps.processes import available_cores
+def engine_from(options: argparse.Namespace) -> "Engine":
+    from sgdf_lab.sweeps.execute import Engine
 
-    if options.engine != "ray" and (options.address or options.gpus_per_run is not None):
-        raise UserError("--address and --gpus-per-run are of Ray: add --engine ray")
-    if options.cpus_per_run < 0 or (options.gpus_per_run or 0) < 0:
-        raise UserError("--cpus-per-run and --gpus-per-run are numbers of at least 0")
-    on_gpu = device.type == "cuda"
-    return {
-        "jobs": options.jobs or (1 if on_gpu else available_cores()),
-        "together": options.together if on_gpu else 1,
-        "engine": options.engine,
-        "address": options.address,
-        "cpus_per_run": options.cpus_per_run,
-        "gpus_per_run": options.gpus_per_run,
-        "retry": options.retry,
-    }
+    return Engine(
+        options.engine,
+        options.jobs,
+        options.together,
+        options.address,
+        options.cpus_per_run,
+        options.gpus_per_run,
+    )
 
 
-def say(console: "Console", sentence: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
-    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+def open_console(*, quiet: bool = False) -> "Console":
+    """Where commands print: on a terminal in its width, in a file or pipe in full."""
+    from rich.console import Console
+
+    console = Console(quiet=quiet, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FULL_WIDTH
+    return console

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf_lab.cli.options import Commands, number, path, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, number, open_console, path, say
 from sgdf_lab.support.errors import UserError
 
 if TYPE_CHECKING:

@@ -2,8 +2,14 @@
 
 import argparse
 
-from sgdf_lab.cli.options import Commands, add_run_options, add_sweep_options, positive, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import (
+    Commands,
+    add_run_options,
+    add_sweep_options,
+    open_console,
+    positive,
+    say,
+)
 from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.tables import Column, as_rich
 
@@ -30,10 +36,10 @@ def run(options: argparse.Namespace) -> None:
         show_presets()
         return
     from sgdf_lab.cli import comparison
-    from sgdf_lab.runs.parse import parse_setting
-    from sgdf_lab.sweeps import reproduce
+    from sgdf_lab.runs.config import parse_setting
+    from sgdf_lab.sweeps.presets import sweep_from_paper
 
-    sweep = reproduce.sweep_from_paper(
+    sweep = sweep_from_paper(
         options.name,
         only=options.only,
         seeds=options.seeds,

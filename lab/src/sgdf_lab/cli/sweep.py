@@ -1,7 +1,6 @@
 """`sgdf sweep`: train a grid of settings and seeds, on this machine or on Ray."""
 
 import argparse
-import dataclasses
 from typing import TYPE_CHECKING
 
 from sgdf_lab.cli.options import (
@@ -9,13 +8,15 @@ from sgdf_lab.cli.options import (
     Options,
     add_run_options,
     add_sweep_options,
+    engine_from,
     path,
     positive,
+    sweep_context_from,
 )
 from sgdf_lab.registry.tasks import TASKS
 from sgdf_lab.runs.config import DATA, PRECISIONS
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps.plan import PRESET_NAMES as SEARCHES
+from sgdf_lab.sweeps.presets import PRESET_NAMES as SEARCHES
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
@@ -58,39 +59,42 @@ def add_precision(parser: Options) -> None:
 def run(options: argparse.Namespace) -> None:
     sweep = sweep_from(options)
     if options.list:
-        print(*map(line_of, sweep.configs), sep="\n")
+        print_plan(sweep, options)
         return
     from sgdf_lab.cli import comparison
-    from sgdf_lab.runs import config as configs
 
-    planned = tuple(configs.with_data(config, options.data_dir) for config in sweep.configs)
-    sweep = dataclasses.replace(sweep, configs=planned)
-    if not sweep.contestants:
-        comparison.run(sweep, options)
-        return
-    from sgdf_lab.sweeps import tuned
+    comparison.run(sweep, options)
 
-    tuned.check_validation_images(sweep, options.data_dir)
-    results = comparison.execute(sweep, options)
-    if sweep.finalists:
-        results += comparison.execute(tuned.finals_of(sweep, options.out), options)
-    results += comparison.execute(tuned.best_of(sweep, options.out), options)
-    comparison.refuse_failures(results)
+
+def print_plan(sweep: "Sweep", options: argparse.Namespace) -> None:
+    """Every run that is known, what is searched, the number of runs of all stages, and the time."""
+    print(*map(line_of, sweep.configs), sep="\n")
+    from sgdf_lab.sweeps.execute import estimate
+    from sgdf_lab.sweeps.plan import Tuned, lines_of_search, stage_sizes
+
+    if isinstance(sweep, Tuned):
+        print(*lines_of_search(sweep), sep="\n")
+    sizes = stage_sizes(sweep)
+    parts = ", ".join(f"{size:,} {words}" for words, size in sizes.items())
+    total = f": {sum(sizes.values()):,} runs" if len(sizes) > 1 else ""
+    print(f"{parts}{total}")
+    print(estimate(sweep, sweep_context_from(options), engine_from(options)))
 
 
 def sweep_from(options: argparse.Namespace) -> "Sweep":
     if bool(options.file) == bool(options.preset):
         raise UserError(f"give a sweep file, or --preset {' or '.join(SEARCHES)}")
-    from sgdf_lab.runs.parse import parse_setting
-    from sgdf_lab.sweeps import plan
+    from sgdf_lab.runs.config import parse_setting
+    from sgdf_lab.sweeps.plan import sweep_from_file
+    from sgdf_lab.sweeps.presets import sweep_from_preset
 
     names = ("task", "model", "epochs", "seeds", "precision", "data", "trials", "finalists")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))
     if options.preset:
-        return plan.sweep_from_preset(options.preset, given)
-    return plan.sweep_from_file(options.file, given)
+        return sweep_from_preset(options.preset, given)
+    return sweep_from_file(options.file, given)
 
 
 def line_of(config: "Config") -> str:

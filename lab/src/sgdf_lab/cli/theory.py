@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgdf_lab.cli.options import Commands, path, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, open_console, path, say
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.theory import statements
 

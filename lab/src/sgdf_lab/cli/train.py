@@ -6,17 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.cli.layout import examples, listed, listed_by
 from sgdf_lab.cli.options import (
     Commands,
     add_run_options,
     context_from,
-    find_device,
+    open_console,
     path,
     positive,
     say,
 )
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.output import examples, listed, listed_by
 from sgdf_lab.registry.models import CLASSIFIERS
 from sgdf_lab.registry.optimizers import OPTIMIZERS
 from sgdf_lab.registry.tasks import TASKS
@@ -115,7 +114,7 @@ def configs_from(options: argparse.Namespace) -> "list[Config]":
     if not options.task and not options.config:
         raise UserError(WHICH_TASK)
     from sgdf_lab.runs import config as configs
-    from sgdf_lab.runs.parse import parse_setting, read_toml
+    from sgdf_lab.runs.config import parse_setting, read_toml
 
     given: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
@@ -142,7 +141,8 @@ def configs_from(options: argparse.Namespace) -> "list[Config]":
 
 def run(options: argparse.Namespace) -> None:
     runs = configs_from(options)
-    from sgdf_lab.runs.training import train_in
+    from sgdf_lab.runs.session import train_in_turn
+    from sgdf_lab.support.numerics import find_device
     from sgdf_lab.train import distributed
 
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> None:
         console = open_console(quiet=team.rank > 0)
         if console.is_terminal:  # every line of a log names its run already
             say(console, plan_in_words(runs, device, context.out))
-        results = train_in(context, runs, team)
+        results = train_in_turn(runs, context, team)
     show(runs, results, context.out, quiet=team.rank > 0)
 
 
@@ -169,7 +169,8 @@ def show(runs: "list[Config]", results: list[dict[str, Any]], out: Path, *, quie
     console = open_console(quiet=quiet)
     for config, result in zip(runs, results, strict=True):
         where = shlex.quote(str(out / config.name))
-        console.print(f"{outcome(config, result)}\n  in {where}", soft_wrap=True, markup=False)
+        say(console, outcome(config, result))
+        say(console, f"  in {where}")
     failed = sum(result["status"] == "failed" for result in results)
     if failed:
         raise UserError(f"{failed} of {len(results)} runs failed: the same command resumes them")

@@ -119,7 +119,7 @@ def _read(home: Path) -> ClassFolders:
 
 
 def split_folders(home: Path) -> dict[str, str]:
-    """The folders of a split: train with test, or with validation, or with both, or alone.
+    """The folders of a split: train with test, validation or both, or only train.
 
     In small or capital letters. Beside other folders, one with the name train may be a class.
     """
@@ -163,20 +163,20 @@ def labelled(home: Path, part: Path, classes: tuple[str, ...]) -> LabelledNames:
         if name not in classes:
             raise UserError(f"{home / part / name} is a class without images to train on")
     split: LabelledNames = []
+    owners: dict[str, Path] = {}  # a folder belongs to one class
     for label, name in enumerate(classes):
         if not (home / part / name).is_dir():
             raise UserError(f"{home / part} has no folder for the class {name}")
-        images = sorted(images_in(home / part / name))
+        images = sorted(images_in(home / part / name, owners))
         if not images:
             raise UserError(f"{home / part / name} has no images: files like .jpg, .png or .webp")
         split += [((part / name / image).as_posix(), label) for image in images]
     return split
 
 
-def images_in(folder: Path) -> Iterable[str]:
+def images_in(folder: Path, owners: dict[str, Path]) -> Iterable[str]:
     """The names of the images in a folder and in the folders in it."""
-
-    for path in visible_files(folder):
+    for path in visible_files(folder, owners):
         if path.name.lower().endswith(ENDINGS):
             yield os.path.relpath(path, folder)
 

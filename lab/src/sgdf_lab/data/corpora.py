@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BLOCK = 1 << 20
+PARTS = "parts"  # the folder of the files that a text is made of, until all are here
 
 
 def files_at(path: Path) -> tuple[Path, ...]:
@@ -48,13 +49,15 @@ class TextDataset(DatasetSpec):
     """A corpus; `train` and `test` are numbers of bytes, 0 if they are the user's.
 
     Args:
-        remote: the official archive, with the text as its only file.
-        md5: of the text.
+        remotes: a zip archive with the text in it, or the files that it is made of, in their order.
+        digest: the checksum of the text, after the name of its algorithm: ``sha256:...``.
+        file: the name of the text in the folder of the dataset; default: the dataset's own.
     """
 
     classes: int = 0
-    remote: Remote | None = None
-    md5: str = ""
+    remotes: tuple[Remote, ...] = ()
+    digest: str = ""
+    file: str = ""
 
     @property
     def size(self) -> int:
@@ -63,9 +66,10 @@ class TextDataset(DatasetSpec):
     def home(self, folder: str | Path | None = None) -> Path | None:
         """The text in the data folder: a file or folder of its name; None if it is not there."""
         root = data_folder(folder)
-        if self.remote is None:
+        if not self.remotes:
             return own_text(root)
-        for path in (root / self.name / self.name, root / self.name):
+        name = self.file or self.name
+        for path in (root / self.name / name, root / name):
             if path.is_file():
                 return path
         return None
@@ -73,11 +77,11 @@ class TextDataset(DatasetSpec):
     def find(self, folder: str | Path | None = None) -> tuple[Path, ...]:
         """The files of the corpus; a `UserError` says how to get them."""
         path, root = self.home(folder), data_folder(folder)
-        if path is None and self.remote is None and folder is not None and not root.exists():
+        if path is None and not self.remotes and folder is not None and not root.exists():
             raise UserError(f"there is no file or folder {root}: --data-dir holds the text")
         if path is None:
             raise UserError(f"{self.name} is not in {root}: {self._advice(root)}")
-        if self.remote is None and path == root and path.is_dir():
+        if not self.remotes and path == root and path.is_dir():
             return check_content(text_files(path), path)
         if self.size and path.stat().st_size != self.size:
             raise UserError(
@@ -90,20 +94,28 @@ class TextDataset(DatasetSpec):
         if path := self.home(folder):
             return "yes", str(path)
         root = data_folder(folder)
-        if self.remote is None:
+        if not self.remotes:
             return "no", self._advice(root)
-        half = any((root / self.name).glob("*.part"))
+        half = any((root / self.name).glob("*.part")) or (root / self.name / PARTS).exists()
         return "half" if half else "no", fetch_command(self.name, root)
 
     def fetch(self, folder: str | Path | None = None, console: "Console | None" = None) -> str:
         root = data_folder(folder)
-        if self.remote is None:
+        if not self.remotes:
             if path := self.home(folder):
                 return f"{self.name} is here: {path}"
             raise UserError(f"{self.name} cannot be downloaded: {self._advice(root)}")
         try:
-            path = self.home(folder) or self._download(root, console)
-            self._check(path)
+            here = self.home(folder)
+            path = here or self._download(root, console)
+            algorithm, _, digest = self.digest.partition(":")
+            if path.stat().st_size != self.size or file_checksum(path, algorithm) != digest:
+                if here is None:  # what was just made must not be trained on
+                    path.unlink()
+                raise UserError(
+                    f"{path} is not the published text (its {algorithm} differs): "
+                    f"{'delete it and' if here else 'it was deleted;'} run the same command again"
+                )
         except KeyboardInterrupt:
             command = fetch_command(self.name, root)
             raise KeyboardInterrupt(f"stopped: `{command}` resumes") from None
@@ -114,23 +126,24 @@ class TextDataset(DatasetSpec):
     def _download(self, root: Path, console: "Console | None") -> Path:
         from rich.console import Console
 
-        assert self.remote
         home = root / self.name
-        fetch_files((self.remote,), home, None, console or Console())
-        archive = home / self.remote.file
-        extract(archive, self.name, home / self.name)
-        archive.unlink()
-        return home / self.name
-
-    def _check(self, path: Path) -> None:
-        if path.stat().st_size != self.size or file_checksum(path, "md5") != self.md5:
-            raise UserError(
-                f"{path} is not the published text (its md5 differs): delete it and run the same "
-                "command again"
-            )
+        text = home / (self.file or self.name)
+        if self.remotes[0].file.endswith(".zip"):
+            fetch_files(self.remotes, home, None, console or Console())
+            archive = home / self.remotes[0].file
+            extract(archive, text.name, text)
+            archive.unlink()
+            return text
+        parts = home / PARTS
+        fetch_files(self.remotes, parts, None, console or Console())
+        with replacing(text) as file:
+            for remote in self.remotes:
+                file.write((parts / remote.file).read_bytes())
+        shutil.rmtree(parts)
+        return text
 
     def _advice(self, root: Path) -> str:
-        if self.remote:
+        if self.remotes:
             return f"run `{fetch_command(self.name, root)}`"
         return f"name a file or folder with --set corpus=PATH, or put text into {root / self.name}"
 
@@ -170,23 +183,54 @@ def extract(archive: Path, member: str, target: Path) -> None:
 
 # --- the corpora ----------------------------------------------------------------------------------
 
-HELD_OUT = {"train": 95_000_000, "test": 5_000_000}  # the last 5 % are for validation
-
 #: The user's own text: any file, or a folder of files.
 TEXT = TextDataset(name="text", train=0, test=0)
 
 #: The first 100 million bytes of an English Wikipedia, as XML.
 ENWIK8 = TextDataset(
     name="enwik8",
-    **HELD_OUT,
-    remote=Remote("https://mattmahoney.net/dc/enwik8.zip", ""),
-    md5="a1fa5ffddb56f4953e226637dabbb36a",
+    train=95_000_000,  # the last 5 % are for validation, as of all texts
+    test=5_000_000,
+    remotes=(Remote("https://mattmahoney.net/dc/enwik8.zip", ""),),
+    digest="md5:a1fa5ffddb56f4953e226637dabbb36a",
 )
 
 #: enwik8's articles as 100 million letters a to z and spaces.
 TEXT8 = TextDataset(
     name="text8",
-    **HELD_OUT,
-    remote=Remote("https://mattmahoney.net/dc/text8.zip", ""),
-    md5="3bea1919949baf155f99411df5fada7e",
+    train=95_000_000,
+    test=5_000_000,
+    remotes=(Remote("https://mattmahoney.net/dc/text8.zip", ""),),
+    digest="md5:3bea1919949baf155f99411df5fada7e",
+)
+
+GITHUB = "https://raw.githubusercontent.com"
+ARTICLES = f"{GITHUB}/Vibhas-hs-edu/WikiTasks/52b1f163137bc40b0f67cbf129d5dab4f6fd5901/text/AA"
+NOVELS = f"{GITHUB}/legobridge/copyshield-llm/4889c5de1eefdaddfb8c715bf237008cb81f943d/data/text"
+
+#: Articles of the English Wikipedia: the text that the evidence calls an encyclopedia.
+ENCYCLOPEDIA = TextDataset(
+    name="encyclopedia",
+    file="encyclopedia.txt",
+    train=63_054_009,
+    test=3_317_873,
+    remotes=tuple(Remote(f"{ARTICLES}/wiki_{number:02}", "") for number in range(64)),
+    digest="sha256:a290d01381f172a054e3a61c4847e2978d0d0f390ffa890e5e8c573fd6ece327",
+)
+
+# Hundreds of Project Gutenberg's numbers, in the order of the names of their files.
+VOLUMES = """
+    100 108 110 116 12 128 13 136 14 150 152 16 177 189 19 192 194 195 199 212 213 217 224 230 23
+    237 24 25 258 260 26 272 28 285 289 311 32 33 338 339 342 344 36 361 38 385 386 387 412 425 43
+    447 448 48 50 5 51 52 53 547 55 6 633 64 673 693 697 7 710 717 718 86 87 88 97
+"""
+
+#: 75 books of Project Gutenberg: the text that the evidence calls books.
+BOOKS = TextDataset(
+    name="books",
+    file="books.txt",
+    train=71_960_309,
+    test=3_787_331,
+    remotes=tuple(Remote(f"{NOVELS}/PG{number}00_text.txt", "") for number in VOLUMES.split()),
+    digest="sha256:fc47127488224399e9cecdf6b8b5ca20309366ee249792745247dfe190315ab2",
 )

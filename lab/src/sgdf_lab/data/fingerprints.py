@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,6 +65,9 @@ def _snapshot(files: Sequence[NamedFile]) -> str:
 
 def _status(path: Path) -> os.stat_result:
     try:
-        return path.stat()
+        status = path.stat()
     except OSError as error:  # such as a link to nothing
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        raise UserError(f"{path} is not a regular file")
+    return status

@@ -12,7 +12,7 @@ from sgdf_lab.data.dataset import Split, Splits, as_split
 
 TRAIN, TEST = 2048, 512
 GRID = 4  # the pattern of a class is a mosaic of GRID x GRID colours
-MISLABELLED = 8  # one image in so many shows the pattern of a class drawn at random
+MISLABELLED = 8  # one of this many images shows the pattern of a class drawn at random
 
 
 def make_splits(name: str, classes: int, shape: tuple[int, int, int]) -> Splits:

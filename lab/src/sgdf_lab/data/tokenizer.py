@@ -1,7 +1,15 @@
 """How text becomes tokens: its bytes, or the pieces of a tokenizer file of the user."""
 
 import hashlib
+import importlib.util
 import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +18,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.support.errors import UserError, reason_of
+from sgdf_lab.data.tokenizer_process import FAILED
+from sgdf_lab.support.errors import UserError, one_line
+from sgdf_lab.support.files import open_regular
 
 CHUNK = 1 << 20  # bytes that are encoded at once
+LARGEST = 1 << 27  # bytes of a tokenizer file; the largest known have a quarter
+MOST_TOKENS = 1 << 22
+MEMORY = 4 << 30  # bytes that encoding may take
+PATIENCE = 600  # seconds for a chunk, which usually takes one
 BYTES = "bytes"
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Bytes, or the `tokenizer.json` of Hugging Face that `encoder` was read from."""
+    """Bytes, or the `tokenizer.json` of Hugging Face that `encoder` has read."""
 
     name: str = BYTES
     vocabulary: int = 256
     digest: str = ""  # of the file
-    encoder: Any = None
+    encoder: "Encoder | None" = None
 
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:
@@ -48,8 +62,10 @@ class Tokenizer:
                 words = bytes(text[start:end]).decode()
             except UnicodeDecodeError as error:
                 raise NotUtf8(start + error.start) from None
-            ids = self.encoder.encode(words, add_special_tokens=False).ids
-            yield np.array(ids, dtype=self.dtype)
+            ids = self.encoder.encode(words)
+            if len(ids) and ids.max() >= self.vocabulary:
+                raise UserError(f"{self.name} makes tokens that are not in its vocabulary")
+            yield ids.astype(self.dtype)
             start = end
 
 
@@ -86,21 +102,72 @@ def load_tokenizer(name: str) -> Tokenizer:
         return Tokenizer()
     path = Path(name).expanduser()
     content = check_file(path)
-    try:
-        import tokenizers  # type: ignore[import-not-found]
-    except ImportError:
+    if importlib.util.find_spec("tokenizers") is None:
         raise UserError(
             f"tokenizer={name} needs the package tokenizers: pip install tokenizers, or leave "
             "tokenizer out to train on bytes"
-        ) from None
-    try:
-        encoder = tokenizers.Tokenizer.from_str(content.decode())
-        encoder.no_truncation()  # a file may ask for it, for inputs of one sentence
-        encoder.no_padding()
-        vocabulary = 1 + max(encoder.get_vocab().values(), default=0)  # numbers may be left out
-    except Exception as error:  # the package raises plain exceptions
-        raise UserError(f"{path} is not a tokenizer that can be used: {reason_of(error)}") from None
-    return Tokenizer(str(path), vocabulary, hashlib.sha256(content).hexdigest(), encoder)
+        )
+    encoder = Encoder(path, content)
+    if encoder.vocabulary > MOST_TOKENS:
+        raise UserError(
+            f"{path} has tokens up to number {encoder.vocabulary - 1:,}: at most {MOST_TOKENS:,} "
+            "can be trained on"
+        )
+    return Tokenizer(str(path), encoder.vocabulary, hashlib.sha256(content).hexdigest(), encoder)
+
+
+class Encoder:
+    """A tokenizer file in a process of its own; see `tokenizer_process`."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path = path
+        script = Path(__file__).with_name("tokenizer_process.py")
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(script), str(MEMORY)],  # -P: its folder hides no module
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
+        )
+        weakref.finalize(self, end, self.process)
+        assert self.process.stdout
+        self.answers = self.process.stdout.fileno()  # unbuffered, as `select` sees it
+        self.vocabulary = 1 + int(self._ask(content))
+
+    def encode(self, text: str) -> NDArray[np.uint32]:
+        return np.frombuffer(self._ask(text.encode()), dtype="<u4")
+
+    def _ask(self, content: bytes) -> bytes:
+        assert self.process.stdin
+        try:
+            self.process.stdin.write(struct.pack("<Q", len(content)) + content)
+            self.process.stdin.flush()
+            if (size := self._receive_size()) != FAILED:
+                return self._receive(size)
+            why = one_line(self._receive(self._receive_size()).decode(errors="replace"))
+        except (EOFError, BrokenPipeError):
+            code = self.process.wait()
+            why = f"it ended its process ({signal.Signals(-code).name if code < 0 else code})"
+        raise UserError(f"{self.path} is not a tokenizer that can be used: {why}")
+
+    def _receive_size(self) -> int:
+        return int.from_bytes(self._receive(8), "little")
+
+    def _receive(self, size: int) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            if not select.select([self.answers], [], [], PATIENCE)[0]:
+                raise UserError(f"{self.path} encodes no part of a text within {PATIENCE} seconds")
+            part = os.read(self.answers, size - len(content))
+            if not part:
+                raise EOFError
+            content += part
+        return bytes(content)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.communicate()
 
 
 def digest_of(name: str) -> str:
@@ -112,13 +179,14 @@ def digest_of(name: str) -> str:
 def check_file(path: Path) -> bytes:
     """The content of a tokenizer file, whose format is known."""
     try:
-        content = path.read_bytes()
+        with open_regular(path, limit=LARGEST) as file:
+            content = file.read()
     except FileNotFoundError:
         raise UserError(
             f"there is no file {path}: tokenizer is {BYTES}, or a tokenizer.json of Hugging Face"
         ) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):

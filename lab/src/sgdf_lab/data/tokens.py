@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sgdf_lab.data.dataset import data_folder
 from sgdf_lab.data.tokenizer import NotUtf8, Tokenizer, end_of_line, start_of_character
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.support.files import replacing, write_atomically
+from sgdf_lab.support.files import read_text, replacing, write_atomically
 
 VALIDATION = 0.05  # the last part of a corpus, up to a line
 READ = 1 << 22  # bytes at once
@@ -34,7 +34,7 @@ class Tokens:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the text that is held out."""
+        """The average over the text that is held out."""
         test = 0 if self.test is None else len(self.test)
         return self.validation_bytes / (len(self.validation) + test)
 
@@ -69,7 +69,7 @@ def join(parts: Iterable[NDArray[Any]], tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def digest_with(tokenizer: str, digest: str) -> str:
-    """The hash of a corpus and of the tokenizer's file; of the corpus alone if there is none."""
+    """The hash of a corpus and of the tokenizer's file; or of the corpus only, if there is none."""
     both = f"{digest} {tokenizer}".encode()
     return hashlib.sha256(both).hexdigest() if tokenizer else digest
 
@@ -193,7 +193,8 @@ def encoded(text: NDArray[np.uint8], tokenizer: Tokenizer, digest: str, source: 
                     checksum.update(tokens.data)
                     file.write(tokens.data)
         facts = {"train": counts[0], "sha256": checksum.hexdigest()}
-        write_atomically(facts_path, json.dumps(facts) + "\n")
+        written = {**facts, "check": check_of(counts[0], facts["sha256"])}
+        write_atomically(facts_path, json.dumps(written) + "\n")
     tokens = (
         np.memmap(path, dtype=dtype, mode="c") if path.stat().st_size else np.zeros(0, dtype=dtype)
     )
@@ -209,10 +210,17 @@ def shifted(tokenizer: Tokenizer, part: NDArray[np.uint8], begin: int) -> Iterab
         raise NotUtf8(begin + error.position) from None
 
 
+def check_of(train: int, sha256: str) -> str:
+    """A hash of what decides: one wrong digit of `train` would train on the validation text."""
+    return hashlib.sha256(f"{train} {sha256}".encode()).hexdigest()
+
+
 def read_facts(path: Path) -> dict[str, Any] | None:
-    """The number of training tokens and the hash of the token file; None if there are none."""
+    """The number of training tokens and the hash of the token file, if they are as written."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return {"train": int(facts["train"]), "sha256": str(facts["sha256"])}
+        written = json.loads(read_text(path))
+        train, sha256 = int(written["train"]), str(written["sha256"])
+        is_intact = written["check"] == check_of(train, sha256)
+        return {"train": train, "sha256": sha256} if is_intact else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

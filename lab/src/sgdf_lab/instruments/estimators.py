@@ -69,7 +69,7 @@ class ErrorParts:
 
 @dataclass(frozen=True)
 class ErrorsAtStep:
-    """The errors of all estimators at one step of the training.
+    """The errors of all estimators at one step of the run.
 
     `drift` is q for a random walk whose steps have q times the noise's standard deviation, and
     which gets as far as the gradient did since the last measurement; None at the first one.
@@ -89,7 +89,7 @@ class ErrorsAtStep:
 
 @dataclass(frozen=True)
 class EstimatorErrors:
-    """The errors along one training, and how they were measured."""
+    """The errors along one run, and how they were measured."""
 
     optimizer: str
     images: int

@@ -137,7 +137,7 @@ def path_surface(
     model's own are wrong far from it, where a path begins, and the loss there could be any number.
 
     Args:
-        model: with the parameters at the end of the training.
+        model: with the parameters at the end of the run.
         loss: ``loss(outputs, targets)``, the *average* over a batch's images.
         data: yields batches ``(inputs, targets)`` of tensors; read once, kept on the device.
         path: of the function `path`.
@@ -291,8 +291,8 @@ def path(model: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]) -> Train
     model lies in the plane). A plane shows only a part of a path: `explained` says how much.
 
     Args:
-        model: with the parameters at the end of the training.
-        checkpoints: state dicts of the same model, in the order of the training.
+        model: with the parameters at the end of the run.
+        checkpoints: state dicts of the same model, in the order of the run.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)

@@ -2,7 +2,7 @@
 the filter's gain in every layer.
 
 It reads a fixed, seeded choice of coordinates in float64. Its memory does not grow with the length
-of the training.
+of the run.
 """
 
 import copy

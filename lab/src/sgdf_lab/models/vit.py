@@ -77,7 +77,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of every token to all.
+    """Attention of every token to all.
 
     Written out: torch's fused attention has no second derivative, which a Hessian needs, and saves
     little for so few tokens.

@@ -100,27 +100,3 @@ def mars(
     for group in optimizer.param_groups:
         group["weight_decay_1d"] = group["weight_decay"]
     return optimizer
-
-
-def adopt(
-    params: ParamsT,
-    lr: float,
-    betas: Betas = (0.9, 0.9999),
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
-) -> Optimizer:
-    """Decoupled weight decay. The first step only starts the second moment.
-
-    As in the authors' code, the clip counts the steps after that one.
-    """
-    from pytorch_optimizer import ADOPT
-
-    return ADOPT(
-        params,
-        lr,
-        betas,
-        clip_lambda=lambda step: (step - 1) ** 0.25,
-        weight_decay=weight_decay,
-        weight_decouple=True,
-        eps=eps,
-    )

@@ -1,4 +1,4 @@
-"""Muon for the hidden matrices of a network, and AdamW for everything else, as one optimizer."""
+"""Matrix steps for the hidden matrices of a network, Adam for everything else, as one optimizer."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from sgdf import param_groups
 from sgdf_lab.optimizers.build import Group, as_groups, tensor_of
 
 
@@ -127,3 +128,64 @@ def hidden_matrices(params: Iterable[Any], model: nn.Module | None) -> list[Grou
         for use_muon in (True, False)
     ]
     return [group for group in groups if group["params"]]
+
+
+def matrices_and_rest(params: Iterable[Any], model: nn.Module | None) -> list[Group]:
+    """`sgdf.param_groups` of the model, for those of its parameters that are given."""
+    params = list(params)
+    if model is None:
+        return [{"params": params}]
+    hidden = {id(p) for g in hidden_matrices(params, model) if g["use_muon"] for p in g["params"]}
+    chosen: dict[bool | str, list[Tensor]] = {True: [], "stacked": [], False: []}
+    kinds = {id(p): g["matrices"] for g in param_groups(model) for p in g["params"]}
+    for p in params:
+        # A head that is the embedding is no module: the last linear layer is not the head then.
+        kind = kinds.get(id(p), False)
+        chosen[kind or (id(p) in hidden)].append(p)
+    return [{"params": ps, "matrices": kind} for kind, ps in chosen.items() if ps]
+
+
+def naming_hidden(params: Iterable[Any], model: nn.Module | None) -> list[Group]:
+    """The parameters as they are, as a group that names the hidden matrices among them."""
+    params = list(params)
+    groups = matrices_and_rest(params, model) if model is not None else []
+    hidden = {id(p) for group in groups if group["matrices"] for p in group["params"]}
+    return [{"params": params, "hidden": hidden}]
+
+
+def soap(
+    params: Iterable[Group],
+    lr: float = 3e-3,
+    betas: tuple[float, float] = (0.95, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    *,
+    aux_lr: float | None = None,
+    precondition_frequency: int = 10,
+    max_precondition_dim: int = 10000,
+) -> Optimizer:
+    """pytorch_optimizer's SOAP; with an `aux_lr`, all but the hidden matrices get its Adam.
+
+    Without, it preconditions embeddings and the head as well, as the class does.
+    """
+    from pytorch_optimizer import SOAP
+
+    groups: list[Group] = []
+    for group in params:
+        settings = {name: value for name, value in group.items() if name != "hidden"}
+        if aux_lr is None or "hidden" not in group:
+            groups.append(settings)
+            continue
+        own = {"lr": aux_lr, "max_precondition_dim": 1}
+        for is_hidden in (True, False):
+            chosen = [p for p in group["params"] if (id(p) in group["hidden"]) == is_hidden]
+            groups.append({**settings, "params": chosen, **({} if is_hidden else own)})
+    return SOAP(
+        [group for group in groups if group["params"]],
+        lr,
+        betas,
+        weight_decay=weight_decay,
+        precondition_frequency=precondition_frequency,
+        max_precondition_dim=max_precondition_dim,
+        eps=eps,
+    )

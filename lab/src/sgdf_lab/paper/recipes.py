@@ -117,7 +117,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         ),
         "yogi": _set(
             "ours: Yogi's usual rate and eps",
-            "The paper has Yogi for WGAN-GP alone, with lr=0.01 and eps=1e-8.",
+            "The paper has Yogi for WGAN-GP only, with lr=0.01 and eps=1e-8.",
             lr=0.01,
             betas=_USUAL,
             eps=1e-3,
@@ -125,12 +125,12 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         ),
         "fromage": _set(
             "ours: Fromage's usual rate",
-            "The paper has Fromage for WGAN-GP alone, with the same rate.",
+            "The paper has Fromage for WGAN-GP only, with the same rate.",
             lr=0.01,
         ),
         "rmsprop": _set(
             "ours: Adam's rate",
-            "The paper has RMSProp for WGAN-GP alone, with Adam's rate there.",
+            "The paper has RMSProp for WGAN-GP only, with Adam's rate there.",
             lr=1e-3,
             alpha=0.99,
             eps=1e-8,

@@ -13,4 +13,6 @@ DATASETS = {
     "text": "sgdf_lab.data.corpora:TEXT",
     "enwik8": "sgdf_lab.data.corpora:ENWIK8",
     "text8": "sgdf_lab.data.corpora:TEXT8",
+    "encyclopedia": "sgdf_lab.data.corpora:ENCYCLOPEDIA",
+    "books": "sgdf_lab.data.corpora:BOOKS",
 }

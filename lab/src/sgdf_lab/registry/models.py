@@ -42,9 +42,15 @@ class GptSize(NamedTuple):
     context: int
 
 
+OWN_CONTEXT = 256  # tokens in a window of a user's own language model, unless a setting says else
 GPTS = {
     "gpt-tiny": GptSize(2, 4, 64, 64),
     "gpt-mini": GptSize(4, 4, 128, 128),
     "gpt-11m": GptSize(6, 6, 384, 256),
     "gpt-124m": GptSize(12, 12, 768, 1024),
 }
+
+
+def context_of(name: str) -> int:
+    """The usual length of a window of a language model."""
+    return GPTS[name].context if name in GPTS else OWN_CONTEXT

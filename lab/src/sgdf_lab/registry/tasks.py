@@ -76,7 +76,6 @@ class Task:
     # Place of a function: the run's options and the data folder -> options that identify the data.
     identifier: str = ""
     places: tuple[str, ...] = ()  # options that say where such data lies
-    tokens_of: Mapping[str, int] = field(default_factory=dict)  # in an example, by model
 
     @property
     def metric(self) -> Metric:
@@ -87,8 +86,9 @@ class Task:
         """How a run knows a user's own data, if the task takes such."""
         return plugins.load_own(self.identifier) if self.identifier else None
 
-    def load_trainer(self) -> ModuleType:
-        """The module with the task's `check` and `build_trainer`; imported when a run begins."""
+    @property
+    def module(self) -> ModuleType:
+        """The module of its trainer, with `check` and `build_trainer`; imported when needed."""
         try:
             return importlib.import_module(self.trainer)
         except ModuleNotFoundError as error:
@@ -102,7 +102,7 @@ class Task:
 
     def takes_model(self, name: str) -> bool:
         """Whether a network of that name may be trained on it."""
-        own = ":" in name and self.kind in ("classify", "photos")
+        own = ":" in name and self.kind in ("classify", "photos", "language")
         return own or self.any_model or name in (self.models or CLASSIFIERS)
 
     @property
@@ -168,7 +168,6 @@ def text_task(name: str, identify: str, **options: str) -> Task:
         trainer="sgdf_lab.tasks.language",
         models=tuple(GPTS),
         of_paper=False,
-        tokens_of={name: size.context for name, size in GPTS.items()},
         schedule="cosine",
         clip=1.0,
         metrics=(LOSS, BITS),

@@ -4,10 +4,11 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.report.cells import RunCell, cells_by_task
-from sgdf_lab.report.choice import Choice
+from sgdf_lab.report.choice import Choice, choices_of
 from sgdf_lab.report.numbers import (
     Outcome,
     PairedDifference,
@@ -18,10 +19,12 @@ from sgdf_lab.report.numbers import (
     with_verdicts,
 )
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.published import published_value
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.sweeps.contestants import ranking
+from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.tasks import Metric
 
 Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
@@ -125,6 +128,13 @@ def compare_runs(
     """
     by_task = cells_by_task(records, planned)
     return [compare_cells(cells, target, choices) for cells in by_task]
+
+
+def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[Comparison]:
+    """The comparisons of a stage of a sweep, whose settings may be chosen by the stages before."""
+    tuned = stage.chosen_from
+    choices = choices_of(contestants_in(tuned, out)) if tuned else None
+    return compare_runs(records, stage.configs, choices=choices)
 
 
 def compare_cells(

@@ -22,7 +22,9 @@ WORDS = {
     "ademamix": "AdEMAMix", "mars": "MARS", "adopt": "ADOPT", "laprop": "LaProp", "g": "G",
 }  # fmt: skip
 WHOLE = {
-    "filter-adam": "FilterAdam", "filter-adamw": "FilterAdamW", "sgd-nesterov": "SGD, Nesterov",
+    "filter-adam": "FilterAdam", "filter-adamw": "FilterAdamW", "filter-muon": "FilterMuon",
+    "filter-muon-eigen": "FilterMuon, eigenbasis", "filter-soap": "FilterSOAP",
+    "sgd-nesterov": "SGD, Nesterov",
     "schedule-free-adamw": "Schedule-free AdamW", "schedule-free-sgd": "Schedule-free SGD",
 }  # fmt: skip
 GAIN = ("gain_scale", "gain_power")

@@ -1,11 +1,14 @@
 """The settings of a run: everything that decides its numbers, and nothing else."""
 
+import ast
 import dataclasses
+import difflib
 import hashlib
 import inspect
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+import tomllib
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +16,19 @@ from typing import Any
 
 from sgdf_lab import paper
 from sgdf_lab.registry import optimizers, tasks
-from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.registry.models import CLASSIFIERS, context_of
 from sgdf_lab.registry.optimizers import OptimizerRow
 from sgdf_lab.registry.tasks import Task
-from sgdf_lab.runs import lengths
-from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.errors import UserError, message_of, unknown
+from sgdf_lab.support.files import read_named
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.train import schedules
 
 VERSION = 1
 MAX_DEPTH = 8  # of lists in a setting
 LONGEST_NAME = 255  # bytes, of a folder
+TOML_LIMIT = 16 * 2**20  # bytes
+MOST_BITS = 10_000  # of an integer
 PRECISIONS = ("tf32", "bf16", "fp32")
 DATA = ("real", "synthetic")
 
@@ -83,7 +88,7 @@ class Config:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
         if self.task_definition.counts_steps:
-            lengths.counted("eval_every", self.option("eval_every"))
+            count("eval_every", self.option("eval_every"))
         if self.accumulate > self.batch:
             raise UserError(
                 f"a batch of {self.batch} cannot be split into {self.accumulate} micro-batches"
@@ -126,7 +131,15 @@ class Config:
         >>> make("digits").length, make("text", overrides={"steps": 500}).length
         ('20 epochs', '500 steps')
         """
-        return f"{self.epochs * self.interval} {self.unit}s"
+        return self.counted(self.epochs)
+
+    def counted(self, epochs: int) -> str:
+        """So many epochs of the run's files in words: as steps, if its task counts those."""
+        return f"{epochs * self.interval} {self.unit}s"
+
+    def place(self, epoch: int) -> str:
+        """An epoch of the run's files in words: "epoch 3" or "step 150"."""
+        return f"{self.unit} {epoch * self.interval}"
 
     @property
     def title(self) -> str:
@@ -249,9 +262,9 @@ def make(
     options = {name: given.pop(name) for name in protocol.options if name in given}
     model = protocol.model if model is None else model
     if protocol.counts_steps:
-        epochs = lengths.evaluations(protocol, model, epochs, given, of_run, options)
+        epochs = evaluations(protocol, model, epochs, given, of_run, options)
         if "milestones" in of_run:
-            of_run["milestones"] = lengths.milestones_in_evaluations(
+            of_run["milestones"] = milestones_in_evaluations(
                 protocol, of_run["milestones"], options
             )
     epochs = protocol.epochs_of.get(model, protocol.epochs) if epochs is None else epochs
@@ -294,10 +307,36 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
         in_paper = row.published_as in paper.OPTIMIZERS  # wiener-sgd starts from sgd's settings
         defaults = paper.settings(task, row.published_as) if in_paper else dict(row.settings)
     settings = {**defaults, **overrides}
+    lacks_amsgrad = "betas" in row.kinds and "amsgrad" not in row.kinds
+    # As configurations for Adam have it: off is what these optimizers are.
+    if lacks_amsgrad and settings.pop("amsgrad", False) is not False:
+        raise UserError(
+            f"{optimizer} has no amsgrad: leave it out, no maximum of second moments is kept"
+        )
+    refuse_unknown(settings, row, definition)
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
     return row.checked(settings)
+
+
+def refuse_unknown(settings: Mapping[str, Any], row: OptimizerRow, task: Task) -> None:
+    """Answer a wrong name with the near ones, or with all that there are, by whose they are."""
+    for name in () if row.any_setting else settings:
+        if name in row.kinds:
+            continue
+        lengths = {
+            n for n in GIVEN if task.counts_steps and (n == "steps" or task.kind == "language")
+        }
+        of_run = sorted(RUN_SETTINGS | lengths)
+        of_task = sorted({*task.options} - {"fingerprint"})
+        if difflib.get_close_matches(name, [*row.kinds, *of_run, *of_task]):
+            raise unknown(f"setting of {row.name}", name, [*row.kinds, *of_run, *of_task])
+        parts = {row.name: row.kinds, "the run": of_run, task.name: of_task}
+        known = "; ".join(
+            f"of {whose} {', '.join(names)}" for whose, names in parts.items() if names
+        )
+        raise UserError(f"there is no setting {name!r}; there are {known}")
 
 
 def default_rate(row: OptimizerRow) -> dict[str, Any]:
@@ -308,6 +347,56 @@ def default_rate(row: OptimizerRow) -> dict[str, Any]:
     return {"lr": parameter.default} if parameter and is_number(parameter.default) else {}
 
 
+# --- the length of a run -------------------------------------------------------------------------
+
+GIVEN = ("steps", "tokens")  # settings that say how long a run is
+
+
+def evaluations(
+    task: Task,
+    model: str,
+    epochs: int | None,
+    given: MutableMapping[str, Any],
+    of_run: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> int:
+    """The number of evaluations of a run; takes steps or tokens out of the `given` settings."""
+    if epochs is not None:
+        raise UserError(f"{task.name} counts steps, not epochs: --set steps=N")
+    every = count("eval_every", options.get("eval_every", task.options["eval_every"]))
+    known = GIVEN if "context" in task.options else GIVEN[:1]
+    lengths = {name: count(name, given.pop(name)) for name in known if name in given}
+    if len(lengths) == 2:
+        raise UserError("give steps or tokens, not both")
+    if "tokens" in lengths:
+        window = count("context", options.get("context") or context_of(model))
+        return -(-lengths["tokens"] // (every * count("batch", of_run["batch"]) * window))
+    usual = task.epochs * task.options["eval_every"]  # however often it is evaluated
+    return in_evaluations("steps", lengths.get("steps", usual), every)
+
+
+def milestones_in_evaluations(task: Task, given: Any, options: Mapping[str, Any]) -> Any:
+    """Milestones that a user gave in steps, as the loop counts them."""
+    every = options.get("eval_every", task.options["eval_every"])
+    values = given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    return tuple(in_evaluations("milestones", count("a milestone", v), every) for v in values)
+
+
+def in_evaluations(name: str, steps: int, every: int) -> int:
+    if steps % every:
+        raise UserError(
+            f"{name} are multiples of eval_every, {every}, which {steps} is not: give "
+            f"{steps - steps % every or every}, or set eval_every"
+        )
+    return steps // every
+
+
+def count(name: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise UserError(f"{name} is an integer of at least 1, not {value!r}")
+    return value
+
+
 def three_quarters(epochs: int) -> int:
     """Rounded up.
 
@@ -315,6 +404,9 @@ def three_quarters(epochs: int) -> int:
     (150, 3)
     """
     return -(-3 * epochs // 4)
+
+
+# --- what a setting may be -----------------------------------------------------------------------
 
 
 def frozen(value: Any) -> Any:
@@ -347,3 +439,47 @@ def check_plain(name: str, value: Any, depth: int = 0) -> None:
         raise UserError(f"{name} is a {kind}: a setting is a number, a word, true, false or a list")
     for part in parts:
         check_plain(name, part, depth + 1)
+
+
+# --- settings as a user writes them --------------------------------------------------------------
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parse `name=value`; the value is a Python literal, a TOML boolean or a plain word.
+
+    >>> parse_setting("betas=(0.9, 0.99)"), parse_setting("nesterov=true")
+    (('betas', (0.9, 0.99)), ('nesterov', True))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UserError(f"--set takes name=value, not {text!r}")
+    words = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return name, words[value.lower()]
+    try:
+        return name, printable(name, ast.literal_eval(value))
+    except (ValueError, SyntaxError):
+        return name, value
+    except (RecursionError, MemoryError):  # thousands of signs or brackets
+        raise UserError(f"{name} is nested too deeply") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; an error is one sentence that says where it is wrong."""
+    text = read_named(path, limit=TOML_LIMIT)
+    try:
+        return dict(printable(str(path), tomllib.loads(text)))
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply") from None
+    except ValueError as error:  # also an integer of thousands of digits
+        raise UserError(f"{path} is not TOML: {message_of(error)}") from None
+
+
+def printable(where: str, value: Any) -> Any:
+    """The value, without integers that Python refuses to print, as a hexadecimal one may be."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise UserError(f"{where} has an integer of {value.bit_length():,} bits")
+    parts = value.values() if isinstance(value, dict) else value
+    for part in parts if isinstance(value, dict | list | tuple | set) else ():
+        printable(where, part)
+    return value

@@ -1,7 +1,7 @@
 """Many ended runs in one file of text, small enough for a repository: a line of JSON per run.
 
 A line has all that decides or describes the numbers of a run, under the names of its files in the
-folder (`disk`): `config`, `env`, `result` or `failure`, `metrics`, `times`. It has no checkpoint:
+run's folder: `config`, `env`, `result` or `failure`, `metrics`, `times`. It has no checkpoint:
 unpacked runs have ended and are not trained again.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab.runs import reading
+from sgdf_lab.runs import results
 from sgdf_lab.runs.config import Config
 from sgdf_lab.support.errors import Held, UserError, describe
 from sgdf_lab.support.files import explained, read_text, write_atomically
@@ -81,11 +81,11 @@ def unpack(file: Path, out: Path, names: Container[str] | None = None) -> int:
 
 
 def complete(file: Path, out: Path, names: Container[str]) -> int:
-    """Complete interrupted or failed run folders in `out` from the recorded results.
+    """Complete interrupted, failed or damaged run folders in `out` from the recorded results.
 
     Returns how many. A folder that another process works in stays as it is, and so does a link.
     """
-    from sgdf_lab.runs.disk import RunFolder  # needs torch, which readers of records do not
+    from sgdf_lab.runs.run_folder import RunFolder  # needs torch, which readers of records do not
 
     count = 0
     for name, run in runs_in(text_of(file), file).items():
@@ -94,11 +94,22 @@ def complete(file: Path, out: Path, names: Container[str]) -> int:
             continue
         config = Config.from_json(run["config"], str(file))
         with contextlib.suppress(Held), RunFolder(out, config).open():
-            if reading.read_result(folder) is None:
+            if not has_ended(folder, config):
                 write_files(run, folder)
                 (folder / "failure.json").unlink(missing_ok=True)
                 count += 1
     return count
+
+
+def has_ended(folder: Path, config: Config) -> bool:
+    """Whether the folder has an end that counts: the result of a run whose files agree."""
+    try:
+        end = results.read_checked(folder, config)
+    except results.ForeignRun:
+        raise
+    except UserError:
+        return False
+    return end is not None and end["status"] != "failed"
 
 
 def read(file: Path) -> tuple[list[Packed], list[str]]:
@@ -165,17 +176,17 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def packed(folder: Path) -> Packed | None:
-    """The run in a folder; None if it has not ended, or is damaged."""
+    """The run in a folder; None if it has not ended, is damaged, or has another run's name."""
     try:
-        config = reading.read_config(folder)
-        end = reading.read_end(folder, config)
-        if end is None:
+        config = results.read_config(folder)
+        end = results.read_checked(folder, config)
+        if end is None or folder.name != config.name:
             return None
         failed = end["status"] == "failed"
         run: Packed = {"name": config.name, "config": config.as_json()}
         run["env"] = read_object(folder / "env.json")
         run |= {"failure": read_object(folder / "failure.json")} if failed else {"result": end}
-        run |= {name: reading.read_lines(folder / f"{name}.jsonl") for name in LISTS}
+        run |= {name: results.read_lines(folder / f"{name}.jsonl") for name in LISTS}
         as_line(run)
     except (UserError, OSError, ValueError, RecursionError):
         return None
@@ -197,8 +208,8 @@ def write_folder(run: Packed, folder: Path) -> None:
 def write_files(run: Packed, folder: Path) -> None:
     """The result last, by which a run counts as ended."""
     for name in LISTS:
-        lines = "".join(map(reading.as_line, run.get(name, ())))
+        lines = "".join(map(results.as_line, run.get(name, ())))
         write_atomically(folder / f"{name}.jsonl", lines)
     for name in OBJECTS:
         if run.get(name):
-            write_atomically(folder / f"{name}.json", reading.as_line(run[name], indent=2))
+            write_atomically(folder / f"{name}.json", results.as_line(run[name], indent=2))

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import rich.progress
 from rich.cells import cell_len
@@ -20,15 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from sgdf_lab.runs.config import Config
+from sgdf_lab.support.tables import say
 
 BAR_INTERVAL = 0.2  # seconds between two updates of a bar
 LINE_INTERVAL = 10.0  # seconds between two lines about epochs of a run
 STEP_INTERVAL = 30.0  # seconds without any line, after which one tells about steps
+FIRST_STEPS = 3.0  # the same until the first: how long a run takes is said at once
 BAR_WIDTH = 20
 
 
-class Progress(Protocol):
-    """What `train` reports. Calls for different runs may alternate."""
+class Progress:
+    """What `train` reports; this shows nothing. Calls for different runs may alternate."""
 
     def started(self, config: Config) -> None:
         """The run is about to train, or to resume."""
@@ -49,26 +51,11 @@ class Progress(Protocol):
         """Something a user should read, like a damaged checkpoint."""
 
 
-class MessagesOnly:
-    """Pass messages on and ignore the rest: a sweep shows progress and results itself."""
+class MessagesOnly(Progress):
+    """Passes messages on: a sweep shows progress and results itself."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self.notify = notify
-
-    def started(self, config: Config) -> None:
-        pass
-
-    def step(self, config: Config, done: int, per_epoch: int) -> None:
-        pass
-
-    def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
-        pass
-
-    def failed(self, config: Config, error: str) -> None:
-        pass
-
-    def ended(self, config: Config, status: str) -> None:
-        pass
 
     def message(self, text: str) -> None:
         self.notify(text)
@@ -129,7 +116,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class ProgressLines:
+class ProgressLines(Progress):
     """Print a line about a run now and then, and always after its last epoch.
 
     Within long epochs a line tells how many steps are done. Several runs take turns at it, so that
@@ -144,9 +131,7 @@ class ProgressLines:
         self.best: dict[str, float] = {}
         self.paces: dict[int, Pace] = {}  # of the runs in training, by the id of their config
         self.last_line = time.monotonic()
-
-    def started(self, config: Config) -> None:
-        pass
+        self.told = False  # whether a line has told how far a run is
 
     def step(self, config: Config, done: int, per_epoch: int) -> None:
         # Called for every step: no more than a look at the clock and into a table.
@@ -163,13 +148,15 @@ class ProgressLines:
 
     def show_step(self, pace: Pace, now: float, done: int) -> None:
         is_turn = pace.shown <= min(other.shown for other in self.paces.values())
-        if now - self.last_line >= STEP_INTERVAL and is_turn:
-            pace.shown = now
+        pause = STEP_INTERVAL if self.told else FIRST_STEPS
+        if now - self.last_line >= pause and is_turn:
+            pace.shown, self.told = now, True
             self.line("  ".join((pace.config.title, *pace.words(now, done))))
 
     def epoch(self, config: Config, metrics: dict[str, Any]) -> None:
         numbers = self.numbers(config, metrics)
         if self.is_due(config, LINE_INTERVAL) or metrics["epoch"] == config.epochs:
+            self.told = True
             self.line(f"{config.title}  {numbers}")
 
     def failed(self, config: Config, error: str) -> None:
@@ -183,13 +170,13 @@ class ProgressLines:
 
     def line(self, text: str) -> None:
         self.last_line = time.monotonic()
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        say(self.console, text)
 
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""
         metric = config.task_definition.metric
-        done, total = (count * config.interval for count in (metrics["epoch"], config.epochs))
-        text = f"{config.unit} {done}/{total}  loss {metrics['train_loss']:.3f}"
+        total = config.epochs * config.interval
+        text = f"{config.place(metrics['epoch'])}/{total}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
         if value is None:  # an expensive metric is not measured after every epoch
             return text

@@ -9,15 +9,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from sgdf_lab.runs import packed, reading
+from sgdf_lab.runs import packed, results
 from sgdf_lab.runs.config import Config, check_plain
 from sgdf_lab.support.errors import UserError, describe, message_of, reason_of, visible
 from sgdf_lab.support.files import read_text
-from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks import Metric
 
 PACKED = ".jsonl"  # how the name of a file of packed runs ends
-STATUSES = ("finished", "diverged", "failed")  # a run without result.json is unfinished
 
 
 @dataclass(frozen=True)
@@ -187,8 +185,8 @@ def read_run(folder: Path) -> RunRecord:
     return checked_record(
         folder,
         read_settings(folder),
-        reading.read_end(folder),
-        reading.read_lines(folder / "metrics.jsonl"),
+        results.read_end(folder),
+        results.read_lines(folder / "metrics.jsonl"),
         seconds=read_seconds(folder / "times.jsonl"),
         environment=read_environment(folder / "env.json"),
     )
@@ -216,26 +214,11 @@ def checked_record(
     seconds: Mapping[int, float],
     environment: Mapping[str, Any],
 ) -> RunRecord:
-    status = result["status"] if result else "unfinished"
-    if result and status not in STATUSES:
-        raise UserError(f"{folder / 'result.json'} has the unknown status {status!r}")
-    metric = config.task_definition.metric
-    check_metrics(metrics, metric, folder / "metrics.jsonl")
-    if status == "finished" and len(metrics) != config.epochs:
-        raise UserError(
-            f"{folder} is damaged: it is finished, but metrics.jsonl has {len(metrics)} of "
-            f"{config.epochs} epochs"
-        )
-    if status == "finished" and any(line.get("diverged") for line in metrics):
-        raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
-    if status == "finished" and metrics[-1][metric.key] is None:
-        raise UserError(
-            f"{folder} is damaged: it is finished, but has no {metric.words} after the last epoch"
-        )
+    results.check_run(folder, config, result, metrics)
     return RunRecord(
         folder=folder,
         config=config,
-        status=status,
+        status=result["status"] if result else "unfinished",
         metrics=metrics,
         seconds=seconds,
         environment=environment,
@@ -244,7 +227,7 @@ def checked_record(
 
 
 def read_settings(folder: Path) -> Config:
-    return check_settings(reading.read_config(folder), folder)
+    return check_settings(results.read_config(folder), folder)
 
 
 def check_settings(config: Config, folder: Path) -> Config:
@@ -255,27 +238,10 @@ def check_settings(config: Config, folder: Path) -> Config:
     return config
 
 
-def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
-    """The epochs are in order, each has the metric, and every value is a number or null."""
-    for epoch, line in enumerate(lines, start=1):
-        if not isinstance(line, dict) or line.get("epoch") != epoch:
-            raise UserError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
-        if not line.get("diverged") and metric.key not in line:
-            raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
-        for name, value in line.items():
-            if name != "diverged" and value is not None and not is_measured(value):
-                raise UserError(f"{path} is damaged: {name} of epoch {epoch} is not a number")
-
-
-def is_measured(value: Any) -> bool:
-    """Whether the value is a number that charts can scale without an overflow."""
-    return is_number(value) and abs(value) < 1e300
-
-
 def read_seconds(path: Path) -> dict[int, float]:
     """Seconds by epoch; none if the file is damaged, which loses no result."""
     try:
-        return seconds_in(reading.read_lines(path))
+        return seconds_in(results.read_lines(path))
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -285,7 +251,7 @@ def seconds_in(lines: Sequence[Any]) -> dict[int, float]:
         seconds = {int(line["epoch"]): line["seconds"] for line in lines}
     except (ValueError, TypeError, KeyError):
         return {}
-    return seconds if all(map(is_measured, seconds.values())) else {}
+    return seconds if all(map(results.is_measured, seconds.values())) else {}
 
 
 def read_environment(path: Path) -> dict[str, Any]:

@@ -1,23 +1,24 @@
-"""Train runs: start or resume, report progress, save, stop when asked."""
+"""Train runs in this process: resume, checkpoint, stop in an orderly way, write the result."""
 
 import contextlib
 import math
+import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.disk import RunFolder
 from sgdf_lab.runs.progress import Progress, shown_on
 from sgdf_lab.runs.results import failure_from, summary_of
-from sgdf_lab.runs.signals import StopRequest, stop_on_signal
-from sgdf_lab.runs.tensorboard import EventWriter
+from sgdf_lab.runs.run_folder import RunFolder
 from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.numerics import find_device
 from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_without_layout
 from sgdf_lab.train.distributed import ALONE, Team
 from sgdf_lab.train.loop import Trainer, take_turns
@@ -37,16 +38,67 @@ class RunContext:
     checkpoints: bool = True  # to resume from
 
 
+def train_runs(
+    configs: Sequence[Config],
+    *,
+    out: str | Path = "runs",
+    data_dir: str | Path | None = None,
+    device: str | torch.device | None = None,
+    keep: int | None = None,
+    compile: bool = True,
+    checkpoints: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, Any]]:
+    """Train the runs to their end, or resume them, and return their results.
+
+    Args:
+        configs: of `make_config`.
+        out: a folder; every run has its own in it, with the name `config.name`.
+        data_dir: where the data is.
+        device: default: cuda if available.
+        keep: keep the weights of every Nth epoch.
+        compile: on a GPU; without, a run starts at once, but trains slower.
+        checkpoints: whether to save the state, from which a stopped run resumes.
+        tensorboard: whether to write event files for TensorBoard into the runs.
+
+    Returns:
+        The content of `result.json` of each run.
+
+    Examples:
+        >>> from sgdf_lab import make_config, train_runs
+        >>> config = make_config("digits", epochs=2)
+        >>> results = train_runs([config], out="runs", device="cpu")  # doctest: +SKIP
+    """
+    context = RunContext(
+        out=Path(out),
+        device=find_device(device),
+        data_dir=None if data_dir is None else Path(data_dir),
+        compile=compile,
+        keep=keep,
+        checkpoints=checkpoints,
+        tensorboard=tensorboard,
+    )
+    return train_in_turn(configs, context)
+
+
+def train_in_turn(
+    configs: Sequence[Config], context: RunContext, team: Team = ALONE
+) -> list[dict[str, Any]]:
+    """Train the runs one after another; on a GPU, which has room for several, side by side."""
+    has_room = context.device.type == "cuda" and team.size == 1
+    groups = [configs] if has_room else [[config] for config in configs]
+    return [r for group in groups for r in train(group, context, team=team)]
+
+
 def train(
     configs: Sequence[Config],
     context: RunContext,
     progress: Progress | None = None,
     team: Team = ALONE,
 ) -> list[dict[str, Any]]:
-    """Train the runs to their end, all of them side by side, and return their results.
+    """Train the runs side by side to their end, and return their results.
 
-    One GPU serves several runs well at the same time; on a CPU train one after another. A single
-    run that fails raises; of several, a failed one has a result that says so.
+    A single run that fails raises; of several, a failed one has a result that says so.
 
     Args:
         configs: the runs.
@@ -67,6 +119,9 @@ def train(
     return [session.result for session in sessions]
 
 
+# --- one run -------------------------------------------------------------------------------------
+
+
 class Session:
     """A run in this process, from its last checkpoint to its end. Rank 0 of a team writes."""
 
@@ -75,7 +130,7 @@ class Session:
         config: Config,
         context: RunContext,
         progress: Progress,
-        stop: StopRequest,
+        stop: "StopRequest",
         team: Team,
         *,
         alone: bool,
@@ -89,7 +144,7 @@ class Session:
 
     @property
     def saved(self) -> str:
-        return f"{self.saved_epochs * self.config.interval} {self.config.unit}s"
+        return self.config.counted(self.saved_epochs)
 
     def work(self) -> Iterator[None]:
         """Train, yielding after every step so that other runs take turns."""
@@ -100,7 +155,7 @@ class Session:
                 started = True
                 context = self.context
                 # Before the folder, so that a mistake leaves none.
-                trainer = self.config.task_definition.load_trainer().build_trainer(
+                trainer: Trainer = self.config.task_definition.module.build_trainer(
                     self.config,
                     context.device,
                     data_dir=context.data_dir,
@@ -132,12 +187,15 @@ class Session:
             self.run.data = trainer.batches.fingerprint()
         self._resume(trainer)
         events = self._begin(trainer)
-        while trainer.done < self.config.epochs:
+        while trainer.evaluations < self.config.epochs:
             start = time.perf_counter()
             if not (yield from self._steps(trainer)):
                 return
             metrics = trainer.metrics()
-            times: dict[str, Any] = {"epoch": trainer.done, "seconds": time.perf_counter() - start}
+            times: dict[str, Any] = {
+                "epoch": trainer.evaluations,
+                "seconds": time.perf_counter() - start,
+            }
             if trainer.on_gpu:  # of all runs in this process, usually one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
             losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
@@ -156,20 +214,20 @@ class Session:
                 return
         self._finish("finished")
 
-    def _begin(self, trainer: Trainer) -> EventWriter | None:
+    def _begin(self, trainer: Trainer) -> "EventWriter | None":
         events = None
         if self.writes:
             self.run.note_environment(self.context.command, self.context.device)
             if self.context.tensorboard:
-                events = EventWriter(self.run.folder, trainer.done * self.config.interval)
-        if trainer.done == 0:
+                events = EventWriter(self.run.folder, trainer.evaluations * self.config.interval)
+        if trainer.evaluations == 0:
             self._keep(trainer)
         return events
 
     def _steps(self, trainer: Trainer) -> Generator[None, None, bool]:
         """Train an epoch; false if it was left because of a request to stop."""
         per_epoch = len(trainer.sizes)
-        for done, _ in enumerate(trainer.epoch(), trainer.done * per_epoch + 1):
+        for done, _ in enumerate(trainer.epoch(), trainer.evaluations * per_epoch + 1):
             if self._may_stop_here(trainer):
                 return False
             self.progress.step(self.config, done, per_epoch)
@@ -178,7 +236,7 @@ class Session:
 
     def _may_stop_here(self, trainer: Trainer) -> bool:
         """Within an epoch, if nothing is left to save. A team agrees after the epoch only."""
-        saved = self.saved_epochs == trainer.done or not self.context.checkpoints
+        saved = self.saved_epochs == trainer.evaluations or not self.context.checkpoints
         return self.stop.requested and saved and self.team.size == 1
 
     def _save_or_stop(self, trainer: Trainer) -> bool:
@@ -187,7 +245,7 @@ class Session:
         stopping = self.team.any(self.stop.requested)
         self.stop.requested |= stopping  # whichever process of the team got the signal
         due = self.team.first_says(self.run.save_is_due())
-        is_last = trainer.done == self.config.epochs
+        is_last = trainer.evaluations == self.config.epochs
         if self.context.checkpoints and (is_last or stopping or due):
             self._save(trainer)
         return stopping and not is_last
@@ -204,13 +262,13 @@ class Session:
             except DamagedCheckpoint as error:
                 raise UserError(f"the run's state cannot be restored: {error}") from None
             self.run.save(state)
-        self.saved_epochs = trainer.done
+        self.saved_epochs = trainer.evaluations
 
     def _keep(self, trainer: Trainer) -> None:
-        if self.context.keep and trainer.done % self.context.keep == 0:
+        if self.context.keep and trainer.evaluations % self.context.keep == 0:
             state = trainer.state_dict()
             if self.writes:
-                self.run.keep({"epoch": trainer.done, "model": state["model"]})
+                self.run.keep({"epoch": trainer.evaluations, "model": state["model"]})
 
     def _resume(self, trainer: Trainer) -> None:
         def check(checkpoint: dict[str, Any]) -> None:
@@ -227,7 +285,7 @@ class Session:
         checkpoint = self.team.first_says(checkpoint)
         if checkpoint is not None:
             trainer.load_state_dict(checkpoint)
-            self.saved_epochs = trainer.done
+            self.saved_epochs = trainer.evaluations
 
     def _finish(self, status: str) -> None:
         if self.writes:
@@ -242,3 +300,75 @@ def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in metrics.items()
     }
+
+
+class EventWriter:
+    """Writes event files into the run's folder; those of steps after `done` are dropped."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError('--tensorboard needs pip install "sgdf-lab[tensorboard]"') from None
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+
+    def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
+        for name, value in {**metrics, "seconds": times["seconds"]}.items():
+            if isinstance(value, float):
+                self.writer.add_scalar(
+                    name.replace("_", "/", 1), value, metrics.get("step", metrics["epoch"])
+                )
+        self.writer.flush()
+
+
+# --- Ctrl-C and SIGTERM --------------------------------------------------------------------------
+
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+class StopRequest:
+    """Becomes true once the process was asked to stop."""
+
+    requested = False
+
+
+@contextlib.contextmanager
+def stop_on_signal(notify: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C or SIGTERM into a request; a second one raises KeyboardInterrupt."""
+    stop = StopRequest()
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+        with contextlib.suppress(RuntimeError):  # the signal may interrupt another print
+            notify("stopping: once more stops without saving")
+
+    with handling((signal.SIGINT, signal.SIGTERM), handle):
+        yield stop
+
+
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with handling((signal.SIGTERM,), interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def handling(signals: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Install a handler for the block. Only the main thread can: elsewhere this does nothing."""
+    try:
+        before = {number: signal.signal(number, handler) for number in signals}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -39,22 +39,33 @@ def replacing(path: Path, *, locked: bool = False) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def visible_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path, owners: dict[str, Path] | None = None) -> Iterator[Path]:
     """All files in a folder and in those in it, also behind links, without the hidden ones.
 
-    A folder that cannot be read is an OSError; one that links lead to twice is read once.
+    A folder that links lead to twice is read once. One that cannot be read is an OSError, and so is
+    a link to a folder that holds this one.
+
+    Args:
+        folder: where to begin.
+        owners: what calls share that must not read the same folder: each folder that one of them
+            has read, and where it began.
     """
 
     def refuse(error: OSError) -> None:
         raise error
 
-    seen = set()
+    owners = {} if owners is None else owners
+    home = Path(os.path.realpath(folder))
     for where, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(where)
-        if real in seen:
+        if owners.get(real) == folder:
             folders.clear()
             continue
-        seen.add(real)
+        if Path(real) in home.parents:
+            raise OSError(errno.ELOOP, "it is a link to a folder that holds it", where)
+        if real in owners:
+            raise OSError(errno.ELOOP, f"it is also a part of {owners[real]}", where)
+        owners[real] = folder
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where) / name for name in files if not name.startswith("."))
 
@@ -121,6 +132,18 @@ def read_text(path: Path, *, limit: int = TEXT_LIMIT) -> str:
     """The text of a regular file of at most `limit` bytes; see `open_regular`."""
     with open_regular(path, limit=limit) as file:
         return file.read().decode("utf-8")
+
+
+def read_named(path: Path, *, limit: int = TEXT_LIMIT) -> str:
+    """The text of a file that a user named; what is wrong with it is one sentence."""
+    try:
+        return read_text(path, limit=limit)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text in UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def sync_folder(folder: Path) -> None:

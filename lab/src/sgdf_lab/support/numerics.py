@@ -1,4 +1,4 @@
-"""Norms that are right to the last digits, and arithmetic in full precision."""
+"""Devices, norms that are right to the last digits, and arithmetic in full precision."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from sgdf_lab.support.errors import UserError, unknown
+
+
+def find_device(name: str | torch.device | None) -> torch.device:
+    """The device of that name, which has to exist; by default a GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", str(name), ("cpu", "cuda")) from None
+    if device.type not in ("cpu", "cuda"):
+        raise unknown("device", str(name), ("cpu", "cuda"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"there is no device {name} here: try --device cpu")
+    return device
 
 
 def joint_norm(tensors: Iterable[Tensor]) -> Tensor:

@@ -1,18 +1,38 @@
-"""Tables that fit the terminal: columns that do not fit go into a second table below.
+"""Lines and tables that fit the terminal: columns that do not fit go into a second table below.
 
 No number is broken or cut. Where room is short, titles and text are wrapped; where that is not
 enough, the table is split, and its labels are repeated.
 """
 
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
 GAP = 2  # between two columns
 TEXT = 24  # the least room of a text that is longer
+
+
+def say(console: "Console", text: str) -> None:
+    """Print a line as it is, without markup or colours; a terminal's width breaks no word of it.
+
+    A terminal would break a number in two where a line is full.
+    """
+    if console.is_terminal:
+        text = whole_words(text, console.width)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def whole_words(text: str, width: int) -> str:
+    """The text in lines of this width, as far as its words are not longer."""
+    lines = (
+        textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(part for parts in lines for part in parts)
 
 
 class Column(NamedTuple):

@@ -14,14 +14,12 @@ from sgdf_lab.runs.config import Config, frozen
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Tuned, validation_key
 from sgdf_lab.tasks import Metric
 
 #: Options by which a run knows a user's own text; a plan may be made where that text is not.
 OF_DATA = ("corpus", "fingerprint")
 LEAST_TRIED = 3  # values, for a statement about an edge
-OWN_IMAGES = "images"  # the folder may have validation images
-CLASSIFIERS = ("classify", "photos", "fast")  # kinds of tasks that can hold out images
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def ranking(validation: Sequence[Sequence[float | None]], metric: Metric) -> lis
     return [i for _, _, i in sorted(keys)]
 
 
-def finalists_of(trials: Sequence[PlannedRun], sweep: Sweep, find: "Finder") -> list[Finalist]:
+def finalists_of(trials: Sequence[PlannedRun], sweep: Tuned, find: "Finder") -> list[Finalist]:
     """The best trials, with their runs of the seeds of the choice."""
     metric = trials[0].config.task_definition.metric
     order = ranking([[trial.validation] for trial in trials], metric)
@@ -136,35 +134,16 @@ def choice_of(finals: Sequence[Finalist]) -> PlannedRun | None:
     return finals[order[0] if order else 0].trial
 
 
-def turns_of(sweep: Sweep) -> list[Sequence[Config]]:
-    """The trials of each contestant."""
-    return [sweep.configs[i :: sweep.contestants] for i in range(sweep.contestants)]
-
-
-def validation_key(config: Config) -> str:
-    """The metric that a setting is chosen by."""
-    task = config.task_definition
-    if task.kind == "language":  # always holds out a part of its text
-        return task.metric.key
-    if task.kind not in CLASSIFIERS:
-        raise UserError(f"{config.task} has no validation data to choose a setting by")
-    if not config.validation and config.task != OWN_IMAGES:
-        raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
-    return task.metric.key.replace("test_", "validation_", 1)
-
-
 # --- the plan and its runs -----------------------------------------------------------------------
 
 
-def contestants_of(sweep: Sweep, records: Iterable[RunRecord]) -> list[Contestant]:
+def contestants_of(sweep: Tuned, records: Iterable[RunRecord]) -> list[Contestant]:
     """The contestants in the order of the file, with the runs among the records that they have."""
-    if not sweep.contestants:
-        raise UserError(f"{sweep.name} is a grid without trials: sgdf report shows it")
     if len({(config.task, config.data) for config in sweep.configs}) > 1:
         raise UserError(f"{sweep.name} is of several tasks: a comparison needs a file for each")
     find = Finder(records)
     found = []
-    for configs in turns_of(sweep):
+    for configs in sweep.trials:
         trials = tuple(PlannedRun(config, find(config)) for config in configs)
         finals = tuple(finalists_of(trials, sweep, find))
         best = choice_of(finals)

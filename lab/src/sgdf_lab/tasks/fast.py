@@ -126,7 +126,6 @@ class FastClassifier(Classifier):
         self.smoothing = float(config.option("smoothing"))
         self.every = config.option("lookahead")
         super().__init__(config, model, batches, evaluation, device, compile=compile, team=team)
-        self.total = config.epochs * len(self.sizes)
         self.lookahead = Lookahead(model) if self.every else None
         self.decays = torch.zeros(len(self.sizes), device=device)
         self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=device)
@@ -154,7 +153,7 @@ class FastClassifier(Classifier):
 
     def epoch(self) -> Iterator[None]:
         steps = len(self.sizes)
-        first, thawed = self.done * steps, self.config.option("bias_passes")
+        first, thawed = self.steps_done, self.config.option("bias_passes")
         if self.graphs:
             self.graphs.follow()
         with self._turn():
@@ -197,7 +196,7 @@ class FastClassifier(Classifier):
         if self.lookahead:  # statistics of norms are those of a process's share
             with self._turn():
                 self.team.broadcast_(self.lookahead.slow.values())
-        return {**super().metrics(), "step": self.done * len(self.sizes)}
+        return {**super().metrics(), "step": self.steps_done}
 
     # --- checkpoints ----------------------------------------------------------------------------
 

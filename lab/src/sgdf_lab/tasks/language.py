@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sgdf_lab import data
@@ -22,8 +22,9 @@ from sgdf_lab.data.tokens import (
     tokens_of_files,
     tokens_of_text,
 )
-from sgdf_lab.models.gpt import GPT, build_gpt
-from sgdf_lab.registry.models import GPTS
+from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.own import build_own_language_model, is_own
+from sgdf_lab.registry.models import context_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.train.batches import seed_for
 from sgdf_lab.train.distributed import ALONE, Team, unsharded
@@ -136,11 +137,12 @@ def build_trainer(
     tokens = load_tokens(config, data_dir, load_tokenizer(config.option("tokenizer")))
     if config.option("test_tokens"):
         tokens = tokens.with_test()
-    context = config.option("context") or GPTS[config.model].context
+    context = config.option("context") or context_of(config.model)
     check_length(tokens, context)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        model = build_gpt(config.model, vocabulary=tokens.vocabulary, context=context)
+        build = build_own_language_model if is_own(config.model) else build_gpt
+        model = build(config.model, vocabulary=tokens.vocabulary, context=context)
     batches = TokenBatches(
         tokens,
         device,
@@ -179,7 +181,6 @@ class LanguageModel(HessianTrainer):
     """Learns to predict the next token by cross entropy. An epoch of the loop is the steps
     between two evaluations."""
 
-    model: GPT
     batches: TokenBatches
     bytes_per_token = 1.0
     test: EvaluationWindows | None = None  # looked at once, after the last step
@@ -187,7 +188,7 @@ class LanguageModel(HessianTrainer):
     def __init__(
         self,
         config: "Config",
-        model: GPT,
+        model: nn.Module,
         batches: TokenBatches,
         evaluation: EvaluationWindows,
         device: torch.device,
@@ -220,7 +221,7 @@ class LanguageModel(HessianTrainer):
             work = functools.partial(self._evaluate_on, self.evaluation)
             loss = self.graphs.run("validation", work) if self.graphs else work()
             result = {"val_loss": (loss, tokens_in(self.evaluation))}
-            if self.test is not None and self.done == self.config.epochs:
+            if self.test is not None and self.steps_done == self.total:
                 result["test_loss"] = self._evaluate_on(self.test), tokens_in(self.test)
         self.model.train()
         return result
@@ -235,8 +236,8 @@ class LanguageModel(HessianTrainer):
     def metrics(self) -> dict[str, Any]:
         result = super().metrics()
         result["bits_per_byte"] = result["val_loss"] / self.bytes_per_token / math.log(2)
-        result["step"] = self.done * len(self.sizes)
-        result["tokens"] = self.done * len(self.batches) * self.batches.context
+        result["step"] = self.steps_done
+        result["tokens"] = self.evaluations * len(self.batches) * self.batches.context
         return result
 
 

@@ -1,5 +1,6 @@
 """A user's own images, in a folder per class, which are decoded while the device works."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from PIL import ExifTags, Image
 from torchvision import transforms
 
 from sgdf_lab.data import class_folders, fingerprints
-from sgdf_lab.data.class_folders import ClassFolders
+from sgdf_lab.data.class_folders import ClassFolders, ImageFiles
 from sgdf_lab.models import vision
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.tasks import classify
@@ -71,26 +72,39 @@ def build_trainer(
 ) -> Trainer:
     check_options(config)
     dataset = find_images(config, data_dir)
-    training, evaluation = dataset.train, dict(dataset.evaluation)
-    if config.validation:
-        if "validation" in evaluation:
-            raise UserError(f"{dataset.folder} has validation images: leave out validation=...")
-        classify.check_validation(config, len(training))
-        kept, held = (i.numpy() for i in hold_out_indices(len(training), config.validation))
-        training, evaluation["validation"] = training.only(kept), training.only(held)
-    normalisation = Normalisation(vision.MEAN, vision.STD, device)
-    for_training, for_evaluation = image_transforms(config)
-    images: dict[str, EvaluationImages] = {
-        name: DecodedImages(files, for_evaluation, normalisation)
-        for name, files in evaluation.items()
-    }
+    if config.validation and "validation" in dataset.evaluation:
+        raise UserError(f"{dataset.folder} has validation images: leave out validation=...")
+    batches, images = decoded(
+        config, dataset.train, dataset.evaluation, image_transforms(config), device, team
+    )
     model = build_model(config, dataset).to(device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    batches = DecodedBatches(training, for_training, normalisation, config, team)
     trainer = FileClassifier(config, model, batches, images, device, compile=compile, team=team)
     if dataset.note:
         trainer.notes = (dataset.note,)
     return trainer
+
+
+def decoded(
+    config: "Config",
+    training: ImageFiles,
+    evaluation: Mapping[str, ImageFiles],
+    image_transforms: tuple[Transform, Transform],
+    device: torch.device,
+    team: Team,
+) -> tuple[DecodedBatches, dict[str, EvaluationImages]]:
+    """The images to train on, less those held out for validation, and those to evaluate on."""
+    parts = dict(evaluation)
+    if config.validation:
+        classify.check_validation(config, len(training))
+        kept, held = (i.numpy() for i in hold_out_indices(len(training), config.validation))
+        training, parts["validation"] = training.only(kept), training.only(held)
+    normalisation = Normalisation(vision.MEAN, vision.STD, device)
+    for_training, for_evaluation = image_transforms
+    batches = DecodedBatches(training, for_training, normalisation, config, team)
+    return batches, {
+        name: DecodedImages(files, for_evaluation, normalisation) for name, files in parts.items()
+    }
 
 
 class FileClassifier(Classifier):

@@ -110,7 +110,7 @@ def check_wiener_gain(seed: int = 0, effort: float = 1.0) -> Result:
         title="The optimal gain",
         label="proof_method",
         claim="Var m̂ / (Var m̂ + Var g) is the K that makes (1-K)m̂ + Kg the best estimate.",
-        assumptions="none stated; the derivation drops Cov(m̂, g) and compares variances alone",
+        assumptions="none stated; the derivation drops Cov(m̂, g) and compares variances only",
         condition="m̂ and g are uncorrelated and have the same mean: true of m̂ₜ₋₁ and a "
         "constant gradient",
         checks=(

@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 class Batches(Protocol):
-    """The training examples of a task, in an order that seed and epoch decide."""
+    """The training examples of a task, in an order that seed and epoch decide.
+
+    An epoch is what the steps up to an evaluation take: a pass over the data, or the examples of a
+    number of steps. They are counted from 0.
+    """
 
     position: Tensor  # of the next example in the epoch's order, on the device
     resident: bool  # all data is on the device, so a step can be captured with its batch

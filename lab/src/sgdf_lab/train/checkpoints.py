@@ -143,7 +143,10 @@ def check_without_layout(
 
 
 def check_moments(state: Mapping[int, Any], optimizer: Optimizer) -> None:
-    """Of the lab's optimizers: all parameters have state or none, moments have their shape."""
+    """Check that all parameters have state or none, and moments their shape.
+
+    This holds for the lab's optimizers.
+    """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if state and len(state) != len(params):
         raise DamagedCheckpoint("some parameters have no state of the optimizer")

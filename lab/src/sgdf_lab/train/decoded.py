@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sgdf_lab.data.class_folders import ImageFiles
-from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.errors import UserError, message_of
+from sgdf_lab.support.files import open_regular
 from sgdf_lab.train.batches import batch_sizes, digest_of, micro_batch_sizes, seed_for
 from sgdf_lab.train.distributed import Team
 from sgdf_lab.train.images import LARGE_EVALUATION_BATCH, normalised
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 FEW_IMAGES = 500  # are decoded before processes to do it would have started
 MOST_WORKERS = 16
+# Pillow knows many more, and starts Ghostscript for one: a stranger's image must run no program.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
 Transform = Callable[[Image.Image], Image.Image]  # to an image of the size that all have
 MicroBatch = tuple[int, NDArray[np.int64]]  # an epoch, and the indices of images to decode for it
 
@@ -58,11 +61,13 @@ class MicroBatchDecoder(Dataset[tuple[Tensor, Tensor] | UserError]):
 
 
 def decode(path: Path) -> Image.Image:
+    """An image of one of `FORMATS`, whatever its name ends in."""
     try:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
             return in_bytes(image, path).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        why = str(error).replace(f"'{path}'", "it")
+        is_other = isinstance(error, UnidentifiedImageError)
+        why = f"it is none of {', '.join(FORMATS)}" if is_other else message_of(error)
         raise UserError(f"{path} is not a complete image ({why}): replace the file") from None
 
 
@@ -115,7 +120,7 @@ class DecodedBatches:
         return len(self.files)
 
     def fingerprint(self) -> str:
-        """Of the names and labels: the files are too many to read."""
+        """A hash of names and labels: the files are too many to read."""
         return digest_of(self.files.names, self.files.labels)
 
     def draw(self, epoch: int) -> None:

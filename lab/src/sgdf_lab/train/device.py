@@ -59,8 +59,8 @@ class CudaGraphs:
             self.default.graphsafe_set_state(before)
 
 
-class EpochSums:
-    """What an epoch adds up on the device, without asking for it."""
+class Sums:
+    """What the steps up to an evaluation add up on the device, without asking for it."""
 
     def __init__(self, device: torch.device) -> None:
         def zero(dtype: torch.dtype) -> Tensor:

@@ -1,7 +1,7 @@
 """Several processes on one run: `torchrun --nproc-per-node N -m sgdf train ...`.
 
 Every process computes its share of each batch and the gradients are summed, so N processes take
-the steps of one process. Batch norm alone differs: its statistics are those of a process's share,
+the steps of one process. Only batch norm differs: its statistics are those of a process's share,
 as usual, and a checkpoint has those of the first process.
 
 With `--shard` every process also stores only its share of the weights and of the optimizer's

@@ -1,6 +1,6 @@
 """Images that stay on the device as bytes, in batches whose order the seed decides.
 
-Order, crops and flips of an epoch are drawn on the CPU from (seed, epoch) alone. They are the same
+Order, crops and flips of an epoch are drawn on the CPU from (seed, epoch) only. They are the same
 for every optimizer, on every device and after any interruption, and a CUDA graph reads them from
 tensors that are filled before the epoch begins.
 """
@@ -229,6 +229,6 @@ class SteppedBatches(ResidentBatches):
         return plan
 
     def _first_flips(self) -> NDArray[np.int64]:
-        """Of every image, whether it is mirrored in the first pass."""
+        """Which images are mirrored in the first pass."""
         random = np.random.default_rng(seed_for("flips", self.seed))
         return random.integers(0, 2, len(self.images))

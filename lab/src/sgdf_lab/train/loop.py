@@ -2,10 +2,11 @@
 
 On a GPU a complete step (batch, augmentation, forward, backward, the optimizer's update and the
 sums for the metrics) is captured in a CUDA graph and replayed; the host only counts, and waits
-for the device once an epoch. The steps that warm a capture up are steps of the run itself.
+for the device at an evaluation. The steps that warm a capture up are steps of the run itself.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,7 @@ from sgdf_lab.support.numerics import joint_norm
 from sgdf_lab.train import schedules
 from sgdf_lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
 from sgdf_lab.train.checkpoints import check_state, load_optimizer, to_portable
-from sgdf_lab.train.device import CudaGraphs, EpochSums, GroupRates
+from sgdf_lab.train.device import CudaGraphs, GroupRates, Sums
 from sgdf_lab.train.distributed import ALONE, Team, gathered, scattered
 
 if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time imports go one way
@@ -29,12 +30,13 @@ if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time 
 
 
 class Trainer:
-    """Trains a model epoch by epoch: the part that all tasks share.
+    """Trains a model from evaluation to evaluation: the part that all tasks share.
 
-    `epoch()` yields after every step that it has queued, so that several trainers can take turns
-    on one GPU, each on a stream of its own. A task adds `_loss`, and measures its model after an
-    epoch in `_evaluate` or `metrics`. Two more hooks have defaults: `_trained_parameters`, one
-    optimizer for each list, and `_extra_every` with `_extra_step`, a second part of every Nth step.
+    `epoch()` queues the steps up to the next evaluation: a pass over the data, or the `eval_every`
+    steps of a task that counts steps. It yields after every step, so that several trainers can take
+    turns on one GPU, each on a stream of its own. A task adds `_loss`, and measures its model in
+    `_evaluate` or `metrics`. Two more hooks have defaults: `_trained_parameters`, one optimizer for
+    each list, and `_extra_every` with `_extra_step`, a second part of every Nth step.
     """
 
     counts_correct = False  # whether `_loss` counts right answers
@@ -54,7 +56,8 @@ class Trainer:
         self.config, self.device, self.team = config, device, team
         self.model, self.batches = model, batches
         self.on_gpu = device.type == "cuda"
-        self.done = 0  # epochs
+        self.steps_done = 0
+        self.last_lr = config.lr
         team.shard(model, device)
         if self.on_gpu:
             set_precision(config.precision)
@@ -72,11 +75,12 @@ class Trainer:
         self.rates = GroupRates(self.optimizers.values(), self.lr)
         self.params, self.optimizer = trained["optimizer"], self.optimizers["optimizer"]
         self.extra_every = self._extra_every()
-        self.sizes = batch_sizes(len(batches), config.batch)
-        self._learning_rates(0)  # an error here leaves no folder
+        self.sizes = batch_sizes(len(batches), config.batch)  # of the steps up to an evaluation
+        self.total = config.epochs * len(self.sizes)  # steps
+        self._learning_rates()  # an error here leaves no folder
         self.lrs = torch.zeros(len(self.sizes), device=device)
-        self.sums = EpochSums(device)
-        # Compiling the smaller last batch as well would take as long again, for one step an epoch.
+        self.sums = Sums(device)
+        # Compiling the smaller last batch as well would take as long again, for one step a pass.
         self.compiled_size = micro_batch_sizes(team.share(config.batch)[1], config.accumulate)[0]
         self.compiled_loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
         if self.on_gpu and compile and not team.shards:
@@ -95,7 +99,7 @@ class Trainer:
         raise NotImplementedError
 
     def _extra_every(self) -> int:
-        """`_extra_step` follows every so many steps of the run; 0: none."""
+        """The number of steps after which an `_extra_step` follows; 0: none."""
         if self._hessian_optimizer():
             raise UserError(f"{self.config.optimizer} needs a task with classes")
         return 0
@@ -110,56 +114,60 @@ class Trainer:
         raise NotImplementedError
 
     def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
-        """Measured after an epoch: this process's sums, each with the divisor of the total."""
+        """Measured at an evaluation: this process's sums, each with the divisor of the total."""
         return {}
 
     def pictures(self) -> dict[str, bytes]:
-        """PNG files of the epoch by name. All processes are asked; one of them writes."""
+        """PNG files by name. All processes are asked; one of them writes."""
         return {}
 
     def close(self) -> None:
-        """Stop work on an epoch that may not come."""
+        """Stop work on steps that may not come."""
 
-    # --- an epoch -------------------------------------------------------------------------------
+    # --- the steps up to an evaluation -----------------------------------------------------------
 
     def epoch(self) -> Iterator[None]:
-        """Queue the steps of the next epoch, one by one; then `self.metrics()` has the results."""
-        lrs = self._learning_rates(self.done)
+        """Queue the steps one by one; then `self.metrics()` has the results."""
+        lrs = self._learning_rates()
         if self.graphs:
             self.graphs.follow()
         with self._turn():
             optimizers.set_mode(self.optimizers.values(), training=True)
-            self.batches.begin(self.done)
+            self.batches.begin(self.evaluations)
             self.lrs.copy_(torch.tensor(lrs))
+            self.last_lr = lrs[-1]
             self.sums.zero()
             self._seed()
         self.model.train()
-        first = self.done * len(self.sizes)
         for i, size in enumerate(self.sizes):
             with self._turn():
-                self._step(size, self._has_extra(first + i), lrs[i])
+                self._step(size, self._has_extra(self.steps_done + i), lrs[i])
             yield
-        self.done += 1
-        self.batches.draw(self.done)
+        self.steps_done += len(self.sizes)
+        self.batches.draw(self.evaluations)
+
+    @property
+    def evaluations(self) -> int:
+        """How many the run has had: passes over the data, for a task that counts these."""
+        return self.steps_done // len(self.sizes)
 
     def _has_extra(self, step: int) -> bool:
         """Whether `_extra_step` follows this step of the run, counted from 0."""
         return self.extra_every > 0 and step % self.extra_every == self.extra_every - 1
 
-    def _learning_rates(self, epoch: int) -> list[float]:
-        config = self.config
+    def _learning_rates(self) -> list[float]:
+        """The rates of the steps up to the next evaluation."""
+        config, count = self.config, len(self.sizes)
+        shape = config.schedule_shape
+        shape = dataclasses.replace(shape, milestones=[m * count for m in shape.milestones])
         factors = schedules.factors(
-            config.schedule,
-            epoch=epoch,
-            epochs=config.epochs,
-            steps_per_epoch=len(self.sizes),
-            shape=config.schedule_shape,
+            config.schedule, shape, first=self.steps_done, count=count, steps=self.total
         )
         return [config.lr * factor for factor in factors]
 
     def _seed(self) -> None:
-        """Dropout, like the data, depends on seed, epoch and process alone."""
-        seed = seed_for(f"dropout{self.team.rank or ''}", self.config.seed, self.done)
+        """Dropout, like the data, depends only on seed, place in the run and process."""
+        seed = seed_for(f"dropout{self.team.rank or ''}", self.config.seed, self.evaluations)
         if self.graphs:
             self.graphs.generator.manual_seed(seed)
         else:
@@ -240,7 +248,7 @@ class Trainer:
             return error
         return UserError(
             f"{self.config.model} normalises over a batch, and here a batch of {self.config.batch} "
-            "leaves an example alone: choose another batch or accumulate"
+            "leaves a single example: choose another batch or accumulate"
         )
 
     def _backward(self, loss: Tensor) -> None:
@@ -264,7 +272,7 @@ class Trainer:
             self.batches.position += examples
 
     def _grads(self) -> list[Tensor]:
-        """Of all parameters: zeros for a process without examples in a last batch."""
+        """The gradients of all parameters: zeros for a process without examples in a last batch."""
         for p in self.params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -302,10 +310,10 @@ class Trainer:
             return contextlib.nullcontext()
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
-    # --- the results of an epoch ----------------------------------------------------------------
+    # --- the results ----------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, Any]:
-        """The results of the epoch that was just queued; waits for the device."""
+        """The results of the steps that were just queued; waits for the device."""
         with self._turn():
             optimizers.set_mode(self.optimizers.values(), training=False)
             self.team.broadcast_(self.model.buffers())
@@ -315,8 +323,7 @@ class Trainer:
             self.team.sum_([totals])
             numbers = iter(totals.tolist())
         examples = sum(self.sizes)
-        result: dict[str, Any] = {"epoch": self.done}
-        result["lr"] = self._learning_rates(self.done - 1)[-1]
+        result: dict[str, Any] = {"epoch": self.evaluations, "lr": self.last_lr}
         result["train_loss"] = next(numbers) / examples
         correct = next(numbers)
         if self.counts_correct:
@@ -337,11 +344,11 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next epoch depends on; the rest follows from seed and epoch."""
+        """All that the next steps depend on; the rest follows from the seed and their number."""
         if self.graphs:
             self.graphs.stream.synchronize()
         return {
-            "epoch": self.done,
+            "epoch": self.evaluations,
             "model": gathered(self.model.state_dict()),
             **{n: to_portable(gathered(o.state_dict())) for n, o in self.optimizers.items()},
         }
@@ -358,7 +365,7 @@ class Trainer:
         )
         for name, optimizer in self.optimizers.items():
             load_optimizer(optimizer, state[name])
-        self.done = state["epoch"]
+        self.steps_done = state["epoch"] * len(self.sizes)
 
 
 class HessianTrainer(Trainer):

@@ -11,26 +11,16 @@ from sgdf_lab.support.numbers import is_number
 
 @dataclass(frozen=True)
 class Clock:
-    """A step of a run, counted from 0; the lengths of an epoch, of the run and of its warm-up."""
+    """A step of a run, counted from 0; the lengths of the run and of its warm-up, in steps."""
 
     step: int
-    steps_per_epoch: int
-    epochs: int
-    warmup: int = 0  # steps
-
-    @property
-    def epoch(self) -> int:
-        return self.step // self.steps_per_epoch
+    steps: int
+    warmup: int = 0
 
     @property
     def done(self) -> float:
         """The part of the run that is done: 0 at the first step, 1 after the last."""
-        return self.step / (self.steps_per_epoch * self.epochs)
-
-    @property
-    def steps(self) -> int:
-        """Of the run."""
-        return self.steps_per_epoch * self.epochs
+        return self.step / self.steps
 
     @property
     def since_warmup(self) -> int:
@@ -40,7 +30,7 @@ class Clock:
     @property
     def fraction(self) -> float:
         """The part that is done of what follows the warm-up; 0 before."""
-        return self.since_warmup / (self.steps_per_epoch * self.epochs - self.warmup)
+        return self.since_warmup / (self.steps - self.warmup)
 
     @property
     def ramp(self) -> float:
@@ -53,7 +43,8 @@ class Shape:
     """What a schedule depends on beside the step.
 
     Args:
-        milestones: epochs after which "step" multiplies the rate by `drop`.
+        milestones: steps after which "step" multiplies the rate by `drop`; epochs in the settings
+            of a run, from which the trainer makes steps.
         drop: the factor at a milestone.
         warmup: of a linear ramp at the start: a fraction of the run, or a number of steps.
         decay: the last part of the run, in which "wsd" falls to 0.
@@ -79,11 +70,11 @@ def triangle(now: Clock, shape: Shape) -> float:
 
 
 # Each returns the factor on the learning rate. The published one, "step", multiplies it by `drop`
-# once as many epochs as a milestone have been trained. "cosine", "linear" and "inverse-sqrt" begin
+# at every milestone. "cosine", "linear" and "inverse-sqrt" begin
 # after the warm-up, so that they start at the full rate; milestones and `decay` count in the run.
 # "triangle" has a warm-up of its own.
 SCHEDULES: dict[str, Schedule] = {
-    "step": lambda now, shape: shape.drop ** sum(m <= now.epoch for m in shape.milestones),
+    "step": lambda now, shape: shape.drop ** sum(m <= now.step for m in shape.milestones),
     "cosine": lambda now, shape: (1 + math.cos(math.pi * now.fraction)) / 2,
     "constant": lambda now, shape: 1.0,
     "inverse-sqrt": lambda now, shape: 1 / math.sqrt(now.since_warmup + 1),
@@ -120,7 +111,7 @@ def is_warmup(value: Any) -> bool:
 
 
 def warmup_steps(name: str, shape: Shape, steps: int) -> int:
-    """The length of the warm-up of a run of so many steps; 0: none."""
+    """The length of the warm-up of a run, in steps; 0: none."""
     length = shape.warmup
     if isinstance(length, float):  # a fraction; the shortest is a step, and a step remains
         length = min(max(round(length * steps), 1), steps - 1) if length else 0
@@ -134,12 +125,9 @@ def warmup_steps(name: str, shape: Shape, steps: int) -> int:
     return length
 
 
-def factors(
-    name: str, *, epoch: int, epochs: int, steps_per_epoch: int, shape: Shape
-) -> list[float]:
-    """The factor on the learning rate for each step of an epoch (counted from 0)."""
+def factors(name: str, shape: Shape, *, first: int, count: int, steps: int) -> list[float]:
+    """The factor on the learning rate for `count` steps from `first` on, of a run of `steps`."""
     schedule = SCHEDULES[name]
-    first = epoch * steps_per_epoch
-    warmup = warmup_steps(name, shape, epochs * steps_per_epoch)
-    clocks = (Clock(first + i, steps_per_epoch, epochs, warmup) for i in range(steps_per_epoch))
+    warmup = warmup_steps(name, shape, steps)
+    clocks = (Clock(first + i, steps, warmup) for i in range(count))
     return [now.ramp * schedule(now, shape) for now in clocks]

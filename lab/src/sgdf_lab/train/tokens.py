@@ -1,6 +1,6 @@
 """Text that stays on the device as tokens, in windows that seed and step decide.
 
-The starts of the windows are drawn on the CPU from (seed, step) alone. They are the same for every
+The starts of the windows are drawn on the CPU from (seed, step) only. They are the same for every
 optimizer, on every device and after any interruption, and a CUDA graph reads them from a tensor
 that is filled before the steps begin.
 """

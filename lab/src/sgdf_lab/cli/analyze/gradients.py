@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.cli.analyze import subjects
 from sgdf_lab.cli.analyze.subjects import add_out, as_user_error, origin, save_figure, save_numbers
-from sgdf_lab.cli.options import Commands, add_data_dir, add_device, find_device, positive, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, add_data_dir, add_device, open_console, positive, say
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.tables import Column, as_rich
 
@@ -64,6 +63,8 @@ def run(options: argparse.Namespace) -> None:
     from sgdf_lab.instruments import figures
 
     console = open_console()
+    from sgdf_lab.support.numerics import find_device
+
     device = find_device(options.device)
     configs = subjects.make_configs(options)
     config = next(iter(configs.values()))

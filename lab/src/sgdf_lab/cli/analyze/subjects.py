@@ -129,8 +129,8 @@ class Subject:
 
 def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[Subject]:
     """All subjects, checked before work on the first one begins."""
-    from sgdf_lab.runs.disk import find_checkpoint
-    from sgdf_lab.runs.reading import read_config
+    from sgdf_lab.runs.results import read_config
+    from sgdf_lab.runs.run_folder import find_checkpoint
 
     configs = [read_config(folder) for folder in folders]
     moments: list[int | None] = list(dict.fromkeys(epochs or ())) or [None]
@@ -203,7 +203,7 @@ def load_subject(
     """The model with the subject's weights, and batches of its training images."""
     import torch
 
-    from sgdf_lab.runs.disk import find_checkpoint, require_checkpoint
+    from sgdf_lab.runs.run_folder import find_checkpoint, require_checkpoint
 
     config = subject.config
     checkpoint = require_checkpoint(find_checkpoint(subject.folder, subject.epoch), device)
@@ -252,7 +252,7 @@ def kept_weights(subject: Subject) -> "tuple[list[int], Iterator[dict[str, Tenso
     """The epochs whose weights a run kept, and these weights."""
     import torch
 
-    from sgdf_lab.runs.disk import find_checkpoint, kept_epochs, require_checkpoint
+    from sgdf_lab.runs.run_folder import find_checkpoint, kept_epochs, require_checkpoint
 
     epochs = kept_epochs(subject.folder)
     if len(epochs) < 2:
@@ -272,7 +272,7 @@ def make_configs(options: argparse.Namespace, *optimizers: str) -> "dict[str, Co
     if a run was given; options override both.
     """
     from sgdf_lab.runs import config as configs
-    from sgdf_lab.runs.reading import read_config
+    from sgdf_lab.runs.results import read_config
 
     task, defaults, held_out = options.subject, {}, {}
     if (Path(task) / "config.json").exists():
@@ -370,8 +370,8 @@ def error_start(
     gradient. The run's optimizer keeps its settings and its current learning rate.
     """
     from sgdf_lab.instruments.evaluation import batch_norms
-    from sgdf_lab.runs.disk import find_checkpoint, require_checkpoint
-    from sgdf_lab.runs.reading import read_config
+    from sgdf_lab.runs.results import read_config
+    from sgdf_lab.runs.run_folder import find_checkpoint, require_checkpoint
 
     config = make_configs(options, options.errors)[options.errors]
     model = initial_model(config, dataset, device)

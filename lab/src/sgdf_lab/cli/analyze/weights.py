@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from sgdf_lab.cli.analyze import subjects
 from sgdf_lab.cli.analyze.subjects import as_user_error, origin, save_figure, save_numbers
-from sgdf_lab.cli.options import Commands, find_device, say
-from sgdf_lab.cli.screen import open_console
+from sgdf_lab.cli.options import Commands, open_console, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +36,7 @@ def run_hessian(options: argparse.Namespace) -> None:
     from torch.nn.functional import cross_entropy
 
     from sgdf_lab.instruments import figures, hessian
+    from sgdf_lab.support.numerics import find_device
 
     console, device = open_console(), find_device(options.device)
     spectra = {}
@@ -104,6 +104,7 @@ def run_landscape(options: argparse.Namespace) -> None:
 
     from sgdf_lab.instruments import figures, landscape
     from sgdf_lab.support.files import explained
+    from sgdf_lab.support.numerics import find_device
 
     console, device = open_console(), find_device(options.device)
     kind = "line" if options.dimensions == 1 else "landscape"
@@ -156,6 +157,7 @@ def run_path(options: argparse.Namespace) -> None:
 
     from sgdf_lab.instruments import figures, landscape
     from sgdf_lab.support.files import explained
+    from sgdf_lab.support.numerics import find_device
 
     console, device = open_console(), find_device(options.device)
     found = subjects.find_subjects(options.runs)

@@ -46,7 +46,7 @@ def voc2007(found: Sequence[Detections], examples: Sequence[Example]) -> float:
 def average_precision(
     found: Sequence[Detections], examples: Sequence[Example], label: int
 ) -> float:
-    """Of one class: mean over recalls 0, 0.1, ... 1 of the best precision at or above each."""
+    """One class: the mean over recalls 0, 0.1, ... 1 of the best precision at or above each."""
     pairs = [match(d, e, label) for d, e in zip(found, examples, strict=True)]
     scores = torch.cat([scores for scores, _ in pairs])
     verdicts = torch.cat([verdicts for _, verdicts in pairs])

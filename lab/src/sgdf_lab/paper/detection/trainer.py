@@ -138,7 +138,7 @@ class DetectionBatches:
         return len(self.examples)
 
     def fingerprint(self) -> str:
-        """Of the names and objects: the files are too many to read."""
+        """A hash of names and objects: the files are too many to read."""
         names = np.array([example.path.name for example in self.examples])
         boxes = (part.numpy() for e in self.examples for part in (e.boxes, e.labels))
         return digest_of(names, *boxes)
@@ -221,12 +221,12 @@ class Detector(Trainer):
         self.detections: list[Detections] = []  # in the test images, after the last epoch
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The model samples its proposals at random, by seed, epoch and the first image alone.
+        """The model samples its proposals at random, by seed, epoch and the first image only.
 
         With micro-batches of one image, any number of processes draws the same.
         """
         images, targets = self.batches.take(position, size)
-        torch.manual_seed(seed_for("proposals", self.config.seed, self.done) + int(position))
+        torch.manual_seed(seed_for("proposals", self.config.seed, self.evaluations) + int(position))
         losses: dict[str, Tensor] = self.model(images, targets)
         total = torch.stack([*losses.values()]).sum()
         return size * total, torch.zeros((), dtype=torch.int64, device=self.device)

@@ -26,6 +26,7 @@ from torch import Tensor
 from sgdf_lab.data.dataset import DatasetSpec, data_folder
 from sgdf_lab.data.fingerprints import NamedFile, fingerprint
 from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.files import TEXT_LIMIT, open_regular, read_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,7 +56,7 @@ class Example:
     """An image and the objects in it.
 
     A box is left, top, right, bottom in pixels from 0, with the right and bottom edges after the
-    last pixel: the first pixel of an image alone is 0, 0, 1, 1.
+    last pixel: the first pixel of an image is 0, 0, 1, 1.
     """
 
     path: Path
@@ -134,7 +135,7 @@ def load(
 def read_class_names(path: Path) -> tuple[str, ...]:
     """The names of classes in a file, one per line; # starts a comment."""
     try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+        lines = read_text(path.expanduser()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"the class names {path} cannot be read: {why}") from None
@@ -183,7 +184,7 @@ def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[ImageL
 
 def names_in(path: Path) -> list[str]:
     try:
-        names = path.read_text(encoding="ascii").split()
+        names = read_text(path).split()
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, error) from None
     for name in names:
@@ -227,7 +228,7 @@ def opened(path: Path) -> Iterator["Image.Image"]:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=("JPEG",)) as image:
+        with open_regular(path) as file, Image.open(file, formats=("JPEG",)) as image:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise damaged(path, error) from None
@@ -247,7 +248,8 @@ def elements_of(path: Path) -> list[ElementTree.Element]:
     """The objects in an annotation."""
     try:
         parser = ElementTree.XMLParser(target=PlainBuilder())
-        root = ElementTree.fromstring(path.read_bytes(), parser=parser)
+        with open_regular(path, limit=TEXT_LIMIT) as file:
+            root = ElementTree.fromstring(file.read(), parser=parser)
     except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
         raise damaged(path, error) from None
     if root.tag != "annotation":

@@ -11,6 +11,7 @@ Every network takes bytes, N x 3 x H x W, and returns N x D numbers.
 import contextlib
 import hashlib
 import importlib.util
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -22,13 +23,15 @@ from torch.nn import functional as F
 
 from sgdf_lab import data, models, plugins
 from sgdf_lab.data import ArrayDataset
-from sgdf_lab.runs.disk import read_checkpoint
-from sgdf_lab.runs.reading import read_config
+from sgdf_lab.runs.results import read_config
+from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError, reason_of
+from sgdf_lab.support.files import open_regular
 from sgdf_lab.train.checkpoints import DamagedCheckpoint
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
-INCEPTION_DIGEST = "6726825d"  # first digits of the file's sha256
+INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+LARGEST = 1 << 28  # bytes; it has 96 million
 INCEPTION_FROM = "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
 KINDS = "inception, a run's folder, a file of torch.export or TorchScript, or package.module:name"
 
@@ -64,7 +67,7 @@ def inception_path() -> Path:
     if importlib.util.find_spec("torch_fidelity") is None:
         raise UserError('features=inception needs torch-fidelity: pip install "sgdf-lab[vision]"')
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION
-    if not path.exists():
+    if not path.is_file():
         raise UserError(
             f"FID needs the weights of the Inception network: put {INCEPTION_FROM}{INCEPTION} at "
             f"{path}, or name another network with --set features=..., such as the folder of a "
@@ -77,10 +80,16 @@ def inception() -> nn.Module:
     from torchmetrics.image.fid import NoTrainInceptionV3
 
     path = inception_path()
-    # The file is unpickled, so it must be this one.
-    if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(INCEPTION_DIGEST):
+    with open_regular(path, limit=LARGEST) as file:
+        content = file.read()
+    if hashlib.sha256(content).hexdigest() != INCEPTION_SHA256:
         raise UserError(f"{path} is damaged: replace it by {INCEPTION_FROM}{INCEPTION}")
-    network: nn.Module = NoTrainInceptionV3("inception-v3-compat", ["2048"], str(path))
+    # torch-fidelity unpickles whatever the file has become meanwhile: it gets the checked weights,
+    # which are read as tensors only and written again.
+    checked = io.BytesIO()
+    torch.save(torch.load(io.BytesIO(content), weights_only=True), checked)
+    checked.seek(0)
+    network: nn.Module = NoTrainInceptionV3("inception-v3-compat", ["2048"], checked)  # type: ignore[arg-type]
     return network
 
 
@@ -146,7 +155,7 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 
 
 def from_file(path: Path) -> nn.Module:
-    """An exported program or TorchScript, which contain their code; weights alone do not."""
+    """An exported program or TorchScript, which contain their code, as mere weights do not."""
     try:
         with quiet():
             if path.suffix == ".pt2":

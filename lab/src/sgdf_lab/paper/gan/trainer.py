@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PENALTY = 10.0
 GENERATOR_EVERY = 5  # steps of the critic
-MAX_FID_SAMPLES = 1_000_000  # their noise alone takes 400 MB
+MAX_FID_SAMPLES = 1_000_000  # just their noise takes 400 MB
 GRID = 8  # rows and columns of samples in a picture
 
 
@@ -240,7 +240,7 @@ class Gan(Trainer):
     # --- the results of an epoch ------------------------------------------------------------------
 
     def _evaluate(self) -> dict[str, tuple[Tensor, float]]:
-        first = (self.done - 1) * len(self.sizes)
+        first = self.steps_done - len(self.sizes)
         generated = sum(s for i, s in enumerate(self.sizes) if self._has_extra(first + i))
         counts = dict.fromkeys(self.totals, sum(self.sizes)) | {"generator_loss": generated}
         return {name: (self.totals[name], float(n)) for name, n in counts.items() if n}
@@ -250,7 +250,7 @@ class Gan(Trainer):
         result = {**super().metrics()}
         result.setdefault("generator_loss", None)  # an epoch may have no step of it
         every = self.config.option("fid_every")
-        due = self.done == self.config.epochs or (every and self.done % every == 0)
+        due = self.steps_done == self.total or (every and self.evaluations % every == 0)
         result["fid"] = None
         if due and math.isfinite(result["train_loss"]):
             with self._turn():
@@ -274,7 +274,7 @@ class Gan(Trainer):
         """Samples from the same noise after every epoch."""
         with self._turn():
             images = self._sample(normal("pictures", self.config.seed, GRID * GRID))
-            return {f"epoch-{self.done:04d}.png": as_png(images)}
+            return {f"epoch-{self.evaluations:04d}.png": as_png(images)}
 
 
 def as_png(images: Tensor) -> bytes:

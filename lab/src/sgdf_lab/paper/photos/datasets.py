@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sgdf_lab.data.class_folders import ENDINGS, ImageFiles, LabelledNames, image_files
 from sgdf_lab.data.dataset import DatasetSpec, data_folder
 from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.files import open_regular, read_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +141,7 @@ class ImageFolderDataset(DatasetSpec):
 
 def numbered_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
     """The words of every line that is not empty, counted from 1; # starts a comment."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.split()
 
@@ -282,7 +283,8 @@ def _read_matlab(path: Path, key: str) -> NDArray[np.int64]:
     from scipy.io import loadmat
 
     try:
-        return np.asarray(loadmat(path)[key]).ravel().astype(np.int64)
+        with open_regular(path) as file:
+            return np.asarray(loadmat(file)[key]).ravel().astype(np.int64)
     except KeyError:
         raise UserError(f"{path} has no {key}") from None
     except Exception as error:  # scipy fails in many ways on other bytes
@@ -332,7 +334,7 @@ def _read_food(meta: Path, part: str) -> list[str]:
     if not path.exists():
         raise UserError(f"{meta} has neither {part}.txt nor {part}.json")
     try:
-        by_class = json.loads(path.read_text(encoding="utf-8"))
+        by_class = json.loads(read_text(path))
         return [str(name) for names in by_class.values() for name in names]
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{path} is not a list of names by class: {error}") from None

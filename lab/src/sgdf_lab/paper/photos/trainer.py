@@ -22,16 +22,13 @@ from sgdf_lab.paper.photos.datasets import FileDataset, ImageFolderDataset
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
-from sgdf_lab.tasks.photos import FileClassifier, centre_crop
+from sgdf_lab.tasks.photos import FileClassifier, centre_crop, decoded
 from sgdf_lab.train.batches import Batches, seed_for
 from sgdf_lab.train.decoded import (
-    DecodedBatches,
-    DecodedImages,
-    Normalisation,
     Transform,
 )
 from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import ResidentBatches, ResidentImages, hold_out_indices
+from sgdf_lab.train.images import ResidentBatches, ResidentImages
 from sgdf_lab.train.loop import Trainer
 
 if TYPE_CHECKING:
@@ -107,18 +104,9 @@ def resident_data(
 def decoded_data(config: "Config", data_dir: Path | None, device: torch.device, team: Team) -> Data:
     """Images that are decoded from their files while the device works."""
     dataset = load_files(config.task_definition.dataset, data_dir, config.option("classes"))
-    training, evaluation = dataset.train, {"test": dataset.test}
-    if config.validation:
-        classify.check_validation(config, len(training))
-        kept, held = (i.numpy() for i in hold_out_indices(len(training), config.validation))
-        training, evaluation["validation"] = training.only(kept), training.only(held)
-    normalisation = Normalisation(vision.MEAN, vision.STD, device)
-    for_training, for_evaluation = image_transforms(config)
-    batches = DecodedBatches(training, for_training, normalisation, config, team)
-    images: dict[str, EvaluationImages] = {
-        name: DecodedImages(files, for_evaluation, normalisation)
-        for name, files in evaluation.items()
-    }
+    batches, images = decoded(
+        config, dataset.train, {"test": dataset.test}, image_transforms(config), device, team
+    )
     return len(dataset.classes), batches, images
 
 

@@ -31,10 +31,8 @@ from sgdf_lab.sweeps.contestants import (
     PlannedRun,
     contestants_of,
     edges_of,
-    turns_of,
-    validation_key,
 )
-from sgdf_lab.sweeps.plan import Sweep
+from sgdf_lab.sweeps.plan import Tuned, validation_key
 from sgdf_lab.tasks import Metric
 
 MARGINS = {"language": 0.02}  # nats per token
@@ -44,7 +42,7 @@ Json = dict[str, Any]
 
 
 def summarize(
-    sweep: Sweep,
+    sweep: Tuned,
     records: Sequence[RunRecord],
     references: Sequence[str] = (),
     command: str = "",
@@ -63,7 +61,7 @@ def summarize(
     contestants = [
         dataclasses.replace(contestant, label=label)
         for contestant, label in zip(
-            contestants_of(sweep, records), contestant_names(turns_of(sweep)), strict=True
+            contestants_of(sweep, records), contestant_names(sweep.trials), strict=True
         )
     ]
     config = sweep.configs[0]
@@ -77,14 +75,14 @@ def summarize(
     summary: Summary = {
         "version": VERSION,
         "name": visible(sweep.name),
-        "title": sweep.subject,
+        "title": sweep.title,
         "task": config.task,
         "model": config.model,
         "length": config.epochs * config.interval,
         "unit": config.unit,
         "interval": config.interval,
         "planned": {
-            "trials": len(sweep.configs) // sweep.contestants,
+            "trials": len(sweep.trials[0]),
             "finalists": sweep.finalists,
             "choice_seeds": [*sweep.choice_seeds],
             "seeds": [*sweep.seeds],

@@ -1,0 +1,471 @@
+"""The numbers of the README and the docs: every generated block, from the records in results/.
+
+    python benchmarks/pages.py            # write them into the pages
+    python benchmarks/pages.py --check    # change nothing; exit code 1 if a page would change
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`. Whatever is in a
+record belongs into one; the sentences around it are free.
+"""
+
+import argparse
+import difflib
+import functools
+import json
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
+
+import loss_curves  # noqa: E402
+from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
+from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
+from sgdf_lab.support.files import write_atomically  # noqa: E402
+from sgdf_lab.support.pages import blocks_of, filled, markdown_table  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say what would change")
+    check = parser.parse_args().check
+    changed = False
+    for page in pages():
+        now = page.read_text(encoding="utf-8")
+        then = regenerated(page, now)
+        if now != then:
+            changed = True
+            lines = difflib.unified_diff(now.splitlines(), then.splitlines(), lineterm="", n=0)
+            print("\n".join([f"{page.relative_to(ROOT)}:", *list(lines)[2:]]))
+            if not check:
+                write_atomically(page, then)
+    return int(check and changed)
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def regenerated(page: Path, text: str) -> str:
+    """The page with its blocks made anew."""
+    contents = {}
+    for name, now in blocks_of(text).items():
+        if name in KEEPING_WORDS:
+            contents[name] = KEEPING_WORDS[name](now)
+        elif name in MADE:
+            contents[name] = MADE[name]()
+        else:
+            contents[name] = of_a_group(name, page.relative_to(ROOT).as_posix())
+    return filled(text, contents)
+
+
+def of_a_group(name: str, page: str) -> str:
+    """A block that is made together with others."""
+    group, _, part = name.partition(": ")
+    if group == "why":
+        return why()[part]
+    return evidence()[page][name]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@functools.cache
+def record(name: str) -> Any:
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def runs_in(name: str) -> list[RunRecord]:
+    """The finished runs of a folder, or of a file of runs, by their settings."""
+    records, complaints = read_runs([ROOT / "results" / name])
+    if complaints:
+        raise SystemExit("\n".join(map(str, complaints)))
+    return [run for run in records if run.finished]
+
+
+@functools.cache
+def evidence() -> Mapping[str, Mapping[str, str]]:
+    """The comparisons at equal tuning: by page and name."""
+    import evidence_page
+
+    found = (evidence_page.summary_of(plan) for plan in evidence_page.plans())
+    made: Mapping[str, Mapping[str, str]] = evidence_page.pages([s for s in found if s])
+    return made
+
+
+@functools.cache
+def why() -> dict[str, str]:
+    from why_page import blocks
+
+    names = ("why-gpt.json", "why-gpt-tiny.json")  # a GPU's, once there is one
+    return blocks(record(next(n for n in names if (ROOT / "results" / n).exists())))
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation."""
+    more = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{more}"
+
+
+# --- times of steps: docs/speed.md and the README -------------------------------------------------
+
+Steps = dict[str, dict[str, Any]]
+SLOW = ("SGDF loop", "SGD foreach", "FilterAdam foreach")
+NOT_SHOWN = {"cpu": SLOW, "cuda": (*SLOW, "SGDF foreach")}
+
+
+def steps(device: str, shapes: str, dtype: str = "fp32") -> Steps:
+    """By optimizer and path."""
+    rows = record(f"bench-step-{device}.json")["lists"][shapes]["rows"]
+    return {f"{r['optimizer']} {r['path']}": r for r in rows if r["params_dtype"] == dtype}
+
+
+def step_table(device: str, titles: Mapping[str, str]) -> str:
+    """A line for each optimizer and path that was measured on every list."""
+    lists = {name: steps(device, name) for name in titles}
+    *_, last = lists.values()
+    names = [
+        name
+        for name in last
+        if name not in NOT_SHOWN[device]
+        and all(name in rows and rows[name]["ms"] for rows in lists.values())
+    ]
+
+    def cell(row: dict[str, Any]) -> str:
+        share = f" ({100 * row['of_copy']:.0f} %)" if device == "cuda" else ""
+        return f"{row['ms']:.3g}{share}"
+
+    rows = [
+        [name, f"{last[name]['state_bytes']:.1f}", *(cell(r[name]) for r in lists.values())]
+        for name in names
+    ]
+    return markdown_table(["", "state, bytes per parameter", *titles.values()], rows)
+
+
+def ratio(name: str, rival: str, shapes: str = "gpt", dtype: str = "fp32") -> str:
+    found = steps("cuda", shapes, dtype)
+    return f"{found[name]['ms'] / found[rival]['ms']:.2f}"
+
+
+def milliseconds(name: str, shapes: str = "gpt", dtype: str = "fp32", device: str = "cuda") -> str:
+    return f"{steps(device, shapes, dtype)[name]['ms']:.3g}"
+
+
+DERIVED, INT8 = "FilterAdamW fused, derived v", "FilterAdamW fused, derived v, int8 state"
+BF16 = f"{INT8}, random rounding"
+
+
+def codes_table() -> str:
+    found = record("codes.json")
+    shown = ("m linear", "m fourth power", "m 4 + 3 bits", "s linear", "s eighth power",
+             "s 5 + 3 bits", "both, powers 4 and 8",
+             "both, 4 + 3 and 5 + 3 bits (in use)")  # fmt: skip
+    errors = found["error of the estimate, in units of the noise"]
+    rows = [[name, *(f"{error:.3g}" for error in errors[name])] for name in shown]
+    return markdown_table(["code", *(f"spread {s}" for s in found["spreads"])], rows)
+
+
+def in_backward_table() -> str:
+    rows = record("step-in-backward-cuda.json")["rows"]
+    found = {(row["optimizer"], row["state"], row["in_backward"]): row for row in rows}
+    lines = []
+    for (optimizer, state, inside), row in found.items():
+        if not inside:
+            pair = (row, found[optimizer, state, True])
+            peaks = [f"{one['peak_bytes'] / 2**20:.0f} MiB" for one in pair]
+            times = [f"{statistics.median(one['iteration_ms']):.0f}" for one in pair]
+            name = "float32" if state == "default" else state
+            lines.append([optimizer, name, *peaks, *times])
+    head = ["", "state", "peak, step()", "peak, in backward", "ms, step()", "ms, in backward"]
+    return markdown_table(head, lines)
+
+
+def trainer_table() -> str:
+    measured = record("bench-trainer-cuda.json")["rows"]
+    lines = []
+    for title, model in {"VGG11": "vgg11", "ResNet18": "resnet18"}.items():
+        cells = []
+        for precision in ("tf32", "bf16"):
+            (row,) = (r for r in measured if (r["model"], r["precision"]) == (model, precision))
+            over = statistics.median(row["trainer_ms"]) / statistics.median(row["bare_ms"]) - 1
+            cells += [f"{row['epoch_s']:.3g} s", f"{100 * over:.1f} %"]
+        lines.append([title, *cells])
+    over = "over the bare step"
+    return markdown_table(["", "TF32", over, "bf16", over], lines)
+
+
+TEXTS = {"gpt-11m": "bytes", "gpt-124m": "50,304 tokens"}
+
+
+def language_table() -> str:
+    lines = [
+        [
+            f"`{row['model']}`, {TEXTS[row['model']]}",
+            f"{row['batch']} × {row['context']}",
+            f"{row['all_in_ms']:#.3g} ms",
+            f"{100 * row['overhead']:.1f} %",
+            f"{100 * row['share_of_peak']:.1f} %",
+        ]
+        for row in record("bench-language-cuda.json")["rows"]
+    ]
+    head = ["", "tokens per step", "step, all in", "over the bare step",
+            "of the dense bf16 peak (6ND)"]  # fmt: skip
+    return markdown_table(head, lines)
+
+
+def readme_table() -> str:
+    columns = ("SGDF fused", "SGD fused", DERIVED, "AdamW fused")
+    gpu, cpu = steps("cuda", "gpt"), steps("cpu", "resnet50")
+    best: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for run in runs_in("cifar10-vgg11"):
+        best[run.config.optimizer, run.config.lr].append(run.best)
+    accuracies = [best["sgdf", 0.5], best["sgd", 0.05], [], best["adamw", 0.001]]
+    small = [gpu.get(f"{name}, int8 state") for name in columns]
+    rows = [
+        ["VGG11 on CIFAR-10, best test accuracy",
+         *(spread(values) if values else "not measured" for values in accuracies)],
+        ["state per parameter, float32", *(f"{gpu[c]['state_bytes']:.0f} bytes" for c in columns)],
+        ["state per parameter, 8 bits",
+         *(f"{row['state_bytes']:.0f} bytes" if row else "none" for row in small)],
+        ["step of 1.3 billion parameters, H200", *(f"{gpu[c]['ms']:.3g} ms" for c in columns)],
+        ["step of ResNet-50, 2 cores of a CPU", *(f"{cpu[c]['ms']:.3g} ms" for c in columns)],
+    ]  # fmt: skip
+    head = ["", "SGDF", "SGD, momentum 0.9", "FilterAdamW, derived", "AdamW"]
+    return markdown_table(head, rows)
+
+
+# --- runs: docs/settings.md, docs/evidence.md and the README --------------------------------------
+
+
+def rates_table() -> str:
+    """SGD's rates beside SGDF's at ten times the rate."""
+    final = {(run.config.optimizer, f"{run.config.lr:g}"): f"{run.final:.2f}"
+             for run in runs_in("lr-grid-cifar10-vgg11") if run.config.seed == 0}  # fmt: skip
+    pairs = (("0.005", "0.05"), ("0.01", "0.1"), ("0.05", "0.5"), ("0.1", "1"), ("0.5", "5"))
+    rows = [[sgd, final["sgd", sgd], sgdf, final["sgdf", sgdf]] for sgd, sgdf in pairs]
+    return markdown_table(["SGD with momentum 0.9, lr", "SGD", "SGDF, lr", "SGDF"], rows)
+
+
+FIRST_STEPS = {  # optimizer, warm-up, no bias correction, clipping
+    "SGDF, lr 0.5": ("sgdf", False, False, False),
+    "with a warm-up over 5 % of the run": ("sgdf", True, False, False),
+    "without bias correction, a ramp by 1-b1^t": ("sgdf", False, True, False),
+    "gradients clipped to norm 1": ("sgdf", False, False, True),
+    "warm-up and clipping": ("sgdf", True, False, True),
+    "SGD-Nesterov, lr 0.05": ("sgd-nesterov", False, False, False),
+    "SGD-Nesterov with a warm-up": ("sgd-nesterov", True, False, False),
+    "SGD-Nesterov, gradients clipped to norm 1": ("sgd-nesterov", False, False, True),
+    "SGD-EMA, lr 0.5: no filter": ("sgd-ema", False, False, False),
+}
+
+
+@functools.cache
+def first_steps(network: str) -> Mapping[tuple[Any, ...], list[float]]:
+    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for run in runs_in(f"first-steps-{network}/runs.jsonl"):
+        config = run.config
+        ramps = config.settings.get("bias_correction") is False
+        key = config.optimizer, bool(config.warmup), ramps, bool(config.clip)
+        found[key].append(run.final)
+    return found
+
+
+def first_steps_table() -> str:
+    def cell(values: list[float]) -> str:
+        return f"{spread(values)} ({len(values)})" if values else "not measured"
+
+    networks = {"vgg11": "VGG11, 15 epochs", "resnet18": "ResNet18, 12 epochs"}
+    rows = [
+        [words, *(cell(first_steps(network).get(key, [])) for network in networks)]
+        for words, key in FIRST_STEPS.items()
+    ]
+    return markdown_table(["", *networks.values()], rows)
+
+
+def warmup_words() -> str:
+    plain, warm = (first_steps("resnet18")["sgdf", w, False, False] for w in (False, True))
+    return f"{spread(warm)} with a warm-up, {spread(plain)} without"
+
+
+def same_settings() -> str:
+    """At how many settings of the small transformers FilterAdamW was better than AdamW."""
+    import evidence_page
+
+    found = (evidence_page.summary_of(plan) for plan in evidence_page.plans())
+    rows = [
+        evidence_page.row_of(summary, evidence_page.PAPER, "AdamW")["same_settings"]
+        for summary in evidence_page.last_word([s for s in found if s])
+        if summary["model"] in ("gpt-tiny", "gpt-mini", "vit-mini")
+        and {evidence_page.PAPER, "AdamW"} <= evidence_page.labels_of(summary)
+    ]
+    better, worse = (sum(row[word] for row in rows) for word in ("better", "worse"))
+    return f"{better} of {better + worse}"
+
+
+def fast_recipe() -> str:
+    runs = [r.final for r in runs_in("cifar10-fast/runs.jsonl")
+            if r.config.optimizer == "sgd-nesterov"]  # fmt: skip
+    return spread(runs)
+
+
+# --- signals with a known truth: docs/filter.md ---------------------------------------------------
+
+
+def tracking_table(title: str) -> str:
+    """Mean squared errors by estimator, the least of a row in bold."""
+    rows = record("tracking.json")["mean squared error"][title]
+    lines = []
+    for name, errors in rows.items():
+        least = min(errors.values())
+        words = (f"{e:.3g}" if e > least else f"**{e:.3g}**" for e in errors.values())
+        lines.append([name, *words])
+    return markdown_table([title, *next(iter(rows.values()))], lines)
+
+
+# --- optimizers of the lab: docs/optimizers.md, docs/lab.md ---------------------------------------
+
+
+def phrases_table() -> str:
+    return markdown_table(
+        ["optimizer", ""], [[f"`{name}`", row.about] for name, row in OPTIMIZERS.items()]
+    )
+
+
+def memory_table() -> str:
+    """What each keeps per parameter of a square matrix, single numbers left out."""
+    import torch
+
+    from sgdf_lab.optimizers import build_optimizer
+
+    def kept(value: Any) -> int:
+        if isinstance(value, torch.Tensor):
+            return value.numel() if value.numel() > 1 else 0
+        return sum(map(kept, value)) if isinstance(value, list | tuple) else 0
+
+    lines = []
+    for name, row in OPTIMIZERS.items():
+        p = torch.nn.Parameter(torch.ones(64, 64))
+        optimizer = build_optimizer(name, [p], row.settings, device=torch.device("cpu"))
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        package = type(optimizer).__module__.partition(".")[0].removesuffix("_lab")
+        count = sum(map(kept, optimizer.state[p].values())) / p.numel()
+        lines.append([f"`{name}`", package, f"{count:.3g}"])
+    return markdown_table(["optimizer", "class from", "numbers per parameter"], lines)
+
+
+# --- the torture matrix: docs/reliability.md ------------------------------------------------------
+
+GOOD = ("same bytes", "within rounding", "one sentence")
+
+
+def torture_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each row of the matrix, and a sum."""
+
+    def line(kind: str, what: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
+        outcomes: Counter[str] = Counter()
+        for row in counted:
+            outcomes.update(row["outcomes"])
+        good = [outcomes[word] for word in GOOD]
+        counts = [sum(row[name] for row in counted) for name in ("cases", "faults")]
+        return [kind, what, *(f"{n:,}" for n in (*counts, *good, outcomes.total() - sum(good)))]
+
+    lines = [*(line(row["kind"], row["what"], [row]) for row in rows), line("all", "", rows)]
+    return markdown_table(["kind", "what", "cases", "faults", *GOOD, "bugs"], lines, right=2)
+
+
+def gradients_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Generated gradients: steps, elements, the largest distance, and non-finite ones."""
+    lines = [
+        [
+            row["what"],
+            f"{row['numbers']['steps']:,}",
+            f"{row['numbers']['elements']:,}",
+            f"{row['numbers']['largest distance']:.1f}",
+            f"{row['numbers']['not finite']:,}",
+        ]
+        for row in rows
+        if row["kind"] == "gradients"
+    ]
+    head = ["path", "steps", "elements", "largest distance (eps)", "not finite, float64 is"]
+    return markdown_table(head, lines, right=1)
+
+
+# --- checked statements: docs/theory.md -----------------------------------------------------------
+
+
+def theory_table(now: str) -> str:
+    """A line for each statement; the second column is prose, and stays."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in now.splitlines()]
+    words = {line[0].strip("`"): line[1] for line in lines[2:]}
+    rows = []
+    for entry in record("theory.json")["statements"]:
+        key = next(check for check in entry["checks"] if check["what"] == entry["headline"])
+        relation = {"<=": "≤", ">=": "≥", "=": "="}[key["relation"]]
+        numbers = [f"{relation} {key['printed']:.3g}", f"{key['measured']:.3g}"]
+        name = entry["name"]
+        rows.append([f"`{name}`", words.get(name, ""), *numbers, entry["verdict"]])
+    return markdown_table(["statement", "in a line", "printed", "measured", "verdict"], rows)
+
+
+def theory_counts() -> str:
+    counts = Counter(entry["verdict"] for entry in record("theory.json")["statements"])
+    holds, condition, fails = (
+        sum(n for word, n in counts.items() if start in word)
+        for start in ("holds", "under a condition", "does not hold")
+    )
+    return (
+        f"{sum(counts.values())} statements {holds - condition} hold, {condition} hold under a "
+        f"condition left out, {fails} do not hold"
+    )
+
+
+KEEPING_WORDS: dict[str, Callable[[str], str]] = {"theory": theory_table}
+MADE: dict[str, Callable[[], str]] = {
+    "what it brings": loss_curves.table,
+    "steps on a GPU": lambda: step_table(
+        "cuda", {"resnet50": "ResNet-50 (26 M)", "vit-l": "ViT-L (304 M)", "gpt": "GPT (1.3 B)"}
+    ),
+    "steps on a CPU": lambda: step_table(
+        "cpu", {"one-tensor": "one tensor of 25 M", "resnet18": "ResNet-18",
+                "resnet50": "ResNet-50"}
+    ),
+    "derived over AdamW": lambda: ratio(DERIVED, "AdamW fused"),
+    "8 bits over AdamW": lambda: ratio(INT8, "AdamW fused"),
+    "constant over SGD": lambda: ratio("SGDF fused, constant gain", "SGD fused"),
+    "derived over AdamW, ResNet-50": lambda: ratio(DERIVED, "AdamW fused", "resnet50"),
+    "bf16 AdamW": lambda: milliseconds("AdamW fused", dtype="bf16"),
+    "bf16 SGDF": lambda: milliseconds("SGDF fused, random rounding", dtype="bf16"),
+    "bf16 FilterAdamW": lambda: milliseconds(BF16, dtype="bf16"),
+    "bf16 over AdamW": lambda: ratio(BF16, "AdamW fused", dtype="bf16"),
+    "SGDF over SGD, ResNet-50": lambda: ratio("SGDF fused", "SGD fused", "resnet50"),
+    "SGDF over AdamW, ViT-L": lambda: ratio("SGDF fused", "AdamW fused", "vit-l"),
+    "SGDF over AdamW, GPT": lambda: ratio("SGDF fused", "AdamW fused"),
+    "FilterAdam on a GPU": lambda: milliseconds("FilterAdam fused"),
+    "FilterAdam on a CPU": lambda: milliseconds("FilterAdam fused", "resnet50", device="cpu"),
+    "codes": codes_table,
+    "in backward": in_backward_table,
+    "trainer": trainer_table,
+    "language": language_table,
+    "what you get": readme_table,
+    "rates": rates_table,
+    "first steps": first_steps_table,
+    "warm-up": warmup_words,
+    "better at the same settings": same_settings,
+    "fast recipe": fast_recipe,
+    "theory counts": theory_counts,
+    "walking signal": lambda: tracking_table("walking signal"),
+    "noisy quadratic": lambda: tracking_table("noisy quadratic"),
+    "optimizers": phrases_table,
+    "optimizers, memory": memory_table,
+    "torture": lambda: torture_table(record("torture.json")["rows"]),
+    "torture, gradients": lambda: gradients_table(record("torture.json")["rows"]),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

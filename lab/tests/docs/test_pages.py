@@ -1,0 +1,36 @@
+"""Every number in a generated block of the README and the docs is that of its record."""
+
+import copy
+
+import pytest
+
+import pages
+from sgdf_lab.support.pages import blocks_of, filled
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: page.name)
+def test_regenerating_the_blocks_changes_nothing(page):
+    text = page.read_text(encoding="utf-8")
+    assert pages.regenerated(page, text) == text
+
+
+def test_another_record_makes_another_page(monkeypatch):
+    page = pages.ROOT / "docs" / "speed.md"
+    slower = copy.deepcopy(pages.record("bench-step-cuda.json"))
+    for row in slower["lists"]["gpt"]["rows"]:
+        row["ms"] *= 1.5 if row["name"] == "sgdf-fused" else 1
+    true = pages.record
+    monkeypatch.setattr(
+        pages, "record", lambda name: slower if name == "bench-step-cuda.json" else true(name)
+    )
+    before = blocks_of(page.read_text(encoding="utf-8"))
+    after = blocks_of(pages.regenerated(page, page.read_text(encoding="utf-8")))
+    assert {n for n in before if before[n] != after[n]} == {
+        "steps on a GPU",
+        "SGDF over AdamW, GPT",
+    }
+
+
+def test_a_page_without_a_place_is_refused():
+    with pytest.raises(ValueError, match="no place for 'errors'"):
+        filled("<!-- generated: errors -->\n| 1 |\n", {"errors": "| 2 |"})

@@ -1,0 +1,45 @@
+"""Workflows and issue forms of a public host cannot run here: a linter reads them."""
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+
+from docs.markdown_blocks import ROOT
+
+HOST = ROOT / ".github"
+KINDS = {
+    "github-workflows": sorted(HOST.glob("workflows/*.yml")),
+    "github-issue-forms": [
+        file for file in sorted(HOST.glob("ISSUE_TEMPLATE/*.yml")) if file.stem != "config"
+    ],
+    "github-issue-config": [HOST / "ISSUE_TEMPLATE" / "config.yml"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_follow_their_schema(kind):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}"]
+    done = subprocess.run([*command, *KINDS[kind]], capture_output=True, text=True)
+    assert KINDS[kind]
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_workflow_runs_what_the_repository_has():
+    steps = [
+        step
+        for file in KINDS["github-workflows"]
+        for job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
+        for step in job["steps"]
+    ]
+    commands = "\n".join(step.get("run", "") for step in steps)
+    for path in (".ci/run", "tests/test_filter.py", "tests/optim", "tests/kernels"):
+        assert path in commands
+        assert (ROOT / path).exists()
+    assert "make docs" in commands
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ci = yaml.safe_load((HOST / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    matrix = ci["jobs"]["core"]["strategy"]["matrix"]
+    assert min(matrix["python"]) == needed["requires-python"].removeprefix(">=")

@@ -1,0 +1,107 @@
+"""The commands from Python: the same runs, numbers and pages, by one call each."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sgdf_lab import api
+from sgdf_lab.cli.main import main
+from sgdf_lab.support.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+PLAN = {
+    "task": "digits",
+    "epochs": 1,
+    "trials": 2,
+    "seeds": [1, 2],
+    "set": {"validation": 200, "batch": 256},
+    "grid": {"optimizer": ["sgdf", "adamw"]},
+}
+TOML = """
+task = "digits"
+epochs = 1
+trials = 2
+seeds = [1, 2]
+[set]
+validation = 200
+batch = 256
+[grid]
+optimizer = ["sgdf", "adamw"]
+"""
+
+
+def metrics_in(out: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in out.glob("*/metrics.jsonl")}
+
+
+def test_train_is_the_command(tmp_path):
+    words = ["digits", "--optimizer", "adamw", "--epochs", "1", "--seed", "0", "1"]
+    line = ["train", *words, "--set", "lr=0.01", "--device", "cpu", "--out", str(tmp_path / "cli")]
+    assert main(line) == 0
+    results = api.train(
+        "digits",
+        optimizer="adamw",
+        epochs=1,
+        seed=[0, 1],
+        settings={"lr": 0.01},
+        device="cpu",
+        out=tmp_path / "api",
+    )
+    assert [result["status"] for result in results] == ["finished"] * 2
+    assert metrics_in(tmp_path / "api") == metrics_in(tmp_path / "cli")
+
+
+@pytest.mark.slow
+def test_sweep_evidence_and_report_are_the_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sweep.toml").write_text(TOML)
+    line = ["sweep", "sweep.toml", "--device", "cpu", "--jobs", "1", "--out", "cli"]
+    assert main(line) == 0
+    best = api.sweep(PLAN, device="cpu", jobs=1, out="api", record="api.jsonl")
+    assert metrics_in(Path("api")) == metrics_in(Path("cli"))
+    assert {(run.config.optimizer, run.config.seed) for run in best} == {
+        (optimizer, seed) for optimizer in ("sgdf", "adamw") for seed in (1, 2)
+    }
+    pages = {path.name for path in Path("cli").glob("*.html")}
+    assert pages == {path.name for path in Path("api").glob("*.html")}
+    assert pages == {"sweep.html", "sweep-best.html"}
+
+    assert main(["evidence", "sweep.toml", "--runs", "cli", "--out", "cli"]) == 0
+    shown = json.loads(Path("cli", "summary.json").read_text())
+    summary = api.evidence("sweep.toml", "api.jsonl", out="shown")
+    for mine, other in zip(summary["contestants"], shown["contestants"], strict=True):
+        measured = ("label", "trials", "chosen", "seeds", "final", "expected_best")
+        assert [mine[key] for key in measured] == [other[key] for key in measured]
+    assert json.loads(Path("shown", "summary.json").read_text()) == summary
+    assert {path.name for path in Path("shown").iterdir()} > {"summary.json"}
+
+    comparisons = api.report(["api"], output="all.html", figure="curves")
+    assert sum(len(cell.records) for c in comparisons for cell in c.cells) == 8
+    assert "adamw" in Path("all.html").read_text()
+    assert Path("curves.svg").exists()
+
+
+def test_a_plan_may_be_changed(tmp_path):
+    with pytest.raises(UserError, match="there are 9 finalists of 2 trials"):
+        api.sweep(PLAN, changes={"finalists": 9}, out=tmp_path)
+    with pytest.raises(UserError, match="is a grid without trials"):
+        api.evidence({"task": "digits", "grid": {"lr": [0.1]}}, tmp_path)
+    with pytest.raises(UserError, match="there is no file"):
+        api.evidence(tmp_path / "none.toml")
+
+
+def test_reading_needs_no_torch(tmp_path):
+    code = (
+        "import sys\n"
+        "from sgdf_lab import api\n"
+        "name = 'gpt-tiny-books-finals'\n"
+        "api.evidence(f'benchmarks/evidence/finals/{name}.toml',"
+        " f'results/evidence/{name}/runs.jsonl')\n"
+        "api.report('results/cifar10-vgg11', output=sys.argv[1])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    page = str(tmp_path / "page.html")
+    assert subprocess.run([sys.executable, "-c", code, page], cwd=ROOT).returncode == 0

@@ -1,0 +1,427 @@
+"""A step on matrices, those of one shape together, by the rule of `sgdf.matrix`.
+
+Stacks of equal shapes go through batched products, QR and Newton-Schulz; a stack is cut into
+chunks, which bounds the memory of the temporaries. Products of the basis are in full float32 (in
+float64 for float64 parameters). Newton-Schulz is in bfloat16 where the device multiplies it fast:
+its result is rough anyway.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sgdf.filter import _at_least, estimate, one_minus_power
+from sgdf.kernels.loop import RandomBits, _load
+from sgdf.kernels.quantized import Quantized, quantize_
+from sgdf.kernels.rounding import (
+    FOR_PARAMETER,
+    FOR_SECOND_MOMENT,
+    FOR_TREND,
+    FOR_VARIANCE,
+    round_to_bfloat16,
+)
+from sgdf.kernels.work import (
+    Moment,
+    Scalar,
+    compute_dtype,
+    increment,
+    lr_on_device_of,
+    number_range,
+)
+from sgdf.matrix import (
+    SMALLEST_NORM,
+    MatrixSettings,
+    MatrixState,
+    Sides,
+    corrections,
+    largest_entry,
+    lr_scale,
+    refreshed,
+    rotate,
+    rotate_back,
+    roundoff,
+    with_first_gradient,
+)
+
+MATRIX = "matrix"  #: the path of a `MatrixWork`
+FOR_SLOW_TREND = 0x165667B1
+PURPOSES = {
+    "m": FOR_TREND,
+    "slow": FOR_SLOW_TREND,
+    "s": FOR_VARIANCE,
+    "v": FOR_SECOND_MOMENT,
+}
+#: Entries of a chunk: what fits into the cache of a CPU, what keeps a GPU busy.
+CHUNK = {"cpu": 2**20, "cuda": 2**24}
+
+
+class MatrixRule(NamedTuple):
+    """What a step computes: the settings of a parameter group, read once."""
+
+    settings: MatrixSettings
+    basis_interval: int = 10
+    lr: Scalar = 0.0
+    weight_decay: float = 0.0
+    maximize: bool = False
+    capturable: bool = False
+    stochastic_rounding: bool = False
+    rounding_seed: int = 0
+    stacked: bool = False  #: whether the last two dimensions are the matrix, those before a batch
+
+
+class Row(NamedTuple):
+    """A parameter with its gradient and state."""
+
+    p: Tensor
+    g: Tensor
+    step: Tensor
+    m: Moment
+    slow: Moment | None = None
+    s: Moment | None = None
+    v: Moment | None = None
+    basis_step: Tensor | None = None  #: how many gradients L and R have seen
+    factors: Sides = Sides()
+    basis: Sides = Sides()
+    place: int = 0  #: in its group
+    turn: int = 0  #: when its basis is refreshed
+    shape: tuple[int, ...] = ()  #: of the whole matrix, of which p may be the shard of a process
+    team: Any = None  #: the `exchange.Team` of processes that divide the work; None: this one only
+    owner: int = 0  #: which of them steps this matrix
+
+
+class MatrixWork(NamedTuple):
+    """One step of one group; an entry of `rows` for every parameter with a gradient."""
+
+    rule: MatrixRule
+    rows: list[Row]
+    path: str = MATRIX
+    plan: None = None
+
+
+def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
+    """One step of parameters of the same shape, dtype, device and age."""
+    with torch.no_grad(), full_float32(rows[0].p):
+        g = gradients(rule, rows)
+        if builds_basis(rows[0]):
+            build_basis(rule, rows, g)
+        else:
+            mean = averages(rule, rows, g)
+            apply(rule, rows, direction(rule, rows, g, mean))
+        count_for_basis(rows)
+
+
+def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows that can be stepped together, in lists of a limited size."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        p, at = row.p, None if row.basis_step is None else float(row.basis_step)
+        age = None if not row.step.is_cpu else float(row.step)
+        key = (row.shape, p.dtype, p.device, row.g.dtype, age, at)
+        groups.setdefault(key, []).append(row)
+    for group in groups.values():
+        entries = max(1, math.prod(group[0].shape))
+        size = max(1, CHUNK.get(group[0].p.device.type, CHUNK["cuda"]) // entries)
+        for first in range(0, len(group), size):
+            yield group[first : first + size]
+
+
+@contextlib.contextmanager
+def full_float32(p: Tensor) -> Iterator[None]:
+    """No TF32 in matrix products on CUDA: ten bits are too few for a basis."""
+    if not p.is_cuda:
+        yield
+        return
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+# --- element by element, in the parameters' own coordinates -------------------------------------
+
+
+def gradients(rule: MatrixRule, rows: Sequence[Row]) -> Tensor:
+    """The gradients as one new tensor, clipped, with their sign."""
+    p = rows[0].p
+    g = _stacked([row.g for row in rows], compute_dtype(p))
+    if rule.maximize:
+        g.neg_()
+    largest = largest_entry(rule.settings, math.prod(rows[0].shape), 1, number_range(g.dtype))
+    return g.clamp_(-largest, largest)
+
+
+def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
+    """Update the averages, count the step, and return the trend, without bias correction."""
+    settings = rule.settings
+    increment([row.step for row in rows])
+    each = list(g.unbind())
+    m = [_load(row.m, g.dtype) for row in rows]
+    torch._foreach_lerp_(m, each, 1 - settings.filter.betas[0])
+    mean = _stacked(m, g.dtype)
+    _store(rule, rows, "m", m)
+    if settings.has_slow:
+        slow = [_load(row.slow, g.dtype) for row in rows]  # type: ignore[arg-type]
+        torch._foreach_lerp_(slow, each, 1 - settings.slow_beta)
+        mean.mul_(1 - settings.slow_weight)
+        torch._foreach_add_(list(mean.unbind()), slow, alpha=settings.slow_weight)
+        _store(rule, rows, "slow", slow)
+    return mean
+
+
+def apply(rule: MatrixRule, rows: Sequence[Row], update: Tensor) -> None:
+    """Shrink the parameters and take the step; the update is overwritten."""
+    params = [row.p for row in rows]
+    dtype, rate = update.dtype, lr_on_device_of(params[0], rule.lr)
+    weights = [p.to(dtype) for p in params]
+    if rule.weight_decay:
+        torch._foreach_mul_(weights, 1 - rate * rule.weight_decay)
+    each = list(update.unbind())
+    if isinstance(rate, Tensor):
+        torch._foreach_mul_(each, rate)
+        torch._foreach_sub_(weights, each)
+    else:
+        torch._foreach_add_(weights, each, alpha=-rate)
+    if weights[0] is params[0]:
+        return
+    if rule.stochastic_rounding and params[0].dtype == torch.bfloat16:
+        for row, w in zip(rows, weights, strict=True):
+            bits = _random(rule, row).bits(FOR_PARAMETER, row.p)
+            row.p.copy_(round_to_bfloat16(torch.empty_like(row.p, dtype=dtype).copy_(w), bits))
+    else:
+        torch._foreach_copy_(params, weights)
+
+
+def _store(rule: MatrixRule, rows: Sequence[Row], name: str, values: Sequence[Tensor]) -> None:
+    """Keep the values of a moment, unless they are where it is stored."""
+    for row, value in zip(rows, values, strict=True):
+        moment = getattr(row, name)
+        if isinstance(moment, Quantized):
+            bits = _random(rule, row, in_blocks=True).bits(PURPOSES[name], moment.codes)
+            quantize_(moment, value, bits)
+        elif moment is not value:
+            moment.copy_(value)
+
+
+def _random(rule: MatrixRule, row: Row, in_blocks: bool | None = None) -> RandomBits:
+    if in_blocks is None:
+        in_blocks = isinstance(row.m, Quantized)
+    return RandomBits(rule.rounding_seed, row.place, row.step, in_blocks)
+
+
+# --- as matrices --------------------------------------------------------------------------------
+
+
+def as_matrices(x: Tensor, stacked: bool) -> Tensor:
+    """A stack of parameters as (batch, rows, columns): a kernel's out x rest, or the experts."""
+    return x.reshape(-1, *x.shape[-2:]) if stacked else x.flatten(2)
+
+
+def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """A new contiguous tensor with these along its first dimension."""
+    shape = (len(tensors), *tensors[0].shape)
+    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
+    torch._foreach_copy_(list(out.unbind()), list(tensors))
+    return out
+
+
+def builds_basis(row: Row) -> bool:
+    """Whether this is the first gradient, which only builds the basis."""
+    return row.basis_step is not None and float(row.basis_step) == 0
+
+
+def build_basis(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
+    """The factors of the first gradient and their eigenvectors."""
+    numbers = number_range(g.dtype)
+    g = as_matrices(g, rule.stacked)
+    state = with_first_gradient(g, MatrixState(None), rule.settings, numbers, torch)
+    for name in ("factors", "basis"):
+        _unstack(getattr(state, name), [getattr(row, name) for row in rows])
+
+
+def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
+    """`sgdf.matrix.direction` of a stack, from its gradients and trends, which it overwrites."""
+    if rows[0].basis_step is None:
+        return orthogonal(rule, estimates(rule, rows, g, mean))
+    shape = g.shape
+    g, mean = as_matrices(g, rule.stacked), as_matrices(mean, rule.stacked)
+    basis = _stack([row.basis for row in rows])
+    _update_factors(rule, rows, g)
+    g, mean = rotate(g, basis, torch).view(shape), rotate(mean, basis, torch).view(shape)
+    update = estimates(rule, rows, g, mean)
+    update = as_matrices(update, rule.stacked).div_(_denominator(rule, rows, g))
+    update = rotate_back(update, basis, torch)
+    refresh(rule, rows)
+    return orthogonal(rule, update.view(shape))
+
+
+def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
+    """The filtered gradients, element by element, in the coordinates of s; updates s."""
+    of_filter = rule.settings.filter
+    scalars = corrections(rule.settings, *_times(rule, rows, g))
+    if of_filter.constant_gain:
+        return mean.div_(scalars.trend).lerp_(g, of_filter.gain_scale)
+    s = [_load(row.s, g.dtype) for row in rows]  # type: ignore[arg-type]
+    residual = list((g - mean).unbind())
+    torch._foreach_mul_(s, of_filter.betas[1])
+    torch._foreach_addcmul_(s, residual, residual, 1 - of_filter.betas[1])
+    new = _stacked(s, g.dtype)
+    _store(rule, rows, "s", s)
+    eps = _at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
+    scale, power = of_filter.gain_scale, of_filter.gain_power
+    return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
+
+
+def orthogonal(rule: MatrixRule, update: Tensor) -> Tensor:
+    """The update orthogonalised, if the rule says so, and scaled by its shape."""
+    settings = rule.settings
+    if not settings.orthogonalise:
+        return update
+    x = as_matrices(update, rule.stacked)
+    scale = lr_scale(settings.adjust_lr_fn, *x.shape[-2:])
+    x = newton_schulz(x, settings.ns_steps, settings.ns_coefficients)
+    return x.mul_(scale).view(update.shape)
+
+
+def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
+    """Update v, and return sqrt(v^) + eps as `sgdf.matrix.denominator` does."""
+    beta2 = rule.settings.filter.betas[1]
+    _, t2, xp = _times(rule, rows, g)
+    v = [_load(row.v, g.dtype) for row in rows]  # type: ignore[arg-type]
+    each = list(g.unbind())
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, each, each, 1 - beta2)
+    out = as_matrices(_stacked(v, g.dtype), rule.stacked)
+    _store(rule, rows, "v", v)
+    out.div_(one_minus_power(beta2, t2, xp)).sqrt_()
+    floor = out.amax((-2, -1), keepdim=True).mul_(roundoff(number_range(g.dtype)))
+    return torch.maximum(out, floor, out=out).add_(rule.settings.eps)
+
+
+def _times(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> tuple[Scalar, Scalar, Any]:
+    """How many gradients the averages have seen, and s and v; and the namespace of either."""
+    row = rows[0]
+    if rule.capturable or not row.step.is_cpu:
+        steps = torch.stack([row.step for row in rows]).to(g.dtype)
+        steps = steps.view(-1, *[1] * (g.dim() - 1))
+        return steps, steps, torch
+    t = float(row.step)
+    # The first gradient built the basis: the count of those behind it is that of s and v.
+    return t, t if row.basis_step is None else float(row.basis_step), math
+
+
+def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
+    """Let L and R see the gradients."""
+    decay = rule.settings.basis_decay
+    for side, (a, b) in enumerate(((g, g.mT), (g.mT, g))):
+        factors = [row.factors[side] for row in rows]
+        if factors[0] is not None:
+            stack = _matrices(torch.stack(factors))
+            stack = torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay)
+            torch._foreach_copy_(factors, list(stack.view(-1, *factors[0].shape).unbind()))
+
+
+def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
+    """Refresh the bases whose turn it is."""
+    due = []
+    for row in rows:
+        assert row.basis_step is not None
+        if (int(row.basis_step) + row.turn) % rule.basis_interval == 0:
+            due.append(row)
+    if due:
+        dtype = compute_dtype(due[0].p)
+        moments: dict[str, Any] = {"s": None, "v": None}
+        for name in moments:
+            if getattr(due[0], name) is not None:
+                stack = _stacked([_load(getattr(row, name), dtype) for row in due], dtype)
+                moments[name] = as_matrices(stack, rule.stacked)
+        factors, basis = (_stack([getattr(row, x) for row in due]) for x in ("factors", "basis"))
+        state = MatrixState(None, None, **moments, factors=factors, basis=basis)
+        state = refreshed(state, rule.settings, number_range(dtype), torch)
+        for name in moments:
+            if moments[name] is not None:
+                new = getattr(state, name).reshape(len(due), *due[0].shape)
+                _store(rule, due, name, list(new.unbind()))
+        _unstack(state.basis, [row.basis for row in due])
+
+
+def count_for_basis(rows: Sequence[Row]) -> None:
+    """Count the gradient that L and R have seen."""
+    counters = [row.basis_step for row in rows if row.basis_step is not None]
+    if counters:
+        increment(counters)
+
+
+def _matrices(x: Tensor) -> Tensor:
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _stack(sides: Sequence[Sides]) -> Sides:
+    """The left and the right matrices of all rows, each as one batch."""
+    columns = zip(*sides, strict=True)
+    return Sides(*(None if x[0] is None else _matrices(torch.stack(x)) for x in columns))
+
+
+def _unstack(batch: Sides, sides: Sequence[Sides]) -> None:
+    """Copy a batch into the left and the right matrices of the rows."""
+    for new, old in zip(batch, zip(*sides, strict=True), strict=True):
+        if new is not None:
+            torch._foreach_copy_(list(old), list(new.reshape(-1, *old[0].shape).unbind()))
+
+
+# --- Newton-Schulz ------------------------------------------------------------------------------
+
+
+def newton_schulz(
+    x: Tensor,
+    steps: int,
+    coefficients: tuple[float, float, float],
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`.
+
+    For wide matrices it takes two steps at a time on the small products: with A = X X^T a step
+    multiplies X by P = a + b A + c A^2 and A by P^2, so X needs to be read and written only for
+    every second step. More steps at a time would be faster, but rounding grows with each.
+    """
+    a, b, c = coefficients
+    tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if tall else x
+    norm = torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+    y = torch.div(y, norm, out=torch.empty(y.shape, dtype=dtype or fast_dtype(x), device=x.device))
+    at_once = 2 if y.shape[-1] > y.shape[-2] else 1
+    while steps > 0:
+        gram = y @ y.mT
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # without the a of the diagonal
+        if at_once == 2 and steps > 1:
+            half = torch.baddbmm(gram, p, gram, beta=a)
+            gram = torch.baddbmm(half, half, p, beta=a)
+            p.diagonal(dim1=-2, dim2=-1).add_(a)
+            second = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+            y = torch.baddbmm(p, second, p, beta=a) @ y
+            steps -= 2
+        else:
+            y = torch.baddbmm(y, p, y, beta=a)
+            steps -= 1
+    return (y.mT if tall else y).to(x.dtype).contiguous()
+
+
+def fast_dtype(x: Tensor) -> torch.dtype:
+    """bfloat16 where the device multiplies it faster than float32; float64 stays as it is."""
+    if x.dtype == torch.float64:
+        return x.dtype
+    return torch.bfloat16 if not x.is_cpu or cpu_multiplies_bfloat16() else torch.float32
+
+
+@functools.cache
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16: AMX or AVX-512 BF16."""
+    names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
