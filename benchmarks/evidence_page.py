@@ -426,7 +426,7 @@ def in_front_lines(summary: Summary) -> Iterable[list[str]]:
 
 
 def place_of_filter(contestant: Mapping[str, Any]) -> str:
-    """Where the filter is: a form without momentum of its own has it in the place of it."""
+    """Where the filter is: a form without momentum of its own has it instead."""
     if contestant["optimizer"] not in IN_FRONT.values():
         return "none"
     settings = contestant["trials"][0]["settings"]

@@ -32,8 +32,8 @@ def add_to(commands: Commands) -> None:
         "files of sgdf sweep --record (default: in --out)")  # fmt: skip
     add("--across", type=path, nargs="+", metavar="SUMMARY.json", help="instead of a sweep: "
         "several tasks side by side, from the summaries that this command wrote")  # fmt: skip
-    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
-        "of steps alone on a device, where the runs shared it")  # fmt: skip
+    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times of "
+        "steps on an idle device, used instead of those of the runs")  # fmt: skip
     add_data_dir(files)
     add = parser.add_argument_group("what to show").add_argument
     add("--reference", nargs="+", default=[], metavar="NAME", help="compare with these optimizers "
@@ -142,7 +142,7 @@ def step_times_in(file: Path | None) -> list[Any]:
 
 
 def planned(options: argparse.Namespace) -> "Tuned":
-    """The plan; with --data-dir, of the data in there alone."""
+    """The plan; with --data-dir, only of the data in there."""
     from sgdf_lab.sweeps.plan import with_trials
 
     sweep = with_trials(sweep_from(options))

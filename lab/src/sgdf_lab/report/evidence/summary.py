@@ -281,7 +281,7 @@ def comparison(
 
 
 def with_time_alone(row: Json, own: float | None, reference: float | None) -> Json:
-    """The ratio in time, if a step takes as long as it does alone on the device."""
+    """The ratio in time, if a step takes as long as on an idle device."""
     known = own and reference and row["ratio"] is not None
     return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
 
@@ -296,7 +296,7 @@ def outcome(contestant: Contestant, metric: Metric) -> Outcome:
 
 
 def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
-    """The trials of both at the same settings: whoever changes the optimizer's name alone.
+    """The trials of both at the same settings: what happens if only the optimizer is exchanged.
 
     A trial that diverged or failed is worse than one that finished. None without such pairs.
     """

@@ -238,7 +238,7 @@ def same_settings(summary: Summary) -> Table:
         f"The trials at which both had the same settings, by their final "
         f"{summary['validation']['words']}: how many are better, the median difference, and the p "
         "value of the sign test, not corrected. One seed, and nothing is chosen: this is what "
-        "becomes of a training whose optimizer alone is changed."
+        "happens if only the optimizer is exchanged."
     )
     columns = tuple(f"better than {reference}" for reference in found)
     return Table("same", "At the same settings", columns, tuple(rows), caption)
