@@ -59,7 +59,7 @@ $(VENV)/.installed-lab: $(DEPENDENCIES) | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: $(DEPENDENCIES) | $(BIN)/python
-	$(INSTALL) -e ".[jax,integrations,dev]" -e "./lab[instruments,vision,cluster,tensorboard]"
+	$(INSTALL) -e ".[jax,integrations,dev]" -e "./lab[instruments,vision,cluster,tensorboard,wandb]"
 	touch $(VENV)/.installed-lab $@
 
 $(BIN)/python:

@@ -16,12 +16,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.summary import REFERENCES, summarize
-from sgdf_lab.report.labels import optimizer_name
-from sgdf_lab.report.numbers import SIGNIFICANCE
-from sgdf_lab.report.tables import as_markdown, escaped
-from sgdf_lab.report.wording import NOTHING
+from sgdf_lab.reports.evidence import Summary, across, figures, tables
+from sgdf_lab.reports.evidence.summary import REFERENCES, summarize
+from sgdf_lab.reports.labels import optimizer_name
+from sgdf_lab.reports.numbers import SIGNIFICANCE
+from sgdf_lab.reports.tables import as_markdown, escaped
+from sgdf_lab.reports.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
 from sgdf_lab.support.files import write_atomically, write_json

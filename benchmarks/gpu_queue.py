@@ -205,7 +205,7 @@ def entries() -> tuple[Entry, ...]:
         ), inputs=(*KERNELS, "lab/src/sgdf_lab/bench/*.py", "benchmarks/step_in_backward.py")),
         Entry("language", "a step of gpt-11m (aim: 6 ms) and gpt-124m (aim: 45 % of the peak)", (
             script("language", 5, "bench-language-cuda.json", *ON_GPU, tiny=("--quick",)),
-        ), inputs=("benchmarks/language.py", "lab/src/sgdf_lab/train/*.py")),
+        ), inputs=("benchmarks/language.py", "lab/src/sgdf_lab/training/*.py")),
         Entry("cifar10-fast", "10 seeds of SGD-Nesterov (aim: 94.00 in the mean) and of SGDF", (
             sweep("benchmarks/cifar10-fast.toml", 6, "cifar10-fast", "--together", "5",
                   tiny=("--model", "airbench-tiny", "--seeds", "0", *settings(

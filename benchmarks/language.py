@@ -32,7 +32,7 @@ from sgdf_lab.runs import config as configs
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.tasks.language import LanguageModel
-from sgdf_lab.train.tokens import EvaluationWindows, TokenBatches
+from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
 from trainer import epoch, timed
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second

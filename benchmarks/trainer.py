@@ -24,7 +24,7 @@ from sgdf_lab.runs import config as configs
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.tasks.classify import resident_classifier
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training.loop import Trainer, take_turns
 
 OPTIMIZER = "sgdf"
 

@@ -51,9 +51,9 @@ from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.numerics import full_precision
-from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.schedules import Shape, factors
-from sgdf_lab.train.tokens import EvaluationWindows, resident, windows
+from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.schedules import Shape, factors
+from sgdf_lab.training.tokens import EvaluationWindows, resident, windows
 from why_directions import (
     DirectionFilter,
     TriedSteps,

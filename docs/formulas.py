@@ -1,6 +1,6 @@
 """Formulas as TeX: docstrings and pages have them as plain text, which the site typesets.
 
-A block of formulas is a ``text`` block whose every line has a ``<-`` or an ``=``::
+A block of formulas is one whose every line begins with a short name and ``<-`` or ``=``::
 
     m  <- b1 m + (1-b1) g        trend
     m^  = m / (1 - b1^t)
@@ -19,6 +19,7 @@ SIGNS = {"<-": r"\leftarrow", "->": r"\to", ",": r",\quad"}
 TOKEN = re.compile(r"\^\w+(?:\.\d+)?|<-|->|[A-Za-z_][\w.]*:?|\d+(?:\.\d+)?|\S")
 SPLIT = re.compile(r"(<-|=)")
 SIGN = re.compile(r"<-|->|=")
+LINE = re.compile(r"\s*(?:[a-z]+: +)?[A-Za-z](?:\d|\.grad)?\^?\s+(?:<-|=)\s")
 BLOCK = re.compile(r'<div class="(?:language-text )?highlight"><pre>(.*?)</pre></div>', re.DOTALL)
 CODE = re.compile(r"(<(pre|code|script|title|textarea)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 IN_SENTENCES = re.compile(r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?)")
@@ -65,9 +66,10 @@ class _Parser:
     def factor(self) -> str:
         token = self.next()
         if token == "(":
-            inside = self.sum()
-            self.next()
-            made = f"({inside})"
+            parts = [self.sum()]
+            while self.next() == ",":
+                parts.append(self.sum())
+            made = f"({', '.join(parts)})"
         elif token == "sqrt":
             self.next()
             made = rf"\sqrt{{{self.sum()}}}"
@@ -84,6 +86,8 @@ class _Parser:
 
 
 def _name(word: str) -> str:
+    if re.fullmatch(r"[a-z]\d", word) and word not in GREEK:
+        return f"{word[0]}_{word[1]}"
     if word in GREEK or len(word) == 1 or word[0].isdigit():
         return GREEK.get(word, word)
     if word.endswith(":"):
@@ -107,7 +111,10 @@ def aligned(block: str) -> str:
     for line in block.strip().splitlines():
         parts = re.split(r" {2,}", line.strip())
         words = "" if len(parts) == 1 or SIGN.search(parts[-1]) else parts.pop()
-        formula = " ".join(parts)
+        formula = parts[0]
+        for part in parts[1:]:
+            follows = SIGN.match(part) or formula.endswith((",", ":"))
+            formula += f" {part}" if follows else f", {part}"
         left, sign, right = SPLIT.split(formula, maxsplit=1)
         told = IN_SENTENCES.sub(lambda found: f"${tex(found[0])}$", words)
         note = rf" && \text{{{told}}}" if told else ""
@@ -127,7 +134,7 @@ def typeset(page: str) -> str:
 
 def _block(found: re.Match[str]) -> str:
     text = html.unescape(re.sub("<[^>]+>", "", found[1]))
-    if not all(SPLIT.search(line) for line in text.strip().splitlines()):
+    if not all(map(LINE.match, text.strip().splitlines())):
         return found[0]
     return f'<div class="formula">{html.escape(aligned(text))}</div>'
 

@@ -31,11 +31,23 @@ def _named(link: re.Match[str]) -> str:
     return f"`{path}`" if label.strip("`") == path else f"{label} (`{path}`)"
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Formulas; and on a narrow screen names and numbers in one piece, and room for sentences."""
+def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
+    """Formulas, folded sections, and on a narrow screen names and numbers in one piece."""
     html = formulas.typeset(html)
+    if page.file.src_uri in config.extra["folded"]:
+        html = folded(html)
     html = re.sub(r"<code>([^<]{1,34})</code>", r'<code class="short">\1</code>', html)
     return re.sub(r"<td>(.*?)</td>", _cell, html)
+
+
+def folded(html: str) -> str:
+    """Each section closed, so that its page is a list of what there is."""
+    start, *sections = re.split(r"(?=<h2 )", html)
+    parts = (section.partition("</h2>") for section in sections)
+    return start + "".join(
+        f'<details class="fold"><summary>{heading}{end}</summary>{rest}</details>'
+        for heading, end, rest in parts
+    )
 
 
 def _cell(cell: re.Match[str]) -> str:

@@ -154,7 +154,10 @@ def test_the_metadata_is_complete(project, dist):
     classifiers = told.get_all("Classifier")
     for word in ("Development Status", "Intended Audience", "Operating System", "Typing :: Typed"):
         assert any(line.startswith(word) for line in classifiers), word
-    extras = {LIBRARY.name: {"jax"}, LAB.name: {"instruments", "vision", "cluster", "tensorboard"}}
+    extras = {
+        LIBRARY.name: {"jax"},
+        LAB.name: {"instruments", "vision", "cluster", "tensorboard", "wandb"},
+    }
     assert extras[project.name] <= set(told.get_all("Provides-Extra"))
 
 

@@ -125,14 +125,13 @@ MOMENTUM_SETTINGS: list[dict[str, Any]] = [{"beta": 0.5, "mu": 0.5}, {"beta": 0.
 
 # One of each; test_errors.py has all.
 BAD_FILTER_SETTINGS = [({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0")]
+BAD_MOMENTUM_SETTINGS = [({"beta": 1.0}, "Invalid beta value: 1.0")]
 BAD_MATRIX_SETTINGS = [
-    *BAD_FILTER_SETTINGS,
     ({"slow_beta": 1.0}, "Invalid slow_beta value: 1.0"),
     ({"slow_weight": -0.1}, "Invalid slow_weight value: -0.1"),
     ({"basis_interval": 0}, "Invalid basis_interval value: 0"),
     ({"max_basis_dim": 0}, "Invalid max_basis_dim value: 0"),
 ]
-BAD_MOMENTUM_SETTINGS = [({"beta": 1.0}, "Invalid beta value: 1.0")]
 BAD_SETTINGS = [
     ({"lr": -0.5}, "Invalid learning rate: -0.5"),
     ({"weight_decay": -1}, "Invalid weight_decay value: -1"),

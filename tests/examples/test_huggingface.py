@@ -69,8 +69,8 @@ def test_the_helper_passes_on_what_the_trainer_does_not(
     )  # fmt: skip
     model = huggingface_trainer.LlamaForCausalLM(huggingface_trainer.TINY)
     for chosen, expected in (
-        ((FilterAdamW, {}), (1e-3, (0.9, 0.999), 1e-8, None)),
-        (optimizer(args, gain_eps=0.0), (3e-4, (0.8, 0.95), 1e-6, 0.0)),
+        ((FilterAdamW, {}), (1e-3, (0.9, 0.999), 1e-8, 0.0)),
+        (optimizer(args, gain_eps=1e-8), (3e-4, (0.8, 0.95), 1e-6, 1e-8)),
         (optimizer(args, SGDF, eps=0.0), (3e-4, (0.8, 0.95), 0.0, None)),
     ):
         trainer = huggingface_trainer.Trainer(

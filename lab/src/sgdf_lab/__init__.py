@@ -2,7 +2,7 @@
 
 What the commands do, from Python::
 
-    from sgdf_lab.api import evidence, report, sweep, train
+    from sgdf_lab import evidence, report, sweep, train
 
     train("digits", optimizer="adamw", settings={"lr": 0.01}, seed=[0, 1])
     sweep("digits.toml", record="results/digits/runs.jsonl")
@@ -14,19 +14,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgdf_lab.api import evidence, sweep
+    from sgdf_lab.api import evidence, report, sweep, train
+    from sgdf_lab.reports import read_records, write_page
     from sgdf_lab.runs.config import make as make_config
     from sgdf_lab.runs.session import train_runs
 
 __version__ = "0.2.0"
-__all__ = ["evidence", "make_config", "sweep", "train_runs"]
+__all__ = [
+    "evidence",
+    "make_config",
+    "read_records",
+    "report",
+    "sweep",
+    "train",
+    "train_runs",
+    "write_page",
+]
 
-# Imported when they are used: parts of the lab need no more than torch.
+# Imported when they are used: parts of the lab need no more than torch, others not even that.
 _PLACES = {
-    "evidence": ("sgdf_lab.api", "evidence"),
     "make_config": ("sgdf_lab.runs.config", "make"),
-    "sweep": ("sgdf_lab.api", "sweep"),
     "train_runs": ("sgdf_lab.runs.session", "train_runs"),
+    **dict.fromkeys(("read_records", "write_page"), ("sgdf_lab.reports", "")),
+    **dict.fromkeys(("evidence", "report", "sweep", "train"), ("sgdf_lab.api", "")),
 }
 
 
@@ -34,4 +44,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _PLACES[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(module), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from sgdf_lab.report.comparison import Comparison
+    from sgdf_lab.reports.comparison import Comparison
     from sgdf_lab.runs.records import RunRecord
     from sgdf_lab.sweeps.plan import Grid, Sweep
 
@@ -190,9 +190,9 @@ def evidence(
         >>> [c["label"] for c in summary["contestants"]]  # doctest: +SKIP
         ['SGD', 'SGDF']
     """
-    from sgdf_lab.report import read_records
-    from sgdf_lab.report.evidence import figures
-    from sgdf_lab.report.evidence.summary import summarize
+    from sgdf_lab.reports import read_records
+    from sgdf_lab.reports.evidence import figures
+    from sgdf_lab.reports.evidence.summary import summarize
     from sgdf_lab.support.files import write_json
     from sgdf_lab.sweeps.plan import with_trials
 
@@ -231,8 +231,8 @@ def report(
         >>> from sgdf_lab import report
         >>> comparisons = report("runs", output="report.html")  # doctest: +SKIP
     """
-    from sgdf_lab.report import figures, page, read_records
-    from sgdf_lab.report.comparison import compare_runs
+    from sgdf_lab.reports import figures, page, read_records
+    from sgdf_lab.reports.comparison import compare_runs
     from sgdf_lab.runs.records import read_plans
 
     places = paths_of(runs)
@@ -262,8 +262,8 @@ def planned(plan: Plan, changes: Mapping[str, Any] | None) -> "Sweep":
 
 def write_stage(stage: "Grid", out: Path) -> "list[RunRecord]":
     """Write the page of a stage; its runs, as far as there are any."""
-    from sgdf_lab.report import page, read_records
-    from sgdf_lab.report.comparison import compare_stage
+    from sgdf_lab.reports import page, read_records
+    from sgdf_lab.reports.comparison import compare_stage
 
     folders = (out / config.name for config in stage.configs)
     records = read_records(*(folder for folder in folders if folder.is_dir()))

@@ -10,9 +10,9 @@ import torch
 
 from paper.layouts import photograph
 from sgdf_lab.cli.main import main
-from sgdf_lab.report import read_records
+from sgdf_lab.reports import read_records
 from sgdf_lab.tasks import find
-from sgdf_lab.train.schedules import SCHEDULES
+from sgdf_lab.training.schedules import SCHEDULES
 
 pytest.importorskip("torchvision")
 pytestmark = pytest.mark.usefixtures("one_thread")

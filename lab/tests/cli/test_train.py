@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -228,6 +229,36 @@ def test_reproduce_suggests_names(sgdf):
     assert "did you mean" in output
     code, output = sgdf("reproduce", "cifar10-vgg12")
     assert "no preset 'cifar10-vgg12': did you mean cifar10-vgg11" in output
+
+
+def records_of(file, kind):
+    """The rows and the kinds of other records in a log: each has a checksum, a length, a kind."""
+    content, found = file.read_bytes()[7:], []
+    while len(content) > 7:
+        length = int.from_bytes(content[4:6], "little")
+        record, content = kind.FromString(content[7 : 7 + length]), content[7 + length :]
+        items = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
+        rows = {name: json.loads(value) for name, value in items.items()}
+        found.append(rows or record.WhichOneof("record_type"))
+    return found
+
+
+def test_wandb_has_every_epoch_offline(sgdf, tmp_path, monkeypatch):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    words = ["train", "digits", "--epochs", "3", "--device", "cpu", "--wandb"]
+    assert sgdf(*words)[0] == 0
+    folder = folder_in(tmp_path / "runs")
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    deadline = time.monotonic() + 60  # another process writes the file
+    while (records := records_of(file, Record))[-1:] != ["exit"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    rows = [row for row in records if isinstance(row, dict)]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["test/accuracy"] for row in rows] == [line["test_accuracy"] for line in lines]
+    assert [row["_step"] for row in rows] == [1, 2, 3]
 
 
 def test_tensorboard_has_every_epoch_once(sgdf, tmp_path):

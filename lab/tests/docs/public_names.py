@@ -10,7 +10,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "sgdf.optax": None,
     "sgdf.filter": ("wiener_filter", "bias_corrections"),
     "sgdf_lab": None,
-    "sgdf_lab.report": None,
+    "sgdf_lab.reports": None,
     "sgdf_lab.theory": None,
     "sgdf_lab.instruments.hessian": ("spectrum",),
     "sgdf_lab.instruments.landscape": ("surface", "path", "path_surface"),

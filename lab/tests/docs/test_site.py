@@ -111,6 +111,7 @@ def show(browser, page, width):
     assert wait_for(browser, ready)
 
 
+OPEN = "document.querySelectorAll('details').forEach(d => { d.open = true })"
 READ = ["index", "settings", "evidence", "recipes", "reference/index", "filter"]
 
 
@@ -127,7 +128,23 @@ def test_code_fits_its_box_on_a_small_laptop(site, browser):
     for page in sorted(site.rglob("*.html")):
         if page.name != "404.html" and "<pre" in page.read_text(encoding="utf-8"):
             show(browser, page, 1280)
+            browser.evaluate(OPEN)
             assert browser.evaluate(f"{wider}.map(c => c.innerText).join()") == "", page.name
+
+
+RECORDS = ("comparisons", "evidence", "reference")  # to look things up, not to read
+
+
+def test_a_page_to_read_is_short_and_a_link_into_a_folded_section_opens_it(site, browser):
+    for page in sorted(site.glob("*.html")):
+        if page.name != "404.html" and not page.name.startswith(RECORDS):
+            show(browser, page, 1280)
+            assert browser.evaluate("document.documentElement.scrollHeight") < 6000, page.name
+    show(browser, site / "recipes.html", 1280)
+    assert browser.evaluate("document.querySelectorAll('details.fold[open]').length") == 0
+    browser.evaluate("location.hash = 'fsdp2'")
+    opened = "document.getElementById('fsdp2').closest('details').open"
+    assert wait_for(browser, opened)
 
 
 @pytest.mark.parametrize(("name", "least"), [("filter", 10), ("reference/index", 6)])

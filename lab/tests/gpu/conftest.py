@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sgdf_lab.train import loop
+from sgdf_lab.training import loop
 
 
 @pytest.fixture

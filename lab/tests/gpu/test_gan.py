@@ -12,9 +12,9 @@ from sgdf_lab.paper.gan import trainer as wgan_gp
 from sgdf_lab.paper.gan.dcgan import MODELS
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
-from sgdf_lab.train import device as cuda_graphs
-from sgdf_lab.train.distributed import ALONE
-from sgdf_lab.train.loop import take_turns
+from sgdf_lab.training import device as cuda_graphs
+from sgdf_lab.training.distributed import ALONE
+from sgdf_lab.training.loop import take_turns
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sgdf_lab.runs import config as configs
-from sgdf_lab.train import device as cuda_graphs
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training import device as cuda_graphs
+from sgdf_lab.training.loop import Trainer, take_turns
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,8 +7,8 @@ from sgdf_lab import data, optimizers
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.runs import config as configs
 from sgdf_lab.tasks.classify import resident_classifier
-from sgdf_lab.train import device as cuda_graphs
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training import device as cuda_graphs
+from sgdf_lab.training.loop import Trainer, take_turns
 
 pytestmark = [
     pytest.mark.gpu,

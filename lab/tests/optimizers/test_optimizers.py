@@ -609,7 +609,7 @@ class TestUsersOwn:
             ("broken.Mine", r"cannot be loaded \(No module named 'nothing_of_that_name'\)"),
             (".Mine", r"'.Mine' cannot be loaded"),
             ("theirs.Mien", "no optimizer in theirs 'Mien': did you mean Mine"),
-            ("theirs.number", "^theirs.number is neither an optimizer class nor a function"),
+            ("theirs.number", "there is no optimizer in theirs 'number'"),
             ("theirs.wrong", "^theirs.wrong built a generator, not a torch optimizer"),
         ],
     )

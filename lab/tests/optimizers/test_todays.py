@@ -2,6 +2,8 @@
 
 import io
 import math
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import sgdf
 from sgdf import WienerFilter
 from sgdf_lab import data, optimizers, paper
 from sgdf_lab.data import Dataset, Split
@@ -18,9 +21,12 @@ from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import resident_classifier
-from sgdf_lab.train.device import GroupRates
+from sgdf_lab.training.device import GroupRates
 
 CPU = torch.device("cpu")
+
+
+ROOT = Path(__file__).parents[3]
 
 
 def build(name, params, model=None, **settings):
@@ -314,9 +320,45 @@ def test_norms_and_biases_may_be_left_out_of_the_decay(name):
     assert moved(decay_norms=False) == [True, False, False, False]
 
 
-def test_every_row_with_a_weight_decay_has_the_setting():
+@pytest.mark.parametrize("name", ["sgdf", "adamw", "muon", "filter-muon", "mars", "wiener-lion"])
+def test_the_decay_may_follow_param_groups(name):
+    """Norms and the embedding, which is the head too, keep their values."""
+    model = build_gpt("gpt-tiny", vocabulary=16)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    params, settings = list(model.parameters()), {"lr": 0.1, "weight_decay": 0.1}
+    optimizer = build(name, params, model=model, param_groups=True, **settings)
+    step_with(optimizer, params, [torch.zeros_like(p) for p in params])
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    decayed, others = sgdf.param_groups(model, weight_decay=0.1, named=True)
+    assert moved == {name for name, _ in decayed["params"]}
+    assert "embedding.weight" in {name for name, _ in others["params"]}
+
+
+def test_language_models_have_the_usual_groups_and_old_runs_theirs():
+    def of(**overrides):
+        return configs.make("text", model="gpt-tiny", optimizer="adamw", overrides=overrides)
+
+    assert of().settings["param_groups"] is True
+    before = of(param_groups=False)
+    assert "param_groups" not in before.settings
+    assert before.name == "text-gpt-tiny-adamw-s0-d1cc06bd"
+    assert "param_groups" not in of(decay_norms=False).settings
+    for task in ("digits", "images", "cifar10"):
+        assert "param_groups" not in configs.make(task, optimizer="adamw").settings
+
+
+def test_the_evidence_keeps_the_groups_that_it_was_made_with():
+    files = [f for f in (ROOT / "benchmarks" / "evidence").rglob("*.toml")
+             if 'task = "text"' in f.read_text()]  # fmt: skip
+    assert len(files) > 10
+    for file in files:
+        assert tomllib.loads(file.read_text())["set"]["param_groups"] is False, file.name
+
+
+def test_every_row_with_a_weight_decay_has_the_settings():
     for row in optimizers.OPTIMIZERS.values():
-        assert ("decay_norms" in row.setting_names) == ("weight_decay" in row.setting_names)
+        for name in ("decay_norms", "param_groups"):
+            assert (name in row.setting_names) == ("weight_decay" in row.setting_names)
     with pytest.raises(UserError, match="decay_norms is true or false, not 0"):
         build("adamw", Words().parameters(), decay_norms=0)
 

@@ -25,7 +25,7 @@ from sgdf_lab.paper.detection.average_precision import Detections
 from sgdf_lab.paper.detection.voc import Example
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.results import published_value
-from sgdf_lab.train.distributed import Team
+from sgdf_lab.training.distributed import Team
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

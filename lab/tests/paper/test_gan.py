@@ -30,7 +30,7 @@ from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.distributed import ALONE
+from sgdf_lab.training.distributed import ALONE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,7 @@ import pytest
 from paper import made_voc
 from sgdf_lab.cli.main import main
 from sgdf_lab.paper.detection import voc
-from sgdf_lab.report import read_records
+from sgdf_lab.reports import read_records
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 

@@ -12,7 +12,7 @@ from sgdf_lab import models, optimizers, paper, tasks
 from sgdf_lab.paper import presets
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.results import follows_paper
-from sgdf_lab.train.schedules import SCHEDULES
+from sgdf_lab.training.schedules import SCHEDULES
 
 OPTIMIZERS = {
     *("sgdf", "filter-adam", "filter-adamw", "sgd", "sgd-ema", "sgd-cm", "adam", "adamw", "radam"),

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from sgdf_lab.report.comparison import Comparison, compare_runs
-from sgdf_lab.report.tables import comparison_in_terminal
+from sgdf_lab.reports.comparison import Comparison, compare_runs
+from sgdf_lab.reports.tables import comparison_in_terminal
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs

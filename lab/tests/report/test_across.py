@@ -8,7 +8,7 @@ import pytest
 
 from report.test_evidence import DIGITS, FINALS, TEXT, summary_of
 from sgdf_lab.cli.main import main
-from sgdf_lab.report.evidence import across, checked
+from sgdf_lab.reports.evidence import across, checked
 from sgdf_lab.support.errors import UserError
 
 BETTER, WORSE = [10, 11.01, 12], [-10, -9.01, -8]

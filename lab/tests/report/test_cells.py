@@ -3,8 +3,8 @@ import json
 from pathlib import Path
 
 from report import made
-from sgdf_lab.report.cells import RunCell, cells_by_task
-from sgdf_lab.report.wording import common_protocol
+from sgdf_lab.reports.cells import RunCell, cells_by_task
+from sgdf_lab.reports.wording import common_protocol
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.records import read_runs
 

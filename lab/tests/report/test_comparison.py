@@ -5,9 +5,9 @@ import pytest
 
 from report import made
 from report.made import in_terminal
-from sgdf_lab.report import page, wording
-from sgdf_lab.report.comparison import TimeToTarget
-from sgdf_lab.report.numbers import paired_difference
+from sgdf_lab.reports import page, wording
+from sgdf_lab.reports.comparison import TimeToTarget
+from sgdf_lab.reports.numbers import paired_difference
 
 
 def test_means_deviations_and_times(tmp_path: Path) -> None:

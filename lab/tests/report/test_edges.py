@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf_lab.report.comparison import edge_warnings
+from sgdf_lab.reports.comparison import edge_warnings
 
 
 def grid(out: Path, finals: dict[float, float], validated: bool = True, **settings: float) -> None:

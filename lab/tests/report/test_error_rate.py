@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from sgdf_lab import tasks
-from sgdf_lab.report import choice
-from sgdf_lab.report.choice import Choice
-from sgdf_lab.report.numbers import SIGNIFICANCE, Outcome, PairedDifference, compare, with_verdicts
+from sgdf_lab.reports import choice
+from sgdf_lab.reports.choice import Choice
+from sgdf_lab.reports.numbers import SIGNIFICANCE, Outcome, PairedDifference, compare, with_verdicts
 
 METRIC = tasks.find("text").metric  # a loss
 COMPARISONS = 400

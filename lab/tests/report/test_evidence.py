@@ -14,10 +14,10 @@ from rich.console import Console
 
 from report import made
 from sgdf_lab.cli.main import main
-from sgdf_lab.report.choice import choices_of
-from sgdf_lab.report.evidence import Summary, across, figures, tables
-from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.tables import escaped
+from sgdf_lab.reports.choice import choices_of
+from sgdf_lab.reports.evidence import Summary, across, figures, tables
+from sgdf_lab.reports.evidence.summary import summarize
+from sgdf_lab.reports.tables import escaped
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.packed import pack
 from sgdf_lab.runs.records import read_runs

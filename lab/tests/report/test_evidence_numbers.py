@@ -7,7 +7,7 @@ import statistics
 import pytest
 import scipy.stats
 
-from sgdf_lab.report.numbers import (
+from sgdf_lab.reports.numbers import (
     expected_best,
     holm,
     median_or_never,

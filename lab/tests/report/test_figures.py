@@ -10,10 +10,10 @@ from report import made
 from sgdf_lab import optimizers
 from sgdf_lab.cli.main import main
 from sgdf_lab.optimizers import style
-from sgdf_lab.report import figures
-from sgdf_lab.report.comparison import compare_runs
-from sgdf_lab.report.curves import optimizer_colours
-from sgdf_lab.report.figures import Interval, axis_edges
+from sgdf_lab.reports import figures
+from sgdf_lab.reports.comparison import compare_runs
+from sgdf_lab.reports.curves import optimizer_colours
+from sgdf_lab.reports.figures import Interval, axis_edges
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import inline_svg
 from sgdf_lab.support.palette import INK, ON_DARK, PAGE_ON_DARK, PAPER

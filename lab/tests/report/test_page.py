@@ -14,8 +14,8 @@ from PIL.PngImagePlugin import PngInfo
 from report import made
 from report.browser import Browser
 from sgdf_lab.cli.main import parse
-from sgdf_lab.report import page
-from sgdf_lab.report.comparison import compare_runs
+from sgdf_lab.reports import page
+from sgdf_lab.reports.comparison import compare_runs
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from report import made
-from sgdf_lab.report.labels import visible
+from sgdf_lab.reports.labels import visible
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_plans, read_runs
 from sgdf_lab.runs.results import published_value

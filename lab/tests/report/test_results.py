@@ -12,9 +12,9 @@ import pytest
 
 from report.markdown import bullet, decimals, section, sentence, table
 from sgdf_lab import paper
-from sgdf_lab.report import wording
-from sgdf_lab.report.comparison import compare_runs, outcome
-from sgdf_lab.report.numbers import compare
+from sgdf_lab.reports import wording
+from sgdf_lab.reports.comparison import compare_runs, outcome
+from sgdf_lab.reports.numbers import compare
 from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]

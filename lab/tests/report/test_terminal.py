@@ -4,7 +4,7 @@ from pathlib import Path
 
 from report import made
 from report.made import in_terminal
-from sgdf_lab.report import page, wording
+from sgdf_lab.reports import page, wording
 
 
 def test_runs_that_did_not_finish_are_shown_as_such(tmp_path: Path) -> None:

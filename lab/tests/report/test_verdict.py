@@ -7,12 +7,12 @@ import pytest
 
 from report import made
 from sgdf_lab import tasks
-from sgdf_lab.report import numbers, wording
-from sgdf_lab.report.choice import choices_of
-from sgdf_lab.report.comparison import Comparison, compare_runs
-from sgdf_lab.report.evidence.summary import summarize
-from sgdf_lab.report.numbers import PairedDifference
-from sgdf_lab.report.wording import headline
+from sgdf_lab.reports import numbers, wording
+from sgdf_lab.reports.choice import choices_of
+from sgdf_lab.reports.comparison import Comparison, compare_runs
+from sgdf_lab.reports.evidence.summary import summarize
+from sgdf_lab.reports.numbers import PairedDifference
+from sgdf_lab.reports.wording import headline
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.sweeps.contestants import contestants_of
 from sgdf_lab.sweeps.plan import sweep_from_file

@@ -4,8 +4,8 @@ import pytest
 
 from report import made
 from report.made import in_terminal
-from sgdf_lab.report import page, wording
-from sgdf_lab.report.numbers import paired_difference
+from sgdf_lab.reports import page, wording
+from sgdf_lab.reports.numbers import paired_difference
 from sgdf_lab.runs.results import published_value
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from runs import run_driver
 
 #: What a server imports whose processes train together.
-TEAMS = ("torch.distributed.fsdp", "torch.distributed.tensor", "sgdf_lab.train.distributed")
+TEAMS = ("torch.distributed.fsdp", "torch.distributed.tensor", "sgdf_lab.training.distributed")
 EVERY_EPOCH = 1e9  # as the share of the time that saving may take: every epoch is saved
 
 

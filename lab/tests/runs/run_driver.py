@@ -132,7 +132,7 @@ def child(request: dict[str, Any]) -> int:
         for name in names.split():
             getattr(importlib.import_module(module), name)()
     if request.get("one_epoch"):  # as if a signal had arrived
-        from sgdf_lab.train.distributed import Team
+        from sgdf_lab.training.distributed import Team
 
         Team.any = lambda self, flag: True  # type: ignore[method-assign]
     run_folder.SAVING_SHARE = request.get("saving_share", run_folder.SAVING_SHARE)

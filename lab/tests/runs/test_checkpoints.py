@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sgdf_lab.report.pictures import last_picture
+from sgdf_lab.reports.pictures import last_picture
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.config import Config
@@ -22,8 +22,8 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import ResidentBatches
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.images import ResidentBatches
 
 CPU = torch.device("cpu")
 OWN = "own_optimizers."

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sgdf_lab.cli.main import main
-from sgdf_lab.report import demo as report
+from sgdf_lab.reports import demo as report
 from sgdf_lab.sweeps import demo
 
 

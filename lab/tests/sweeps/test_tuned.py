@@ -13,6 +13,7 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.registry.optimizers import OPTIMIZERS
 from sgdf_lab.registry.spaces import Range
 from sgdf_lab.runs import config as configs
+from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import plan, tuned
 from sgdf_lab.sweeps.plan import Tuned, sweep_from_file, sweep_from_table
@@ -327,9 +328,33 @@ def test_the_preset(task, model):
 def test_the_files_of_the_evidence_can_be_planned(path):
     sweep = sweep_from_file(path)
     assert len(sweep.trials) > 1
-    assert len(sweep.seeds) >= 5
+    assert len(sweep.seeds) >= 3
     for_cpu = path.parent.name in ("small", "again", "finals", "form", "gains")
     precision = "fp32" if for_cpu else "bf16"
     assert {config.precision for config in sweep.configs} == {precision}
     for config in sweep.configs:  # what it is chosen by is not what is reported
         assert config.validation or config.option("test_tokens")
+
+
+RECORDS = Path(__file__).parents[3] / "results" / "evidence"
+OF_AN_EARLIER_PLAN = "gpt-11m-encyclopedia"
+RECORDED = [
+    path
+    for path in EVIDENCE
+    if (RECORDS / path.stem / "runs.jsonl").exists() and path.stem != OF_AN_EARLIER_PLAN
+]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_the_recorded_trials_are_those_of_the_plan(path):
+    """A change of a declared space must not take records from a comparison; some have not ended."""
+    sweep = sweep_from_file(path)
+    records, complaints = read_runs([RECORDS / path.stem / "runs.jsonl"])
+    assert not complaints
+    found = {
+        (r.config.optimizer, configs.frozen(r.config.settings))
+        for r in records
+        if r.config.seed == plan.TRIAL_SEED
+    }
+    assert found
+    assert found <= {(c.optimizer, configs.frozen(c.settings)) for c in sweep.configs}

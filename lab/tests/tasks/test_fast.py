@@ -21,8 +21,8 @@ from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
-from sgdf_lab.train import schedules
-from sgdf_lab.train.images import SteppedBatches
+from sgdf_lab.training import schedules
+from sgdf_lab.training.images import SteppedBatches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

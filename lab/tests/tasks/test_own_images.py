@@ -15,7 +15,7 @@ from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import class_folders
-from sgdf_lab.report import read_records, write_page
+from sgdf_lab.reports import read_records, write_page
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 
@@ -23,7 +23,7 @@ pytest.importorskip("torchvision")
 from sgdf_lab.models import own, vision
 from sgdf_lab.tasks import photos
 from sgdf_lab.tasks import photos as images
-from sgdf_lab.train.decoded import decode
+from sgdf_lab.training.decoded import decode
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sgdf_lab.train.distributed import ALONE
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.distributed import ALONE
+from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

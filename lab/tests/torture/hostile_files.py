@@ -1,15 +1,19 @@
 """Hostile archives, datasets, kernel caches, names in a page, and runs of others in a report."""
 
 import contextlib
+import copy
 import html.parser
 import io
+import json
 import os
 import pickle
+import random
 import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from data import published, test_data_unpack
 from paper.layouts import photograph
@@ -63,6 +67,10 @@ def cases() -> Iterator[Case]:
         for what, content in JSON_TEXTS.items():
             name = f"report: {file} holds {what}"
             yield Case(KIND, "runs in a report", name, hostile_report(file, text(content)))
+    for command in RECORDS:
+        for number in range(MUTATIONS):
+            name = f"{command} of a changed record {number}"
+            yield Case(KIND, "changed records", name, changed_record(command, name))
 
 
 # --- archives and datasets ------------------------------------------------------------------------
@@ -365,5 +373,71 @@ def hostile_report(file: str, damage: Damage) -> Callable[[Bench, Path], Outcome
         if "43.75" not in ended.output:
             raise Bug(DIFFERENT, f"the intact run is not shown: {ended.output}")
         return Outcome(SAME if "73.75" in ended.output else SENTENCE)
+
+    return run
+
+
+# --- records of runs and summaries ----------------------------------------------------------------
+
+EVIDENCE = Path(__file__).parents[3] / "results" / "evidence"
+MUTATIONS = 25
+RECORDS = ("report", "evidence", "evidence --across")
+WRONG: tuple[Any, ...] = (
+    None,
+    "text",
+    -1,
+    0,
+    1e308,
+    float("nan"),
+    [],
+    {},
+    [None],
+    True,
+    "9" * 5000,
+)
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """A copy with one entry, at any depth, that is wrong or missing."""
+    if isinstance(value, dict | list) and value and chance.random() > 0.15:
+        result = copy.copy(value)
+        key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        if chance.random() < 0.1:
+            del result[key]
+        else:
+            result[key] = mutated(value[key], chance)
+        return result
+    return chance.choice(WRONG)
+
+
+def changed_record(command: str, name: str) -> Callable[[Bench, Path], Outcome]:
+    """A record with one wrong value: shown without it, or refused in one sentence."""
+
+    def run(bench: Bench, folder: Path) -> Outcome:
+        chance = random.Random(name)
+        kept = EVIDENCE / "mlp-fashion"
+        if command == "evidence --across":
+            summary = mutated(json.loads((kept / "summary.json").read_text()), chance)
+            file = folder / "summary.json"
+            file.write_text(json.dumps(summary))
+            others = [str(EVIDENCE / other / "summary.json") for other in ("cnn-cifar10",)]
+            argv = ("evidence", "--across", str(file), *others)
+        else:
+            lines = (kept / "runs.jsonl").read_text().splitlines()
+            for _ in range(3):
+                at = chance.randrange(len(lines))
+                lines[at] = json.dumps(mutated(json.loads(lines[at]), chance))
+            file = folder / "runs.jsonl"
+            file.write_text("\n".join(lines) + "\n")
+            plan = EVIDENCE.parents[1] / "benchmarks" / "evidence" / "small" / "mlp-fashion.toml"
+            argv = ("report", str(file), "-o", str(folder / "page.html"))
+            if command == "evidence":
+                argv = ("evidence", str(plan), "--runs", str(file), "--out", str(folder / "shown"))
+        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+        if ended.code:
+            check_refusal(ended)
+            return Outcome(SENTENCE, detail=ended.output[-300:])
+        check_success(ended)
+        return Outcome(SAME)
 
     return run

@@ -26,6 +26,7 @@ from torture import (
     kills,
     operations,
     runner,
+    states,
 )
 from torture.bench import Bench, Left, Peace, check_same
 from torture.outcome import (
@@ -48,7 +49,7 @@ ALL = {
     case.name: case
     for case in (
         *kills.cases(0), *faults.cases(), *hostile_runs.cases(), *hostile_files.cases(),
-        *hostile_plans.cases(), *gradients.cases(0),
+        *hostile_plans.cases(), *gradients.cases(0), *states.cases(0),
     )
 }  # fmt: skip
 
@@ -106,6 +107,19 @@ SHORT_FORM = (
     "fused on the CPU FilterAdamW float32 huge 0",
     "fused on the CPU Momentum float32 denormal 0",
     "Triton, interpreted SGDF float32 every magnitude 0",
+    "layouts and formats: FilterAdam separate int8 fused channels last 0",
+    "layouts and formats: SGDF bf16 foreach with gaps 0",
+    "layouts and formats: FilterMuon float32 loop transposed 0",
+    "a default device: FilterAdamW int8 fused 0",
+    "conversions: SGDF constant to FilterAdam separate 0",
+    "conversions: torch AdamW amsgrad to FilterAdam fluctuation 0",
+    "foreign checkpoints: torch.optim AdamW 0",
+    "foreign checkpoints: pytorch_optimizer Tiger 0",
+    "damaged states: SGDF a state of text 0",
+    "damaged states: Momentum a step of two numbers 0",
+    "damaged states: FilterSOAP a moment less 0",
+    "report of a changed record 0",
+    "evidence --across of a changed record 0",
 )
 
 
@@ -216,7 +230,7 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
 def test_every_case_has_a_name_of_its_own() -> None:
     found = [*kills.cases(0), *kills.cases(1), *faults.cases(), *hostile_runs.cases(),
              *hostile_files.cases(), *hostile_plans.cases(), *gradients.cases(0),
-             *gradients.cases(1)]  # fmt: skip
+             *gradients.cases(1), *states.cases(0), *states.cases(1)]  # fmt: skip
     names = [(case.kind, case.name) for case in found]
     assert len(set(names)) == len(names)
     assert {case.kind for case in found} == {*runner.KINDS} - {"operations"}

@@ -11,7 +11,7 @@ import torch
 
 from sgdf_lab.cli.main import leave
 from sgdf_lab.runs import config as configs
-from sgdf_lab.train.distributed import ALONE, Team, joined
+from sgdf_lab.training.distributed import ALONE, Team, joined
 
 CPU = torch.device("cpu")
 

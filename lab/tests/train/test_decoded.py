@@ -21,9 +21,9 @@ from sgdf_lab import data
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import stop_on_signal
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train import decoded
-from sgdf_lab.train.batches import micro_batch_sizes
-from sgdf_lab.train.distributed import ALONE, Team
+from sgdf_lab.training import decoded
+from sgdf_lab.training.batches import micro_batch_sizes
+from sgdf_lab.training.distributed import ALONE, Team
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models.vision import MEAN, STD

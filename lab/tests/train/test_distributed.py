@@ -19,8 +19,8 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext, train
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.loop import Trainer
 from train import shard_driver
 
 TORCHRUN = [

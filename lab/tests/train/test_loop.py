@@ -14,15 +14,15 @@ from sgdf_lab.data import Dataset, Split
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import Classifier, resident_classifier
-from sgdf_lab.train.batches import batch_sizes, micro_batch_sizes, seed_for
-from sgdf_lab.train.device import GroupRates
-from sgdf_lab.train.images import (
+from sgdf_lab.training.batches import batch_sizes, micro_batch_sizes, seed_for
+from sgdf_lab.training.device import GroupRates
+from sgdf_lab.training.images import (
     PADDING,
     ResidentBatches,
     ResidentImages,
     hold_out,
 )
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training.loop import Trainer, take_turns
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import torch
 from sgdf import SGDF
 from sgdf.kernels.quantized import dequantize
 from sgdf.optim.state import moment_in
-from sgdf_lab.train.checkpoints import load_optimizer
+from sgdf_lab.training.checkpoints import load_optimizer
 
 ORDERS = {"rows": torch.contiguous_format, "channels last": torch.channels_last}
 

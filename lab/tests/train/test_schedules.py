@@ -11,8 +11,8 @@ from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train import schedules
-from sgdf_lab.train.schedules import Shape
+from sgdf_lab.training import schedules
+from sgdf_lab.training.schedules import Shape
 
 
 def of(name, epoch, epochs=200, steps=4, **shape):

@@ -32,9 +32,9 @@ def optimizer(
         >>> args = SimpleNamespace(
         ...     learning_rate=3e-4, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8
         ... )
-        >>> kind, given = optimizer(args, gain_eps=0.0)
+        >>> kind, given = optimizer(args, gain_scale=1.0)
         >>> kind.__name__, given
-        ('FilterAdamW', {'lr': 0.0003, 'betas': (0.9, 0.95), 'eps': 1e-08, 'gain_eps': 0.0})
+        ('FilterAdamW', {'lr': 0.0003, 'betas': (0.9, 0.95), 'eps': 1e-08, 'gain_scale': 1.0})
     """
     of_args = {
         "lr": args.learning_rate,

@@ -206,6 +206,10 @@ def _store(rule: MatrixRule, rows: Sequence[Row], name: str, values: Sequence[Te
         if isinstance(moment, Quantized):
             bits = _random(rule, row, in_blocks=True).bits(PURPOSES[name], moment.codes)
             quantize_(moment, value, bits)
+        elif moment.dtype == torch.bfloat16:
+            bits = _random(rule, row).bits(PURPOSES[name], moment)
+            wide = torch.empty_like(moment, dtype=torch.float32).copy_(value)
+            moment.copy_(round_to_bfloat16(wide, bits))
         elif moment is not value:
             moment.copy_(value)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from sgdf_lab.cli.options import engine_from, open_console, say, sweep_context_from
-from sgdf_lab.report import page, tables
-from sgdf_lab.report.comparison import compare_stage
-from sgdf_lab.report.labels import visible
+from sgdf_lab.reports import page, tables
+from sgdf_lab.reports.comparison import compare_stage
+from sgdf_lab.reports.labels import visible
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.execute import run_sweep

@@ -26,7 +26,7 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from sgdf_lab.cli import comparison
-    from sgdf_lab.report import demo as report
+    from sgdf_lab.reports import demo as report
     from sgdf_lab.sweeps import demo
 
     if options.digits:

@@ -32,8 +32,8 @@ def add_to(commands: Commands) -> None:
         "files of sgdf sweep --record (default: in --out)")  # fmt: skip
     add("--across", type=path, nargs="+", metavar="SUMMARY.json", help="instead of a sweep: "
         "several tasks side by side, from the summaries that this command wrote")  # fmt: skip
-    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times of "
-        "steps on an idle device, used instead of those of the runs")  # fmt: skip
+    add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
+        "of steps on an idle device, used instead of those of the runs")  # fmt: skip
     add_data_dir(files)
     add = parser.add_argument_group("what to show").add_argument
     add("--reference", nargs="+", default=[], metavar="NAME", help="compare with these optimizers "
@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> None:
         show_across(options)
         return
     sweep = planned(options)
-    from sgdf_lab.report.evidence import figures, tables
-    from sgdf_lab.report.evidence.summary import summarize
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports.evidence import figures, tables
+    from sgdf_lab.reports.evidence.summary import summarize
+    from sgdf_lab.reports.labels import visible
     from sgdf_lab.runs.records import read_runs
     from sgdf_lab.support.files import explained, write_json
 
@@ -81,8 +81,8 @@ def show_across(options: argparse.Namespace) -> None:
     """A table and a figure for each reference, over all tasks where it is one."""
     if options.file or options.preset:
         raise UserError("give a sweep, or --across with summaries, not both")
-    from sgdf_lab.report import tables
-    from sgdf_lab.report.evidence import across
+    from sgdf_lab.reports import tables
+    from sgdf_lab.reports.evidence import across
     from sgdf_lab.support.figures import write_svg
     from sgdf_lab.support.files import explained
 
@@ -107,7 +107,7 @@ def show_across(options: argparse.Namespace) -> None:
 
 def read_summary(file: Path) -> dict[str, Any]:
     """A summary.json of this version."""
-    from sgdf_lab.report.evidence import checked
+    from sgdf_lab.reports.evidence import checked
     from sgdf_lab.support.files import read_text
 
     try:
@@ -118,7 +118,7 @@ def read_summary(file: Path) -> dict[str, Any]:
 
 def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
     """Beside the markdown, which may be piped into a page, on standard error."""
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports.labels import visible
 
     for file in files:
         line = f"Written: {visible(file)}"

@@ -92,6 +92,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> Options:
     add("--no-checkpoints", action="store_true",
         help="for many short runs: save no weights; a stopped run begins again")  # fmt: skip
     add("--tensorboard", action="store_true", help="write TensorBoard event files into the runs")
+    add("--wandb", action="store_true",
+        help="log to Weights & Biases, offline (WANDB_MODE=online sends it)")  # fmt: skip
     computing = parser.add_argument_group("computing")
     add_device(computing)
     computing.add_argument(
@@ -110,6 +112,7 @@ def context_from(options: argparse.Namespace, device: "torch.device") -> "RunCon
         compile=not options.no_compile,
         command=options.typed,
         tensorboard=options.tensorboard,
+        wandb=options.wandb,
         keep=options.keep,
         checkpoints=not options.no_checkpoints,
     )

@@ -10,7 +10,7 @@ from sgdf_lab.support.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sgdf_lab.report.comparison import Comparison
+    from sgdf_lab.reports.comparison import Comparison
 
 
 def add_to(commands: Commands) -> None:
@@ -29,9 +29,9 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Show the runs in the terminal, and write the page."""
-    from sgdf_lab.report import page, tables
-    from sgdf_lab.report.comparison import compare_runs
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports import page, tables
+    from sgdf_lab.reports.comparison import compare_runs
+    from sgdf_lab.reports.labels import visible
     from sgdf_lab.runs.records import read_plans, read_runs
 
     if options.figure and not options.figure.name:
@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def write_figures(console: "Console", comparisons: "list[Comparison]", stem: Path) -> None:
-    from sgdf_lab.report import figures
-    from sgdf_lab.report.labels import visible
+    from sgdf_lab.reports import figures
+    from sgdf_lab.reports.labels import visible
 
     files = figures.write_all(comparisons, stem)
     for file in files:

@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
     runs = configs_from(options)
     from sgdf_lab.runs.session import train_in_turn
     from sgdf_lab.support.numerics import find_device
-    from sgdf_lab.train import distributed
+    from sgdf_lab.training import distributed
 
     with distributed.joined(find_device(options.device), shard=options.shard) as (team, device):
         context = context_from(options, device)

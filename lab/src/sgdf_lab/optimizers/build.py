@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from sgdf import WienerFilter
+from sgdf import WienerFilter, param_groups
 from sgdf_lab import plugins
 from sgdf_lab.registry.optimizers import (
     FILTER_KINDS,
@@ -104,6 +104,7 @@ def build(
         return optimizer
     given = {**row.settings, **row.fixed, **arguments}
     decays_norms = not row.typed or given.pop("decay_norms", True)
+    grouped = given.pop("param_groups", False)
     for bounds, is_wrong in ((row.at_least, float.__lt__), (row.above, float.__le__)):
         for name, bound in bounds.items():
             if name in given and is_wrong(float(given[name]), float(bound)):
@@ -112,7 +113,9 @@ def build(
         groups = plugins.load_own(row.groups) if isinstance(row.groups, str) else row.groups
         params = groups(params, model)
     named = {row.renamed.get(name, name): value for name, value in given.items()}
-    return row.load()(params if decays_norms else without_decay(params), **named)
+    if grouped or not decays_norms:
+        params = without_decay(params, model if grouped else None)
+    return row.load()(params, **named)
 
 
 def default_of(row: OptimizerRow, name: str) -> Any:
@@ -140,16 +143,22 @@ def as_list(params: Any) -> list[Any]:
     return [params] if isinstance(params, Tensor) else list(params)
 
 
-def without_decay(params: ParamsT) -> list[Group]:
-    """No weight decay on norms and biases, that is on parameters of less than two dimensions.
+def without_decay(params: ParamsT, model: nn.Module | None) -> list[Group]:
+    """No weight decay on what `sgdf.param_groups` leaves out of it: norms, biases, embeddings.
 
-    For the setting ``decay_norms=false``. Decay controls the scale of weight matrices; a bias or
-    the scale of a norm has no such redundancy, and language models are usually trained without.
+    Without a model, for the setting ``decay_norms=false``: on parameters of less than two
+    dimensions.
     """
+    groups = param_groups(model, weight_decay=1.0) if model is not None else []
+    exempt = {id(p) for group in groups if not group["weight_decay"] for p in group["params"]}
+
+    def is_decayed(p: Any) -> bool:
+        return tensor_of(p).ndim >= 2 and id(tensor_of(p)) not in exempt
+
     split: list[Group] = []
     for group in as_groups(params):
-        decayed = [p for p in group["params"] if tensor_of(p).ndim >= 2]
-        others = [p for p in group["params"] if tensor_of(p).ndim < 2]
+        decayed = [p for p in group["params"] if is_decayed(p)]
+        others = [p for p in group["params"] if not is_decayed(p)]
         split.append({**group, "params": decayed})
         split.append({**group, "params": others, "weight_decay": 0.0})
     return [group for group in split if group["params"]]

@@ -59,7 +59,7 @@ KINDS = {
         (
             *("correction", "bias_correction", "decoupled_weight_decay", "maximize", "capturable"),
             *("differentiable", "stochastic_rounding", "nesterov", "amsgrad", "centered"),
-            *("decay_norms", "eigenbasis", "turn_moments"),
+            *("decay_norms", "param_groups", "eigenbasis", "turn_moments"),
         ),
         "flag",
     ),
@@ -194,7 +194,8 @@ class OptimizerRow:
             optimizer that needs the Hessian does not.
         typed: the kinds of settings hold; the annotations of a user's class may be wrong.
 
-    Rows with a weight decay have one more setting: `decay_norms`.
+    Rows with a weight decay have two more settings: `param_groups`, for the groups of the function
+    of that name in `sgdf`, and `decay_norms`.
     """
 
     name: str
@@ -235,7 +236,11 @@ class OptimizerRow:
     def kinds(self) -> dict[str, str]:
         """The kind of every setting."""
         kinds = kinds_from(self.takes) if self.takes else signature_kinds(self.load())
-        return kinds | ({"decay_norms": "flag"} if self.typed and "weight_decay" in kinds else {})
+        if "weight_decay" in kinds:
+            kinds = kinds | {"param_groups": "flag"}
+            if self.typed:
+                kinds |= {"decay_norms": "flag"}
+        return kinds
 
     @property
     def setting_names(self) -> tuple[str, ...]:
@@ -414,8 +419,8 @@ _ROWS = (
         BLACK, "solid", settings={"lr": 1e-3},
         takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn adamw_lr adamw_betas "
         "adamw_eps",
-        space={"lr": Range(3e-4, 3e-2), "adamw_lr": Range(3e-4, 3e-2), "momentum": MOMENTUM,
-               "weight_decay": DECOUPLED},
+        # As in the recorded comparisons; a plan may add adamw_lr, the rate of all else.
+        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
         capturable=False, groups="sgdf_lab.optimizers.muon:hidden_matrices"),
     OptimizerRow("filter-muon", "sgdf:FilterMuon",
         "Muon along a filter of two averages, FilterAdamW for all but hidden matrices",
@@ -436,8 +441,8 @@ _ROWS = (
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},
         takes=f"{_USUAL} aux_lr precondition_frequency max_precondition_dim",
-        space={**ADAM_SPACE, "lr": Range(3e-4, 3e-2), "aux_lr": Range(3e-4, 3e-2)},
-        capturable=False, shardable=False, groups="sgdf_lab.optimizers.muon:naming_hidden"),
+        space=ADAM_SPACE, capturable=False, shardable=False,  # a plan may add aux_lr
+        groups="sgdf_lab.optimizers.muon:naming_hidden"),
     # The first publication's. The package's scalable form keeps objects in its state, which
     # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.
     OptimizerRow("shampoo", "pytorch_optimizer:Shampoo",

@@ -72,6 +72,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)  # of this task only, with defaults
     any_model: bool = False  # its trainer finds models by names that are not listed here
     of_paper: bool = True  # optimizers have the paper's settings; else the defaults of their class
+    param_groups: bool = False  # weight decay on the groups of `sgdf.param_groups` by default
     settings_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by optimizer
     # Place of a function: the run's options and the data folder -> options that identify the data.
     identifier: str = ""
@@ -168,6 +169,7 @@ def text_task(name: str, identify: str, **options: str) -> Task:
         trainer="sgdf_lab.tasks.language",
         models=tuple(GPTS),
         of_paper=False,
+        param_groups=True,
         schedule="cosine",
         clip=1.0,
         metrics=(LOSS, BITS),

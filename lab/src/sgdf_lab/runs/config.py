@@ -22,7 +22,7 @@ from sgdf_lab.registry.tasks import Task
 from sgdf_lab.support.errors import UserError, message_of, unknown
 from sgdf_lab.support.files import read_named
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.train import schedules
+from sgdf_lab.training import schedules
 
 VERSION = 1
 MAX_DEPTH = 8  # of lists in a setting
@@ -317,6 +317,10 @@ def optimizer_settings(task: str, optimizer: str, overrides: Mapping[str, Any]) 
     if "lr" not in settings:
         raise UserError(f"{optimizer} needs a learning rate: --set lr=...")
     check_number("lr", settings["lr"])
+    if definition.param_groups and "param_groups" in row.kinds and "decay_norms" not in settings:
+        settings.setdefault("param_groups", True)
+    if settings.get("param_groups") is False:  # as runs are that do not say it, of any optimizer
+        del settings["param_groups"]
     return row.checked(settings)
 
 

@@ -53,7 +53,7 @@ from sgdf_lab.support.files import (
 )
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.support.provenance import commit, machine
-from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_layout, layout, unloadable
+from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_layout, layout, unloadable
 
 SAVING_SHARE = 0.02  # the largest part of the time that checkpoints may take
 LISTS = ("metrics", "times")  # in a checkpoint: a line for every epoch

@@ -17,11 +17,12 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import Progress, shown_on
 from sgdf_lab.runs.results import failure_from, summary_of
 from sgdf_lab.runs.run_folder import RunFolder
+from sgdf_lab.runs.tracking import EventWriter, Tracker, WandbWriter
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import find_device
-from sgdf_lab.train.checkpoints import DamagedCheckpoint, check_without_layout
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.loop import Trainer, take_turns
+from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_without_layout
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.loop import Trainer, take_turns
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class RunContext:
     compile: bool = True
     command: str = ""
     tensorboard: bool = False
+    wandb: bool = False
     keep: int | None = None  # keep the weights of every Nth epoch
     checkpoints: bool = True  # to resume from
 
@@ -141,6 +143,7 @@ class Session:
         self.writes = team.rank == 0
         self.saved_epochs = 0
         self.result: dict[str, Any] = {}
+        self.trackers: list[Tracker] = []
 
     @property
     def saved(self) -> str:
@@ -172,6 +175,8 @@ class Session:
             self.result = failure_from(error)
             self.progress.failed(self.config, self.result["error"])
         finally:
+            for tracker in self.trackers:
+                tracker.close()
             if started:
                 self.progress.ended(self.config, self.result.get("status", "stopped"))
 
@@ -186,7 +191,7 @@ class Session:
         if self.writes and hasattr(trainer.batches, "fingerprint"):  # a user's task may have none
             self.run.data = trainer.batches.fingerprint()
         self._resume(trainer)
-        events = self._begin(trainer)
+        self._begin(trainer)
         while trainer.evaluations < self.config.epochs:
             start = time.perf_counter()
             if not (yield from self._steps(trainer)):
@@ -208,21 +213,22 @@ class Session:
             if self.writes:
                 self.run.show(pictures)
             self.progress.epoch(self.config, metrics)
-            if events:
-                events.add(json_safe(metrics), times)
+            for tracker in self.trackers:
+                tracker.add(json_safe(metrics), times)
             if self._save_or_stop(trainer):
                 return
         self._finish("finished")
 
-    def _begin(self, trainer: Trainer) -> "EventWriter | None":
-        events = None
+    def _begin(self, trainer: Trainer) -> None:
         if self.writes:
             self.run.note_environment(self.context.command, self.context.device)
             if self.context.tensorboard:
-                events = EventWriter(self.run.folder, trainer.evaluations * self.config.interval)
+                done = trainer.evaluations * self.config.interval
+                self.trackers.append(EventWriter(self.run.folder, done))
+            if self.context.wandb:
+                self.trackers.append(WandbWriter(self.run.folder, self.config))
         if trainer.evaluations == 0:
             self._keep(trainer)
-        return events
 
     def _steps(self, trainer: Trainer) -> Generator[None, None, bool]:
         """Train an epoch; false if it was left because of a request to stop."""
@@ -300,25 +306,6 @@ def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in metrics.items()
     }
-
-
-class EventWriter:
-    """Writes event files into the run's folder; those of steps after `done` are dropped."""
-
-    def __init__(self, folder: Path, done: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError('--tensorboard needs pip install "sgdf-lab[tensorboard]"') from None
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
-
-    def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
-        for name, value in {**metrics, "seconds": times["seconds"]}.items():
-            if isinstance(value, float):
-                self.writer.add_scalar(
-                    name.replace("_", "/", 1), value, metrics.get("step", metrics["epoch"])
-                )
-        self.writer.flush()
 
 
 # --- Ctrl-C and SIGTERM --------------------------------------------------------------------------

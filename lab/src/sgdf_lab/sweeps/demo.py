@@ -1,4 +1,4 @@
-"""What `sgdf demo` trains: a small GPT on Python's own source, or handwritten digits."""
+"""What `sgdf demo` trains: a small GPT on Python's own source, or digits."""
 
 import sysconfig
 from pathlib import Path

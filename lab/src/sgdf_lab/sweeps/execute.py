@@ -28,7 +28,7 @@ from sgdf_lab.sweeps import ENGINES, tuned, worker
 from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
 from sgdf_lab.sweeps.progress import board
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
-from sgdf_lab.train.distributed import is_team
+from sgdf_lab.training.distributed import is_team
 
 TOGETHER = 3  # runs that a GPU has room for
 

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from sgdf_lab import data, models, tasks
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.batches import Batches, seed_for
-from sgdf_lab.train.distributed import ALONE, Team, unsharded
-from sgdf_lab.train.images import ResidentBatches, ResidentImages, hold_out
-from sgdf_lab.train.loop import HessianTrainer, Trainer
+from sgdf_lab.training.batches import Batches, seed_for
+from sgdf_lab.training.distributed import ALONE, Team, unsharded
+from sgdf_lab.training.images import ResidentBatches, ResidentImages, hold_out
+from sgdf_lab.training.loop import HessianTrainer, Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -23,10 +23,10 @@ from sgdf_lab.registry.tasks import FAST_SETTINGS
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
-from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.checkpoints import DamagedCheckpoint
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import ResidentImages, SteppedBatches, normalised
+from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.checkpoints import DamagedCheckpoint
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.images import ResidentImages, SteppedBatches, normalised
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

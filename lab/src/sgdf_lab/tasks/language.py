@@ -26,10 +26,10 @@ from sgdf_lab.models.gpt import build_gpt
 from sgdf_lab.models.own import build_own_language_model, is_own
 from sgdf_lab.registry.models import context_of
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.distributed import ALONE, Team, unsharded
-from sgdf_lab.train.loop import HessianTrainer, Trainer
-from sgdf_lab.train.tokens import EvaluationWindows, TokenBatches
+from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.distributed import ALONE, Team, unsharded
+from sgdf_lab.training.loop import HessianTrainer, Trainer
+from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -14,16 +14,16 @@ from sgdf_lab.models import vision
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
-from sgdf_lab.train.batches import seed_for
-from sgdf_lab.train.decoded import (
+from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.decoded import (
     DecodedBatches,
     DecodedImages,
     Normalisation,
     Transform,
 )
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import hold_out_indices
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.images import hold_out_indices
+from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sgdf_lab.data import Dataset, Split
     from sgdf_lab.runs.config import Config
-    from sgdf_lab.train.images import ResidentBatches
+    from sgdf_lab.training.images import ResidentBatches
 
 
 # --- files: numbers with their origin as JSON, figures as PNG and SVG -----------------------------
@@ -160,7 +160,7 @@ def plan_in_words(
 
 def subject_labels(configs: "Sequence[Config]") -> list[str]:
     """The optimizer of each run, and as many of its settings as distinguish the runs."""
-    from sgdf_lab.report.labels import settings_words
+    from sgdf_lab.reports.labels import settings_words
 
     words = [[c.optimizer] for c in configs]
     for more in (
@@ -192,7 +192,7 @@ def check_task(config: "Config") -> None:
 
 def training_images(config: "Config", dataset: "Dataset") -> "Split":
     """Without those that the run held out for validation."""
-    from sgdf_lab.train.images import hold_out
+    from sgdf_lab.training.images import hold_out
 
     return hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
 
@@ -239,7 +239,7 @@ def choose_images(
     """Always the same `count` images of a split, or all, in batches or in one."""
     import torch
 
-    from sgdf_lab.train.images import ResidentImages
+    from sgdf_lab.training.images import ResidentImages
 
     images = ResidentImages(split, dataset, device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
@@ -308,7 +308,7 @@ def initial_model(config: "Config", dataset: "Dataset", device: "torch.device") 
     """The network of a run with these settings, before its first step."""
     import torch
 
-    from sgdf_lab.train.batches import seed_for
+    from sgdf_lab.training.batches import seed_for
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
@@ -322,8 +322,8 @@ class FirstSteps:
     def __init__(self, config: "Config", dataset: "Dataset", device: "torch.device") -> None:
         import torch
 
-        from sgdf_lab.train.batches import seed_for
-        from sgdf_lab.train.images import ResidentBatches
+        from sgdf_lab.training.batches import seed_for
+        from sgdf_lab.training.images import ResidentBatches
 
         torch.manual_seed(seed_for("dropout", config.seed))
         self.model = initial_model(config, dataset, device)
@@ -349,7 +349,7 @@ def endless_batches(epochs: "ResidentBatches", size: int) -> "Iterator[tuple[Ten
     """Epoch after epoch; the same for every optimizer."""
     import torch
 
-    from sgdf_lab.train.batches import batch_sizes
+    from sgdf_lab.training.batches import batch_sizes
 
     epoch = 0
     while True:

@@ -17,9 +17,9 @@ from sgdf_lab.paper.detection import average_precision, drawing, faster_rcnn, vo
 from sgdf_lab.paper.detection.average_precision import Detections
 from sgdf_lab.paper.detection.voc import Example, Voc
 from sgdf_lab.support.errors import UserError, unknown
-from sgdf_lab.train.batches import batch_sizes, digest_of, seed_for
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.batches import batch_sizes, digest_of, seed_for
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -27,7 +27,7 @@ from sgdf_lab.runs.results import read_config
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError, reason_of
 from sgdf_lab.support.files import open_regular
-from sgdf_lab.train.checkpoints import DamagedCheckpoint
+from sgdf_lab.training.checkpoints import DamagedCheckpoint
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"

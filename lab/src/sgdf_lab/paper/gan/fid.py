@@ -8,7 +8,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import full_precision
-from sgdf_lab.train.distributed import Team
+from sgdf_lab.training.distributed import Team
 
 BATCH = 250  # images that go through the network at once
 

@@ -23,10 +23,10 @@ from sgdf_lab.paper.gan.dcgan import DCGAN, MODELS, Z
 from sgdf_lab.paper.gan.fid import Distance, parts
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import load_dataset
-from sgdf_lab.train.batches import micro_batch_sizes, seed_for
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import ResidentBatches
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.batches import micro_batch_sizes, seed_for
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.images import ResidentBatches
+from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -23,13 +23,13 @@ from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
 from sgdf_lab.tasks.photos import FileClassifier, centre_crop, decoded
-from sgdf_lab.train.batches import Batches, seed_for
-from sgdf_lab.train.decoded import (
+from sgdf_lab.training.batches import Batches, seed_for
+from sgdf_lab.training.decoded import (
     Transform,
 )
-from sgdf_lab.train.distributed import ALONE, Team
-from sgdf_lab.train.images import ResidentBatches, ResidentImages
-from sgdf_lab.train.loop import Trainer
+from sgdf_lab.training.distributed import ALONE, Team
+from sgdf_lab.training.images import ResidentBatches, ResidentImages
+from sgdf_lab.training.loop import Trainer
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sgdf_lab.report.choice import choice_of
-from sgdf_lab.report.comparison import REFERENCES as REFERENCES
-from sgdf_lab.report.evidence import VERSION, Summary, notes
-from sgdf_lab.report.labels import contestant_names, visible
-from sgdf_lab.report.numbers import (
+from sgdf_lab.reports.choice import choice_of
+from sgdf_lab.reports.comparison import REFERENCES as REFERENCES
+from sgdf_lab.reports.evidence import VERSION, Summary, notes
+from sgdf_lab.reports.labels import contestant_names, visible
+from sgdf_lab.reports.numbers import (
     SIGNIFICANCE,
     Outcome,
     compare,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.train.batches import digest_of, seed_for
+from sgdf_lab.training.batches import digest_of, seed_for
 
 PADDING = 4
 EVALUATION_BATCH = 1000

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sgdf_lab.report import tables as shared
-from sgdf_lab.report.evidence import Summary
-from sgdf_lab.report.labels import NO_BREAK, setting_words
-from sgdf_lab.report.tables import Table, as_markdown
-from sgdf_lab.report.wording import NOTHING, duration, signed
+from sgdf_lab.reports import tables as shared
+from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.labels import NO_BREAK, setting_words
+from sgdf_lab.reports.tables import Table, as_markdown
+from sgdf_lab.reports.wording import NOTHING, duration, signed
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from sgdf_lab.report.curves import looks, optimizer_colours
-from sgdf_lab.report.evidence import Summary
-from sgdf_lab.report.evidence.tables import ranked
-from sgdf_lab.report.figures import Interval, differences_figure
+from sgdf_lab.reports.curves import looks, optimizer_colours
+from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.evidence.tables import ranked
+from sgdf_lab.reports.figures import Interval, differences_figure
 from sgdf_lab.support.figures import LINE_STYLES, STYLE, plain, write_svg
 from sgdf_lab.support.palette import AXIS, GRID, INK
 

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sgdf_lab.optimizers import style
-from sgdf_lab.report.evidence import Summary
-from sgdf_lab.report.evidence.summary import REFERENCES
-from sgdf_lab.report.figures import Interval, draw_intervals
-from sgdf_lab.report.tables import Table
-from sgdf_lab.report.wording import NOTHING, signed
+from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.evidence.summary import REFERENCES
+from sgdf_lab.reports.figures import Interval, draw_intervals
+from sgdf_lab.reports.tables import Table
+from sgdf_lab.reports.wording import NOTHING, signed
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.figures import STYLE, plain
 

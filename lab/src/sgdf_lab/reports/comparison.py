@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sgdf_lab.paper import PublishedValue
-from sgdf_lab.report.cells import RunCell, cells_by_task
-from sgdf_lab.report.choice import Choice, choices_of
-from sgdf_lab.report.numbers import (
+from sgdf_lab.reports.cells import RunCell, cells_by_task
+from sgdf_lab.reports.choice import Choice, choices_of
+from sgdf_lab.reports.numbers import (
     Outcome,
     PairedDifference,
     Spread,

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from sgdf_lab.report import wording
-from sgdf_lab.report.cells import RunCell
-from sgdf_lab.report.comparison import Comparison
-from sgdf_lab.report.curves import (
+from sgdf_lab.reports import wording
+from sgdf_lab.reports.cells import RunCell
+from sgdf_lab.reports.comparison import Comparison
+from sgdf_lab.reports.curves import (
     CurveView,
     curve_views,
     drawn_runs,

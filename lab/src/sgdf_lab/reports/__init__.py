@@ -18,7 +18,7 @@ def read_records(*folders: str | Path) -> "list[RunRecord]":
         folders: each a run, or a folder of runs.
 
     Examples:
-        >>> from sgdf_lab.report import read_records
+        >>> from sgdf_lab.reports import read_records
         >>> records = read_records("runs")  # doctest: +SKIP
         >>> records[0].config.title, records[0].best  # doctest: +SKIP
         ('digits mlp sgdf lr 0.5 seed 0', 97.3)
@@ -42,10 +42,10 @@ def write_page(
         title: the heading of the page.
 
     Examples:
-        >>> from sgdf_lab.report import read_records, write_page
+        >>> from sgdf_lab.reports import read_records, write_page
         >>> write_page("report.html", read_records("runs"))  # doctest: +SKIP
     """
-    from sgdf_lab.report import page
-    from sgdf_lab.report.comparison import compare_runs
+    from sgdf_lab.reports import page
+    from sgdf_lab.reports.comparison import compare_runs
 
     page.write(Path(path), records, compare_runs(records), title=title)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sgdf_lab import optimizers
-from sgdf_lab.report.cells import RunCell
+from sgdf_lab.reports.cells import RunCell
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.palette import DASHES, ON_DARK, Look
 from sgdf_lab.tasks import Metric

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgdf_lab.report import wording
-from sgdf_lab.report.comparison import Comparison
-from sgdf_lab.report.labels import NO_BREAK
-from sgdf_lab.report.wording import TableRow
+from sgdf_lab.reports import wording
+from sgdf_lab.reports.comparison import Comparison
+from sgdf_lab.reports.labels import NO_BREAK
+from sgdf_lab.reports.wording import TableRow
 from sgdf_lab.support.pages import markdown_table
 from sgdf_lab.support.tables import Column, as_rich
 

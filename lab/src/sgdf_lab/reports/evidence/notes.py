@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sgdf_lab.report.evidence import Summary
+from sgdf_lab.reports.evidence import Summary
 
 NAMED = 4  # contestants in a sentence; more are counted
 

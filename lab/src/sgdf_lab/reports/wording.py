@@ -8,10 +8,10 @@ from functools import partial
 
 from sgdf_lab import paper
 from sgdf_lab.paper import PublishedValue
-from sgdf_lab.report.cells import RunCell
-from sgdf_lab.report.comparison import Comparison, ComparisonRow
-from sgdf_lab.report.labels import NO_BREAK, visible
-from sgdf_lab.report.numbers import (
+from sgdf_lab.reports.cells import RunCell
+from sgdf_lab.reports.comparison import Comparison, ComparisonRow
+from sgdf_lab.reports.labels import NO_BREAK, visible
+from sgdf_lab.reports.numbers import (
     SIGNIFICANCE,
     PairedDifference,
     Spread,

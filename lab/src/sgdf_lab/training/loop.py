@@ -19,11 +19,11 @@ from sgdf_lab import optimizers
 from sgdf_lab.optimizers import HessianOptimizer
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numerics import joint_norm
-from sgdf_lab.train import schedules
-from sgdf_lab.train.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
-from sgdf_lab.train.checkpoints import check_state, load_optimizer, to_portable
-from sgdf_lab.train.device import CudaGraphs, GroupRates, Sums
-from sgdf_lab.train.distributed import ALONE, Team, gathered, scattered
+from sgdf_lab.training import schedules
+from sgdf_lab.training.batches import Batches, batch_sizes, micro_batch_sizes, seed_for
+from sgdf_lab.training.checkpoints import check_state, load_optimizer, to_portable
+from sgdf_lab.training.device import CudaGraphs, GroupRates, Sums
+from sgdf_lab.training.distributed import ALONE, Team, gathered, scattered
 
 if TYPE_CHECKING:  # runs are made of tasks and tasks of this loop: at run time imports go one way
     from sgdf_lab.runs.config import Config

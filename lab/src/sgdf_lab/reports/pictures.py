@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from sgdf_lab.report.cells import RunCell
+from sgdf_lab.reports.cells import RunCell
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.files import open_regular
 

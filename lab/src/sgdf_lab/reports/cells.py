@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sgdf_lab.report.labels import protocol_words, settings_words, visible
+from sgdf_lab.reports.labels import protocol_words, settings_words, visible
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.numbers import is_number

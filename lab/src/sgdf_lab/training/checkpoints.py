@@ -19,7 +19,7 @@ from sgdf.kernels.quantized import FLOOR, Quantized, blocks_per_row, dequantize
 from sgdf_lab import optimizers
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.train.distributed import scattered
+from sgdf_lab.training.distributed import scattered
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgdf_lab.data.tokens import Tokens
-from sgdf_lab.train.batches import seed_for
+from sgdf_lab.training.batches import seed_for
 
 EVALUATION_BATCH = 1 << 14  # tokens
 

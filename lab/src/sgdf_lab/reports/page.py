@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sgdf import __version__
-from sgdf_lab.report import wording
-from sgdf_lab.report.comparison import Comparison, ComparisonRow, edge_warnings
-from sgdf_lab.report.figures import (
+from sgdf_lab.reports import wording
+from sgdf_lab.reports.comparison import Comparison, ComparisonRow, edge_warnings
+from sgdf_lab.reports.figures import (
     Chart,
     cell_looks_of,
     charts,
@@ -22,8 +22,8 @@ from sgdf_lab.report.figures import (
     rates_charts,
     shown_cells,
 )
-from sgdf_lab.report.labels import setting_words, visible
-from sgdf_lab.report.pictures import last_pictures
+from sgdf_lab.reports.labels import setting_words, visible
+from sgdf_lab.reports.pictures import last_pictures
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.figures import dark_rules, inline_svg
 from sgdf_lab.support.files import explained, write_atomically
@@ -57,7 +57,7 @@ def render(
     title: str,
     skipped: Sequence[str] = (),
 ) -> str:
-    style = files("sgdf_lab.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
+    style = files("sgdf_lab.reports").joinpath("assets", "page.css").read_text(encoding="utf-8")
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     return f"""<!DOCTYPE html>
 <html lang="en">

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, Dataset
 from sgdf_lab.data.class_folders import ImageFiles
 from sgdf_lab.support.errors import UserError, message_of
 from sgdf_lab.support.files import open_regular
-from sgdf_lab.train.batches import batch_sizes, digest_of, micro_batch_sizes, seed_for
-from sgdf_lab.train.distributed import Team
-from sgdf_lab.train.images import LARGE_EVALUATION_BATCH, normalised
+from sgdf_lab.training.batches import batch_sizes, digest_of, micro_batch_sizes, seed_for
+from sgdf_lab.training.distributed import Team
+from sgdf_lab.training.images import LARGE_EVALUATION_BATCH, normalised
 
 if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config

@@ -12,7 +12,7 @@ from typing import Any
 
 import scipy.stats  # type: ignore[import-untyped]
 
-from sgdf_lab.report.choice import Choice, p_with_luck
+from sgdf_lab.reports.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.tasks import Metric, Task
 
