@@ -4,7 +4,7 @@
 
 For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
 results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
-tables of docs/comparisons.md and docs/evidence.md. It trains nothing.
+tables of docs/comparisons.md and of the pages docs/evidence*.md. It trains nothing.
 """
 
 import json
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from sgdf_lab.reports.evidence import Summary, across, figures, tables
 from sgdf_lab.reports.evidence.summary import REFERENCES, summarize
 from sgdf_lab.reports.labels import optimizer_name
+from sgdf_lab.reports.numbers import SIGNIFICANCE
 from sgdf_lab.reports.tables import as_markdown, escaped
 from sgdf_lab.reports.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
@@ -161,20 +162,88 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
     return {
         "docs/comparisons.md": {"tasks": "\n\n".join(map(task_block, summaries)) + "\n"},
         "docs/evidence.md": {
-            "counts": f"\n{counts(first)}\n",
-            **{name: f"\n{text}\n" for name, text in over_all.items()},
+            "in short": f"\n{in_short(summaries)}\n",
             **{name: f"\n{decision_table(last, f)}\n" for name, f in FAMILIES.items()},
             "same settings": f"\n{same_settings_table(last, FAMILIES['users of AdamW'])}\n",
             "both rivals": f"\n{both_rivals(last)}\n",
+        },
+        "docs/evidence-forms.md": {
+            "counts": f"\n{counts(first)}\n",
+            **{name: f"\n{text}\n" for name, text in over_all.items()},
             "in front": f"\n{in_front_table(summaries)}\n",
             "larger gains": f"\n{gains_table(summaries)}\n",
         },
+        "docs/evidence-protocol.md": {"two rules": f"\n{two_rules(summaries)}\n"},
     }
 
 
+def in_short(summaries: Sequence[Summary]) -> str:
+    """The first screen: what was found, with the numbers of all tasks."""
+    first, last = first_time(summaries), last_word(summaries)
+    same = [
+        found
+        for summary in last
+        if summary["task"] == "text" or summary["model"].startswith("vit")
+        if {PAPER, "AdamW"} <= labels_of(summary)
+        if (found := row_of(summary, PAPER, "AdamW")["same_settings"])
+    ]
+    better, worse = (sum(row[word] for row in same) for word in ("better", "worse"))
+    tuned = {rival: standing_words(last, PAPER, rival) for rival in ("AdamW", "NAdamW")}
+    others = {rival: standing_words(last, "SGDF, 2K", rival) for rival in ("SGD", "SGD, Nesterov")}
+    muon = standing_words(first, "Muon", "AdamW")
+    kept, before, total = verdict_counts(summaries)
+    return "\n".join([
+        "- **At the same settings FilterAdamW trains small transformers better than AdamW**: with "
+        f"the same learning rate, betas and weight decay, {better} of {better + worse} trials "
+        "ended with a better validation value ([below](#at-the-same-settings)).",
+        "- **With both tuned, the lead is small.** Against AdamW, FilterAdamW is "
+        f"{tuned['AdamW']}; against NAdamW {tuned['NAdamW']} ([below](#the-rivals-the-last-word)).",
+        f"- **Muon is far ahead on transformers.** Against AdamW it is {muon}; SOAP is close to it "
+        "([all forms](evidence-forms.md)).",
+        f"- Against SGD, SGDF is {others['SGD']}; against SGD with Nesterov's momentum "
+        f"{others['SGD, Nesterov']}. Over 200 epochs of VGG11 no difference to well-tuned SGD was "
+        "found ([the paper's tables](evidence-paper.md)).",
+        "- **A verdict knows about the tuning.** By the seeds of the chosen settings only, "
+        f"{before} of {total} comparisons would have one; with the luck of the choice, {kept} "
+        "have ([the rule](evidence-protocol.md#the-verdict-since-then)).",
+    ])  # fmt: skip
+
+
+def standing_words(summaries: Sequence[Summary], label: str, rival: str) -> str:
+    """On how many tasks the mean is better, and where the difference is clear."""
+    own = [summary for summary in summaries if {label, rival} <= labels_of(summary)]
+    rows = {task_name(s): (row_of(s, label, rival), s) for s in own}
+    better = sum(across.lead(row, s)["mean"] > 0 for row, s in rows.values())
+    parts = [f"better in the mean on {better} of {len(rows)} tasks"]
+    for word in ("ahead", "behind"):
+        names = [name for name, (row, _) in rows.items() if row["verdict"] == word]
+        parts += [f"clearly {word} on {', '.join(names)}"] if names else []
+    return ", ".join(parts) + ", not clearly" * (len(parts) == 1)
+
+
+def verdict_counts(summaries: Sequence[Summary]) -> tuple[int, int, int]:
+    """Verdicts, those that there would be by the seeds only, and all comparisons."""
+    rows = [row for s in summaries for c in s["comparisons"] for row in c["rows"]]
+    by_seeds = [row for row in rows if row["p_holm"] is not None and row["p_holm"] < SIGNIFICANCE]
+    return sum(bool(row["verdict"]) for row in rows), len(by_seeds), len(rows)
+
+
+def two_rules(summaries: Sequence[Summary]) -> str:
+    """What became of the verdicts of each task."""
+    lines = []
+    for summary in summaries:
+        kept, before, total = verdict_counts([summary])
+        name = summary["name"]
+        lines.append([f"[{name}](comparisons.md#{name})", *map(str, (total, before, kept))])
+    head = ["", "comparisons", "a verdict by the seeds only", "with the luck of the choice"]
+    return markdown_table(head, lines)
+
+
 def task_block(summary: Summary) -> str:
+    """The results and the differences; everything else folded."""
     name = summary["name"]
-    drawn = "\n\n".join(
+    first, *rest = tables.markdown_parts(summary)
+    shown, *drawn = (
         f"![{words}](figures/evidence/{name}-{figure}.svg)" for figure, words in drawings(summary)
     )
     made = (
@@ -182,7 +251,12 @@ def task_block(summary: Summary) -> str:
         f"commit {', '.join(commit[:7] for commit in summary['commits'])}; "
         f"{', '.join(summary['machines'])}. Made by `{summary['command']}`."
     )
-    return f"## {name}\n\n{tables.markdown(summary)}\n{drawn}\n\n{made}"
+    folded = "\n\n".join([*rest, *drawn, made])
+    return (
+        f"## {name}\n\n{first}\n\n{shown}\n\n"
+        '<details markdown="1"><summary>How soon, at the same settings, how much tuning, all '
+        f"trials, where from</summary>\n\n{folded}\n\n</details>"
+    )
 
 
 def drawings(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -352,7 +426,7 @@ def in_front_lines(summary: Summary) -> Iterable[list[str]]:
 
 
 def place_of_filter(contestant: Mapping[str, Any]) -> str:
-    """Where the filter is: a form without momentum of its own has it in the place of it."""
+    """Where the filter is: a form without momentum of its own has it instead."""
     if contestant["optimizer"] not in IN_FRONT.values():
         return "none"
     settings = contestant["trials"][0]["settings"]

@@ -1,4 +1,4 @@
-"""Help and mistyped words are answered at once: without torch, plotly or scipy."""
+"""Help and mistyped words are answered at once: without torch or scipy."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"torch", "numpy", "plotly", "scipy", "matplotlib", "rich", "sklearn", "ray"}
+HEAVY = {"torch", "numpy", "scipy", "matplotlib", "rich", "sklearn", "ray"}
 
 SCRIPT = """
 import contextlib, io, json, sys

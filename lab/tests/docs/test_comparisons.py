@@ -59,3 +59,11 @@ def test_the_figures_are_there(summaries):
         for name, _ in evidence_page.drawings(summary):
             assert f"figures/evidence/{summary['name']}-{name}.svg" in page
             assert (evidence_page.FIGURES / f"{summary['name']}-{name}.svg").exists()
+
+
+def test_verdicts_are_counted_by_both_rules(summaries):
+    kept, before, total = evidence_page.verdict_counts(summaries)
+    assert 0 < kept < before < total
+    rows = [r for s in summaries for c in s["comparisons"] for r in c["rows"]]
+    assert all(row["p_verdict"] < 0.01 for row in rows if row["verdict"])
+    assert all(row["p_choice"] > 0.9 * row["p"] for row in rows if row["p"] is not None)

@@ -2,12 +2,13 @@
 
 import copy
 import json
+import math
 
 import pytest
 
 from report.test_evidence import DIGITS, FINALS, TEXT, summary_of
 from sgdf_lab.cli.main import main
-from sgdf_lab.reports.evidence import across
+from sgdf_lab.reports.evidence import across, checked
 from sgdf_lab.support.errors import UserError
 
 BETTER, WORSE = [10, 11.01, 12], [-10, -9.01, -8]
@@ -122,12 +123,54 @@ def test_the_command_line(tmp_path, summaries, capsys):
     assert "| FilterAdamW, K | +10.00 ahead |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"version": 99, "contestants": [1]}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", "1e999", "[" * 10000,
+                                     '{"version": 99, "contestants": [1]}'])  # fmt: skip
 def test_a_file_that_is_no_summary(tmp_path, content, capsys):
     file = tmp_path / "summary.json"
     file.write_text(content)
     assert main(["evidence", "--across", str(file)]) == 1
     assert "is not a summary of sgdf evidence" in capsys.readouterr().err
+
+
+def parts_of(value, path=()):
+    """Every place in a summary, outer ones first."""
+    yield path
+    items = {**value} if isinstance(value, dict) else {}
+    items |= dict(enumerate(value)) if isinstance(value, list) else {}
+    for key, part in items.items():
+        yield from parts_of(part, (*path, key))
+
+
+def test_a_damaged_summary_is_refused_or_does_no_harm(tmp_path, summaries, capsys):
+    """Whatever part is gone or of another kind: a reason, or the table and the figure."""
+    small = copy.deepcopy(summaries[0])
+    for contestant in small["contestants"]:
+        contestant["trials"] = contestant["trials"][:1]
+    places = [path for path in parts_of(small) if path and "settings" not in path]
+    damages = (None, "x", [], {}, -1, math.inf, True, {"a": 1}, ["b"])
+    refused = 0
+    for number, path in enumerate(places):
+        damaged = copy.deepcopy(small)
+        place = damaged
+        for key in path[:-1]:
+            place = place[key]
+        if number % 3 == 0 and isinstance(place, dict):
+            del place[path[-1]]
+        else:
+            place[path[-1]] = damages[number % len(damages)]
+        try:
+            found = across.across([checked(damaged)], "AdamW")
+        except (ValueError, UserError):
+            refused += 1
+            continue
+        across.table(found)
+        if number % 20 == 0:
+            across.figure(found)
+    assert refused > len(places) / 4
+    file = tmp_path / "summary.json"
+    file.write_text(json.dumps({**small, "metric": None}))
+    assert main(["evidence", "--across", str(file)]) == 1
+    assert "metric is no object" in capsys.readouterr().err
 
 
 def test_a_sweep_or_summaries_not_both(tmp_path, capsys):

@@ -32,7 +32,9 @@ def test_labels_name_what_differs_and_nothing_else(tmp_path: Path) -> None:
     made.run(tmp_path, made.config("sgdf"), [1, 2, 3])
     made.run(tmp_path, made.config("adam", betas=(0.8, 0.99)), [1, 2, 3])
     made.run(tmp_path, made.config("adam", amsgrad=True), [1, 2, 3])
-    made.run(tmp_path, made.config("lion", epochs=1, precision="bf16", validation=9), [1])
+    held_out = {"validation_accuracy": 1.0}
+    lion = made.config("lion", epochs=1, precision="bf16", validation=9)
+    made.run(tmp_path, lion, [1], extra=held_out)
     cells = cells_in(tmp_path)
     assert labels(cells) == [
         "sgdf, 3 epochs, tf32",

@@ -72,12 +72,17 @@ def tuned(
 
 
 def grid(
-    rng: np.random.Generator, quality: np.ndarray, *, seeds: int, lost: float = 0.0
+    rng: np.random.Generator,
+    quality: np.ndarray,
+    *,
+    seeds: int,
+    lost: float = 0.0,
+    names: int = NAMES,
 ) -> list[Outcome]:
     """A grid: every setting with every seed, the best chosen by validation on the same runs."""
     shared = rng.standard_normal(seeds)
     outcomes = []
-    for _ in range(NAMES):
+    for _ in range(names):
         validation = quality[:, None] + rng.standard_normal((len(quality), seeds)) + shared
         test = validation + rng.standard_normal(validation.shape)
         ended = rng.random(validation.shape) >= lost
@@ -141,6 +146,7 @@ WORLDS: dict[str, World] = {
     "half diverging": lambda rng: tuned(rng, normal(rng, 1, 16), finalists=3, seeds=8, lost=0.4),
     "grid, settings alike": lambda rng: grid(rng, normal(rng, 0, 6), seeds=5),
     "grid": lambda rng: grid(rng, normal(rng, 1, 6), seeds=8),
+    "grid of eleven": lambda rng: grid(rng, normal(rng, 0.3, 3), seeds=3, names=11),
     "grid, diverging": lambda rng: grid(rng, normal(rng, 1, 6), seeds=5, lost=0.1),
 }
 

@@ -33,7 +33,7 @@ def add_to(commands: Commands) -> None:
     add("--across", type=path, nargs="+", metavar="SUMMARY.json", help="instead of a sweep: "
         "several tasks side by side, from the summaries that this command wrote")  # fmt: skip
     add("--step-times", type=path, metavar="FILE.json", help="of benchmarks/step_times.py: times "
-        "of steps alone on a device, where the runs shared it")  # fmt: skip
+        "of steps on an idle device, used instead of those of the runs")  # fmt: skip
     add_data_dir(files)
     add = parser.add_argument_group("what to show").add_argument
     add("--reference", nargs="+", default=[], metavar="NAME", help="compare with these optimizers "
@@ -121,19 +121,13 @@ def compare_across(options: argparse.Namespace) -> None:
 
 def read_summary(file: Path) -> dict[str, Any]:
     """A summary.json of this version."""
-    from sgdf_lab.reports.evidence.summary import VERSION
+    from sgdf_lab.reports.evidence import checked
     from sgdf_lab.support.files import read_text
 
     try:
-        summary = json.loads(read_text(file))
-        if summary["version"] != VERSION or not summary["contestants"]:
-            raise ValueError(f"it is not of version {VERSION}")
-        for name in ("name", "metric", "comparisons", "ahead"):
-            summary[name]
-        [contestant["label"] for contestant in summary["contestants"]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return checked(json.loads(read_text(file)))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is not a summary of sgdf evidence: {error}") from None
-    return dict(summary)
 
 
 def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
@@ -162,7 +156,7 @@ def step_times_in(file: Path | None) -> list[Any]:
 
 
 def planned(options: argparse.Namespace) -> "Tuned":
-    """The plan; with --data-dir, of the data in there alone."""
+    """The plan; with --data-dir, only of the data in there."""
     from sgdf_lab.sweeps.plan import with_trials
 
     sweep = with_trials(sweep_from(options))

@@ -59,13 +59,13 @@ class Choice:
 
     @cached_property
     def lucks(self) -> "tuple[Luck, ...]":
-        """Of each stream."""
+        """What `luck` draws from each stream."""
         return tuple(luck(self, np.random.default_rng(seed)) for seed in STREAMS)
 
 
 @dataclass(frozen=True)
 class Luck:
-    """Of a choice, in the units of the metric, positive where values are larger."""
+    """The luck of a choice, in the units of the metric, positive where values are larger."""
 
     realised: float  # the quality of the chosen setting minus what tuning gives on average
     spread: Array  # the same for each tuning that was drawn

@@ -155,8 +155,7 @@ def compare_cells(
     rows = []
     for cell in cells:
         row = describe(cell, target, result)
-        is_rival = reference is not None and cell is not reference and cell.finished
-        if reference and is_rival:
+        if reference and cell is not reference and cell.finished:
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)

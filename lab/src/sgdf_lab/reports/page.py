@@ -96,7 +96,7 @@ def text(value: object) -> str:
 
 
 def contents(comparisons: Sequence[Comparison]) -> str:
-    """Of several comparisons: their titles and verdicts."""
+    """The titles and verdicts of several comparisons, as links."""
     if len(comparisons) < 2:
         return ""
     links = (

@@ -125,7 +125,8 @@ def table(found: Across) -> Table:
     caption = (
         f"The final value minus that of {found.reference}, both tuned with as many trials: the "
         f"mean over the seeds of {' or '.join(units)}{better}. Ahead or behind: p < "
-        f"{found.summaries[0]['ahead']:g} after Holm's correction on the task."
+        f"{found.summaries[0]['ahead']:g} with the luck of both choices, after Holm's correction "
+        "on the task."
     )
     columns = [summary["name"] for summary in found.summaries]
     return Table(

@@ -95,12 +95,12 @@ def lost_seeds(summary: Summary) -> list[str]:
         return []
     return [
         f"{count(lost, 'seed')} diverged or failed ({listed(lost)}): means, differences and "
-        "p values marked * are over the others alone, and too good."
+        "p values marked * are over the other seeds only, and too good."
     ]
 
 
 def at_edges(summary: Summary) -> list[str]:
-    """Of learning rates alone: with several settings, one of them is at an edge by chance."""
+    """Learning rates at an edge; with several settings, one of the others is there by chance."""
     edges = [
         f"{contestant['label']} ({edge})"
         for contestant in summary["contestants"]

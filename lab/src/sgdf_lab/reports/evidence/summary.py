@@ -9,7 +9,7 @@ from typing import Any
 
 from sgdf_lab.reports.choice import choice_of
 from sgdf_lab.reports.comparison import REFERENCES as REFERENCES
-from sgdf_lab.reports.evidence import Summary, notes
+from sgdf_lab.reports.evidence import VERSION, Summary, notes
 from sgdf_lab.reports.labels import contestant_names, visible
 from sgdf_lab.reports.numbers import (
     SIGNIFICANCE,
@@ -35,7 +35,6 @@ from sgdf_lab.sweeps.contestants import (
 from sgdf_lab.sweeps.plan import Tuned, validation_key
 from sgdf_lab.tasks import Metric
 
-VERSION = 1
 MARGINS = {"language": 0.02}  # nats per token
 MARGIN = 1.0  # of others: a point of accuracy
 
@@ -282,7 +281,7 @@ def comparison(
 
 
 def with_time_alone(row: Json, own: float | None, reference: float | None) -> Json:
-    """The ratio in time, if a step takes as long as it does alone on the device."""
+    """The ratio in time, if a step takes as long as on an idle device."""
     known = own and reference and row["ratio"] is not None
     return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
 
@@ -297,7 +296,7 @@ def outcome(contestant: Contestant, metric: Metric) -> Outcome:
 
 
 def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
-    """The trials of both at the same settings: whoever changes the optimizer's name alone.
+    """The trials of both at the same settings: what happens if only the optimizer is exchanged.
 
     A trial that diverged or failed is worse than one that finished. None without such pairs.
     """

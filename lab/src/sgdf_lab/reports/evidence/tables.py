@@ -25,12 +25,17 @@ def show(console: "Console", summary: Summary) -> None:
 
 def markdown(summary: Summary) -> str:
     """The tables for a page, which is wide enough for all differences beside the results."""
+    return "\n\n".join(markdown_parts(summary)) + "\n"
+
+
+def markdown_parts(summary: Summary) -> list[str]:
+    """Results with their differences, the other tables, the notes."""
     first, *others = tables(summary)
     differences = [table for table in others if table.name == "differences"]
     rest = [table for table in others if table.name != "differences"]
-    parts = [as_markdown(table) for table in (side_by_side(first, differences), *rest)]
     notes = "\n".join(f"- {note}" for note in summary["notes"])
-    return "\n\n".join(filter(None, (*parts, notes))) + "\n"
+    parts = [as_markdown(table) for table in (side_by_side(first, differences), *rest)]
+    return [*parts, notes] if notes else parts
 
 
 def side_by_side(first: Table, others: Sequence[Table]) -> Table:
@@ -233,7 +238,7 @@ def same_settings(summary: Summary) -> Table:
         f"The trials at which both had the same settings, by their final "
         f"{summary['validation']['words']}: how many are better, the median difference, and the p "
         "value of the sign test, not corrected. One seed, and nothing is chosen: this is what "
-        "becomes of a training whose optimizer alone is changed."
+        "happens if only the optimizer is exchanged."
     )
     columns = tuple(f"better than {reference}" for reference in found)
     return Table("same", "At the same settings", columns, tuple(rows), caption)
