@@ -71,7 +71,7 @@ def children_of(pid: int) -> list[int]:
 
 def wait_for_a_busy_child(out: Path, parent: int, done: int = 0) -> tuple[int, str]:
     """The id of a worker some epochs into a run, and the run, once `done` runs have ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         time.sleep(0.01)
         for lock in out.glob("*/lock"):
