@@ -75,6 +75,7 @@ def test_products_of_queries_and_keys_depend_on_their_distance():
     [
         ("gpt-tiny", 256, 0.1),
         ("gpt-mini", 256, 0.82),
+        ("gpt-3m", 256, 3.21),
         ("gpt-11m", 256, 10.7),
         ("gpt-124m", 50257, 123.6),
     ],

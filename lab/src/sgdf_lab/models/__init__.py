@@ -1,11 +1,13 @@
-"""Classifiers of small images: of the paper's CIFAR tables, transformers, small ones for a CPU."""
+"""Networks by name: classifiers of small images, and language models."""
 
 from torch import nn
 
 from sgdf_lab import plugins
 from sgdf_lab.models.convolutional import ImageShape
-from sgdf_lab.models.own import build_own, is_own
-from sgdf_lab.registry.models import CLASSIFIERS
+from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.lstm import LSTM
+from sgdf_lab.models.own import build_own, build_own_language_model, is_own
+from sgdf_lab.registry.models import CLASSIFIERS, LSTMS
 from sgdf_lab.support.errors import UserError, unknown
 
 NAMES = tuple(CLASSIFIERS)
@@ -36,3 +38,18 @@ def build_classifier(name: str, *, classes: int, shape: ImageShape) -> nn.Module
         )
     model: nn.Module = plugins.load_own(row.builder)(classes, shape)
     return model
+
+
+def build_language_model(name: str, *, vocabulary: int, context: int) -> nn.Module:
+    """The named network for windows of `context` tokens, with weights from torch's global RNG.
+
+    >>> import torch
+    >>> model = build_language_model("lstm-mini", vocabulary=256, context=64)
+    >>> model(torch.zeros(2, 64, dtype=torch.int64)).shape
+    torch.Size([2, 64, 256])
+    """
+    if is_own(name):
+        return build_own_language_model(name, vocabulary=vocabulary, context=context)
+    if name in LSTMS:
+        return LSTM(LSTMS[name], vocabulary)
+    return build_gpt(name, vocabulary=vocabulary, context=context)

@@ -27,6 +27,7 @@ CLASSIFIERS = {
     "vit-small-cifar": ClassifierRow("sgdf_lab.models.vit:SmallViT", 4, 4),
     "vit-mini": ClassifierRow("sgdf_lab.models.vit:vit_of_16_tokens", 4, 4),
     "cnn": ClassifierRow("sgdf_lab.models.convolutional:cnn", 8),
+    "cnn-bn": ClassifierRow("sgdf_lab.models.convolutional:cnn_with_batch_norm", 8),
     "mlp": ClassifierRow("sgdf_lab.models.convolutional:small_mlp", 1),
 }
 
@@ -42,15 +43,27 @@ class GptSize(NamedTuple):
     context: int
 
 
+class LstmSize(NamedTuple):
+    """Numbers of layers and of features of the embedding and the state; the usual window."""
+
+    layers: int
+    embedding: int
+    width: int
+    context: int
+
+
 OWN_CONTEXT = 256  # tokens in a window of a user's own language model, unless a setting says else
 GPTS = {
     "gpt-tiny": GptSize(2, 4, 64, 64),
     "gpt-mini": GptSize(4, 4, 128, 128),
+    "gpt-3m": GptSize(4, 8, 256, 128),
     "gpt-11m": GptSize(6, 6, 384, 256),
     "gpt-124m": GptSize(12, 12, 768, 1024),
 }
+LSTMS = {"lstm-mini": LstmSize(2, 128, 192, 64)}
+LANGUAGE_MODELS: dict[str, GptSize | LstmSize] = {**GPTS, **LSTMS}
 
 
 def context_of(name: str) -> int:
     """The usual length of a window of a language model."""
-    return GPTS[name].context if name in GPTS else OWN_CONTEXT
+    return LANGUAGE_MODELS[name].context if name in LANGUAGE_MODELS else OWN_CONTEXT

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sgdf_lab import paper, plugins
-from sgdf_lab.registry.models import AIRBENCH, CLASSIFIERS, GPTS
+from sgdf_lab.registry.models import AIRBENCH, CLASSIFIERS, LANGUAGE_MODELS
 from sgdf_lab.support.errors import UserError, unknown
 
 
@@ -167,7 +167,7 @@ def text_task(name: str, identify: str, **options: str) -> Task:
         epochs=20,  # evaluations: 2000 steps
         batch=64,  # windows
         trainer="sgdf_lab.tasks.language",
-        models=tuple(GPTS),
+        models=tuple(LANGUAGE_MODELS),
         of_paper=False,
         param_groups=True,
         schedule="cosine",

@@ -22,8 +22,7 @@ from sgdf_lab.data.tokens import (
     tokens_of_files,
     tokens_of_text,
 )
-from sgdf_lab.models.gpt import build_gpt
-from sgdf_lab.models.own import build_own_language_model, is_own
+from sgdf_lab.models import build_language_model
 from sgdf_lab.registry.models import context_of
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training.batches import seed_for
@@ -141,8 +140,7 @@ def build_trainer(
     check_length(tokens, context)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", config.seed))
-        build = build_own_language_model if is_own(config.model) else build_gpt
-        model = build(config.model, vocabulary=tokens.vocabulary, context=context)
+        model = build_language_model(config.model, vocabulary=tokens.vocabulary, context=context)
     batches = TokenBatches(
         tokens,
         device,
