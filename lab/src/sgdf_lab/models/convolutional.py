@@ -239,8 +239,14 @@ def small_cnn_with_batch_norm(classes: int, channels: int) -> nn.Module:
         for stride in (1, 2):
             layers += [conv(channels, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU()]
             channels = width
-    pooling = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return nn.Sequential(*layers, *pooling, nn.Linear(channels, classes))
+    return nn.Sequential(*layers, Mean(), nn.Linear(channels, classes))
+
+
+class Mean(nn.Module):
+    """The mean over an image. torch's pooling to 1x1 has no rule for vmap in channels_last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1))
 
 
 def small_mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:

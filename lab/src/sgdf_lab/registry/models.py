@@ -25,6 +25,7 @@ CLASSIFIERS = {
     "resnet34": ClassifierRow("sgdf_lab.models.convolutional:resnet34", 8),
     "densenet121": ClassifierRow("sgdf_lab.models.convolutional:densenet121", 8),
     "vit-small-cifar": ClassifierRow("sgdf_lab.models.vit:SmallViT", 4, 4),
+    "vit-cifar": ClassifierRow("sgdf_lab.models.vit:vit_of_64_tokens", 4, 4),
     "vit-mini": ClassifierRow("sgdf_lab.models.vit:vit_of_16_tokens", 4, 4),
     "cnn": ClassifierRow("sgdf_lab.models.convolutional:cnn", 8),
     "cnn-bn": ClassifierRow("sgdf_lab.models.convolutional:cnn_with_batch_norm", 8),

@@ -440,6 +440,13 @@ _ROWS = (
         INDIGO, "solid", title="FilterSOAP", settings={"lr": 3e-3}, takes=_OF_MATRICES,
         space=MATRIX_SPACE, capturable=False,
         groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
+    OptimizerRow("pipeline", "sgdf_lab.optimizers.pipeline:Pipeline",
+        "any filter before any step, for the map of filters; Adam for all but hidden matrices",
+        BROWN, "solid", settings={"lr": 1e-3},
+        takes="lr betas eps weight_decay step:any gain_scale gain_power slow_beta slow_weight "
+        "basis_decay basis_interval aux_lr aux_betas aux_weight_decay",
+        space={"lr": Range(3e-4, 3e-2)}, capturable=False, shardable=False,
+        groups="sgdf_lab.optimizers.muon:matrices_and_rest"),
     OptimizerRow("soap", "sgdf_lab.optimizers.muon:soap",
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},

@@ -1,3 +1,3 @@
-"""Many runs: planned as a grid, executed by worker processes or on a Ray cluster."""
+"""Many runs: planned as a grid, executed by worker processes, in a stack, or on a Ray cluster."""
 
-ENGINES = ("local", "ray")
+ENGINES = ("local", "stack", "ray")

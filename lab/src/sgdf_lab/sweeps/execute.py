@@ -37,7 +37,7 @@ TOGETHER = 3  # runs that a GPU has room for
 class Engine:
     """Where the runs are computed, and how many at a time."""
 
-    name: str = "local"  # this machine, or "ray" for a cluster
+    name: str = "local"  # this machine, "stack": many runs as one, or "ray" for a cluster
     jobs: int | None = None  # worker processes; default: 1 on a GPU, one per core on a CPU
     together: int | None = None  # with one job, runs side by side in it; default: 3 on a GPU
     address: str | None = None  # of the Ray cluster, HOST:PORT; default: the one on this machine
@@ -114,7 +114,7 @@ def run_sweep(
 
 def estimate(sweep: Sweep, context: RunContext, engine: Engine) -> str:
     """About how long all stages take on this CPU, in a sentence, from a few steps of each kind."""
-    if engine.name == "ray" or context.device.type != "cpu":
+    if engine.name != "local" or context.device.type != "cpu":
         return "No estimate of the time: that of a GPU or a cluster is not known before it runs"
     jobs, _ = engine.at_once(context.device)
     before = torch.get_num_threads()
@@ -147,6 +147,8 @@ def plan_in_words(stage: Grid, context: RunContext, engine: Engine) -> str:
     runs = "1 run" if count == 1 else f"{count} runs"
     if engine.name == "ray":
         how = "on Ray"
+    elif engine.name == "stack":
+        how = f"in stacks on {context.device}"
     else:
         jobs, together = engine.at_once(context.device)
         at_once = min(count, jobs if jobs > 1 else together)
@@ -220,6 +222,11 @@ def ended_runs(
         yield from on_cluster(configs, context, engine, notify)
         return
     check_data(configs, context)
+    if engine.name == "stack":
+        from sgdf_lab.sweeps import stacked
+
+        yield from stacked.run(configs, context, engine.together or stacked.TOGETHER, notify)
+        return
     jobs, together = engine.at_once(context.device)
     if jobs > 1:
         threads = max(1, available_cores() // jobs)
