@@ -35,7 +35,7 @@ CASES = {
     "filter-adamw": (TEXT, "filter-adamw", [{"lr": 0.003}, {"lr": 0.01, "betas": [0.8, 0.9]}]),
     "muon": (TEXT, "muon", [{"lr": 0.003, "adamw_lr": 0.001}, {"lr": 0.01, "momentum": 0.9}]),
     "filter-muon": (TEXT, "filter-muon", [{"lr": 0.003, "aux_lr": 0.001}, {"lr": 0.01}]),
-    "filter-muon-eigen": (TEXT, "filter-muon-eigen", TWO_RATES),
+    "filter-muon-eigen": (TEXT, "filter-muon-eigen", [{"lr": 0.003}, {"lr": 0.01, "betas": [0.8, 0.9]}]),  # noqa: E501
     "filter-soap": (TEXT, "filter-soap", [{"lr": 0.001}, {"lr": 0.003, "gain_scale": 0.2}]),
     "soap": (TEXT, "soap", [{"lr": 0.003, "aux_lr": 0.001}, {"lr": 0.01, "aux_lr": 0.003}]),
     **{f"pipeline {step}": (TEXT, "pipeline", [{"lr": r, "step": step, "gain_scale": 2.0,
@@ -46,7 +46,8 @@ CASES = {
 #: Newton-Schulz may be in bfloat16 there; SOAP's other parameters leave out their first step; and
 #: where a gradient of few tokens has no rank, the eigenvectors are anybody's.
 TOLERANCE = {
-    **dict.fromkeys(("muon", "filter-muon", "filter-muon-eigen", "soap", "filter-soap"), 0.03),
+    **dict.fromkeys(("muon", "filter-muon", "filter-muon-eigen", "filter-soap"), 0.03),
+    "soap": 0.06,
     **dict.fromkeys(("pipeline eigen", "pipeline eigen-orthogonal"), 0.03),
 }
 
@@ -57,7 +58,7 @@ def configs_of(case):
     options = base.pop("overrides")
     return [
         make(**base, seed=seed, overrides={**options, **cell})
-        for seed, cell in enumerate((*cells, cells[0]))
+        for seed, cell in ((0, cells[0]), (0, cells[1]), (1, cells[0]))
     ]
 
 

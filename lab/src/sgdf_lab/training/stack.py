@@ -311,14 +311,14 @@ class MatrixStack(Stack):
         if not self.builds:
             self.step(grads, count, factor)
             return
-        first, place = same.unique(return_inverse=True)
-        g = self.joined(grads)[first]
-        settings = self.rule.settings
-        decay = settings.basis_decay
+        values, place = same.unique(return_inverse=True)
+        first = [int((same == value).nonzero()[0]) for value in values]
+        decay = self.rule.settings.basis_decay
+        # The eigenvectors do not depend on the decay of the factors, nor on betas; their scale does.
+        settings = self.rule.settings._replace(basis_decay=0.0, filter=FilterSettings())
         with full_float32():
-            # The eigenvectors do not depend on the decay of the factors; their scale does.
             one = with_first_gradient(
-                g, MatrixState(None), settings._replace(basis_decay=0.0), FLOAT32, torch
+                self.joined(grads)[first], MatrixState(None), settings, FLOAT32, torch
             )
         factors = [None if x is None else (1 - decay) * x[place] for x in one.factors]
         basis = [None if x is None else x[place].contiguous() for x in one.basis]
