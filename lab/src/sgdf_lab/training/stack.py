@@ -314,7 +314,7 @@ class MatrixStack(Stack):
         values, place = same.unique(return_inverse=True)
         first = [int((same == value).nonzero()[0]) for value in values]
         decay = self.rule.settings.basis_decay
-        # The eigenvectors do not depend on the decay of the factors, nor on betas; their scale does.
+        # Only the scale of the factors depends on their decay, and nothing on the betas.
         settings = self.rule.settings._replace(basis_decay=0.0, filter=FilterSettings())
         with full_float32():
             one = with_first_gradient(
