@@ -3,8 +3,8 @@
     python benchmarks/damping.py --data encyclopedia.txt
     python benchmarks/damping.py --figures          # draw the figures, measure nothing
 
-The protocol is on that page: rates, results with innovations and errors, steep directions, the
-projection, Muon. Writes results/damping.json after every run and goes on where it stopped, if the
+The protocol is on that page: rates; results with innovations and errors, the projection and steep
+directions, seed by seed; larger rates; Muon. Writes results/damping.json after every run and goes on where it stopped, if the
 same command is given again. `--minutes` of processor time at most. `--tiny` is for a test: a text
 of the lab's grammar and a few steps, written to --out.
 """
@@ -40,7 +40,8 @@ class Case(NamedTuple):
     setting: Setting
     gains: tuple[float, ...]
     compared: float  # the gain that is followed beside none
-    rates: tuple[float, ...]
+    searched: tuple[float, ...]  # rates
+    larger: tuple[float, ...]  # rates that are run last, and not chosen from
     choice_seed: int
     seeds: tuple[int, ...]
     window: int  # steps of a correlation
@@ -57,11 +58,11 @@ class Case(NamedTuple):
 
 FULL = Case(
     Setting("gpt-tiny", 16, 300, 512), (0.0, 0.05, 0.1, 0.2, 0.3), 0.1,
-    (0.003, 0.006, 0.012, 0.024, 0.048), 0, (1, 2, 3), 50, 10, 32, (60, 150, 240), 50, 10, 4, 64,
-    20, 32,
+    (0.003, 0.006, 0.012), (0.024, 0.048), 0, (1, 2, 3), 50, 20, 32, (60, 150, 240), 50, 10, 2, 64,
+    30, 32,
 )  # fmt: skip
 TINY = Case(
-    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), 0, (1, 2), 7, 5, 2, (6,), 6, 3,
+    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), (0.012,), 0, (1, 2), 7, 5, 2, (6,), 6, 3,
     2, 2, 5, 2,
 )  # fmt: skip
 
@@ -77,38 +78,39 @@ class Experiment:
 
     def plan(self) -> Iterator[tuple[str, Callable[[], Row]]]:
         """Keys and what makes their rows; later ones read the rows of earlier ones."""
-        case = self.case
-        yield from self.choices("adamw", self.loss)
-        for gain in case.gains:
-            for seed in case.seeds:
+        case, compared = self.case, self.case.compared
+        yield from self.choices("adamw", case.searched, self.loss)
+        for seed in case.seeds:
+            for gain in case.gains:
                 key = f"result adamw, gain {gain:g}, seed {seed}"
                 yield key, lambda g=gain, s=seed: self.result(g, s)
-        for seed in case.seeds:
-            for point in case.points:
-                for gain in (0.0, case.compared):
-                    key = f"directions on gain {gain:g}, step {point}, seed {seed}"
-                    yield key, lambda g=gain, p=point, s=seed: self.directions(g, p, s)
-        for seed in case.seeds:
             for kept in ("without", "only"):
                 key = f"projection {kept}, seed {seed}"
                 yield key, lambda s=seed, k=kept: self.projection(s, k)
-        yield from self.choices("muon", self.muon)
+            for point in case.points:
+                key = f"directions on gain 0, step {point}, seed {seed}"
+                yield key, lambda p=point, s=seed: self.directions(0.0, p, s)
+            point = case.points[len(case.points) // 2]
+            key = f"directions on gain {compared:g}, step {point}, seed {seed}"
+            yield key, lambda p=point, s=seed: self.directions(compared, p, s)
+        yield from self.choices("adamw", case.larger, self.loss)
+        yield from self.choices("muon", case.searched, self.muon)
         for gain in case.gains:
             for seed in case.seeds:
                 key = f"result muon, gain {gain:g}, seed {seed}"
                 yield key, lambda g=gain, s=seed: self.muon(g, self.rate(g, "muon"), s)
 
     def choices(
-        self, step: str, loss: Callable[[float, float, int], Row]
+        self, step: str, rates: tuple[float, ...], loss: Callable[[float, float, int], Row]
     ) -> Iterator[tuple[str, Callable[[], Row]]]:
         for gain in self.case.gains:
-            for lr in self.case.rates:
+            for lr in rates:
                 key = f"rate {step}, gain {gain:g}, lr {lr:g}"
                 yield key, lambda g=gain, r=lr: loss(g, r, self.case.choice_seed)
 
     def rate(self, gain: float, step: str = "adamw") -> float:
         """The chosen one: the lowest loss with the seed of the choice."""
-        return chosen_rate(self.rows, self.case.rates, gain, step)
+        return chosen_rate(self.rows, self.case.searched, gain, step)
 
     # --- losses ---
 
