@@ -4,9 +4,9 @@
     python benchmarks/damping.py --figures          # draw the figures, measure nothing
 
 The protocol is on that page: rates; results with innovations and errors, the projection and steep
-directions, seed by seed; larger rates; Muon. Writes results/damping.json after every run and goes on where it stopped, if the
-same command is given again. `--minutes` of processor time at most. `--tiny` is for a test: a text
-of the lab's grammar and a few steps, written to --out.
+directions, seed by seed; larger rates; Muon. Writes results/damping.json after every run and goes
+on where it stopped, if the same command is given again. `--minutes` of processor time at most.
+`--tiny` is for a test: a text of the lab's grammar and a few steps, written to --out.
 """
 
 import argparse
@@ -62,8 +62,8 @@ FULL = Case(
     30, 32,
 )  # fmt: skip
 TINY = Case(
-    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), (0.012,), 0, (1, 2), 7, 5, 2, (6,), 6, 3,
-    2, 2, 5, 2,
+    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), (0.012,), 0, (1, 2), 7,
+    5, 2, (6,), 6, 3, 2, 2, 5, 2,
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -79,31 +79,45 @@ class Experiment:
     def plan(self) -> Iterator[tuple[str, Callable[[], Row]]]:
         """Keys and what makes their rows; later ones read the rows of earlier ones."""
         case, compared = self.case, self.case.compared
-        yield from self.choices("adamw", case.searched, self.loss)
+        pair = (0.0, compared)
+        others = tuple(gain for gain in case.gains if gain not in pair)
+        yield from self.choices("adamw", pair, case.searched, self.loss)
         for seed in case.seeds:
-            for gain in case.gains:
-                key = f"result adamw, gain {gain:g}, seed {seed}"
-                yield key, lambda g=gain, s=seed: self.result(g, s)
+            yield from self.results(pair, seed)
             for kept in ("without", "only"):
                 key = f"projection {kept}, seed {seed}"
                 yield key, lambda s=seed, k=kept: self.projection(s, k)
             for point in case.points:
                 key = f"directions on gain 0, step {point}, seed {seed}"
                 yield key, lambda p=point, s=seed: self.directions(0.0, p, s)
-            point = case.points[len(case.points) // 2]
+        yield from self.choices("adamw", others, case.searched, self.loss)
+        for seed in case.seeds:
+            yield from self.results(others, seed)
+        point = case.points[len(case.points) // 2]
+        for seed in case.seeds:
             key = f"directions on gain {compared:g}, step {point}, seed {seed}"
             yield key, lambda p=point, s=seed: self.directions(compared, p, s)
-        yield from self.choices("adamw", case.larger, self.loss)
-        yield from self.choices("muon", case.searched, self.muon)
+        yield from self.choices("adamw", case.gains, case.larger, self.loss)
+        yield from self.choices("muon", case.gains, case.searched, self.muon)
         for gain in case.gains:
             for seed in case.seeds:
                 key = f"result muon, gain {gain:g}, seed {seed}"
                 yield key, lambda g=gain, s=seed: self.muon(g, self.rate(g, "muon"), s)
 
-    def choices(
-        self, step: str, rates: tuple[float, ...], loss: Callable[[float, float, int], Row]
+    def results(
+        self, gains: tuple[float, ...], seed: int
     ) -> Iterator[tuple[str, Callable[[], Row]]]:
-        for gain in self.case.gains:
+        for gain in gains:
+            yield f"result adamw, gain {gain:g}, seed {seed}", lambda g=gain: self.result(g, seed)
+
+    def choices(
+        self,
+        step: str,
+        gains: tuple[float, ...],
+        rates: tuple[float, ...],
+        loss: Callable[[float, float, int], Row],
+    ) -> Iterator[tuple[str, Callable[[], Row]]]:
+        for gain in gains:
             for lr in rates:
                 key = f"rate {step}, gain {gain:g}, lr {lr:g}"
                 yield key, lambda g=gain, r=lr: loss(g, r, self.case.choice_seed)

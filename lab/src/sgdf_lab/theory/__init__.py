@@ -3,8 +3,8 @@
     from sgdf_lab.theory import statements
     print(statements()["wiener-gain"]().verdict)
 
-One statement, `damping`, is our own. The statement `wiener-gain` is the function `check_wiener_gain`, in the file of its part of the
-paper. Its words are in statements.toml.
+The statement `wiener-gain` is the function `check_wiener_gain`, in the file of its part of the
+paper. Its words are in statements.toml. One statement, `damping`, is our own.
 """
 
 from collections.abc import Callable
