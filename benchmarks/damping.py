@@ -3,9 +3,9 @@
     python benchmarks/damping.py --data encyclopedia.txt
     python benchmarks/damping.py --figures          # draw the figures, measure nothing
 
-The protocol is on that page: rates; results with innovations and errors, the projection and steep
-directions, seed by seed; larger rates; Muon. Writes results/damping.json after every run and goes
-on where it stopped, if the same command is given again. `--minutes` of processor time at most.
+The protocol is on that page: rates; results with innovations and errors; steep directions; the
+projection; the other gains, larger rates, Muon. Writes results/damping.json after every run, and
+goes on where it stopped if the command is given again. `--minutes` of processor time at most.
 `--tiny` is for a test: a text of the lab's grammar and a few steps, written to --out.
 """
 
@@ -84,12 +84,13 @@ class Experiment:
         yield from self.choices("adamw", pair, case.searched, self.loss)
         for seed in case.seeds:
             yield from self.results(pair, seed)
+        first, *later = case.seeds
+        yield from self.all_directions([first])
+        for seed in case.seeds:
             for kept in ("without", "only"):
                 key = f"projection {kept}, seed {seed}"
                 yield key, lambda s=seed, k=kept: self.projection(s, k)
-            for point in case.points:
-                key = f"directions on gain 0, step {point}, seed {seed}"
-                yield key, lambda p=point, s=seed: self.directions(0.0, p, s)
+        yield from self.all_directions(later)
         yield from self.choices("adamw", others, case.searched, self.loss)
         for seed in case.seeds:
             yield from self.results(others, seed)
@@ -103,6 +104,12 @@ class Experiment:
             for seed in case.seeds:
                 key = f"result muon, gain {gain:g}, seed {seed}"
                 yield key, lambda g=gain, s=seed: self.muon(g, self.rate(g, "muon"), s)
+
+    def all_directions(self, seeds: list[int]) -> Iterator[tuple[str, Callable[[], Row]]]:
+        for seed in seeds:
+            for point in self.case.points:
+                key = f"directions on gain 0, step {point}, seed {seed}"
+                yield key, lambda p=point, s=seed: self.directions(0.0, p, s)
 
     def results(
         self, gains: tuple[float, ...], seed: int
