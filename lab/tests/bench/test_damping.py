@@ -95,10 +95,10 @@ def test_the_curvature_is_the_second_derivative(text):
 def test_the_part_along_directions_is_a_projection(run, steep):
     g = run.filter.g
     part = steep.part(g)
-    assert (steep.part(part) - part).norm() < 1e-4 * part.norm()
-    assert steep.part(g - part).norm() < 1e-4 * g.norm()
+    assert (steep.part(part) - part).norm() < 1e-3 * part.norm()
+    assert steep.part(g - part).norm() < 1e-3 * g.norm()
     inside, outside = part / steep.root, (g - part) / steep.root
-    assert abs(inside @ outside) < 1e-4 * (g / steep.root).square().sum()
+    assert abs(inside @ outside) < 1e-3 * (g / steep.root).square().sum()
 
 
 def test_a_branch_starts_from_the_same_state_and_leaves_it(run):
