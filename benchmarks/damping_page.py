@@ -7,6 +7,7 @@ it came, and the block "status" says what is missing.
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,20 +164,26 @@ def blocks(record: Record) -> dict[str, str]:
     }
 
 
+MISSING = {  # by how the key of a row begins
+    "rate muon": "the Muon step's rates",
+    "result muon": "the Muon step",
+    "rate": "rates of AdamW",
+    "result": "results with other gains",
+    "projection": "projections",
+    "directions": "directions",
+}
+
+
 def status(found: Found) -> str:
     seconds = sum(row["seconds"] for row in found.rows.values())
-    missing = found.missing()
-    words = {
-        "adamw at larger rates": [k for k in missing if k.startswith("rate adamw")],
-        "the Muon step": [k for k in missing if "muon" in k],
-    }
-    other = [k for k in missing if not any(k in keys for keys in words.values())]
-    left = [f"{name} ({len(keys)} runs)" for name, keys in words.items() if keys] + other
+    left = Counter(next(name for start, name in MISSING.items() if key.startswith(start))
+                   for key in found.missing())  # fmt: skip
+    words = ", ".join(f"{name} ({count})" for name, count in left.items()) or "nothing"
     machine = found.record["machine"]
     return (
         f"\n{len(found.rows)} rows, {seconds / 60:.1f} core-minutes, {machine['device']}, torch "
-        f"{machine['torch']}. The command: `{found.record['command']}`. Not measured: "
-        f"{'; '.join(left) if left else 'nothing'}.\n"
+        f"{machine['torch']}. The command: `{found.record['command']}`. Not measured "
+        f"(with the number of runs): {words}.\n"
     )
 
 
@@ -391,25 +398,27 @@ def draw_figures(record: Record) -> None:
 
 def panels(shared: bool, height: float = 3.9) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=(8, height), layout="constrained")
-    return figure, figure.subplots(1, 2, sharey=shared)
+    axes = figure.subplots(1, 2, sharey=shared)
+    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr,call-arg]
+    return figure, axes
 
 
 def innovations(found: Found) -> Figure:
-    """The lag-1 correlation of the innovations by kind of layer, along runs without a gain."""
+    """The lag-1 correlation of the innovations by kind of layer, without and with a gain."""
     rows = next(iter(found.results(0.0).values()))
     ends = np.array([window["step"] for window in rows["correlations"]])
     with rc_context(STYLE):
         figure, axes = panels(True)
-        for ax, (metric, title) in zip(axes, METRICS.items(), strict=True):
-            values = found.correlations(0.0, metric).mean(0)
+        for ax, gain in zip(axes, (0.0, found.compared), strict=True):
+            values = found.correlations(gain, "adam").mean(0)
             ax.axhline(0, color=palette.GREY, linewidth=1)
             for ending, (label, shade) in KINDS.items():
                 which = [i for i, name in enumerate(rows["layers"])
                          if re.search(rf"{re.escape(ending)}$", name)]  # fmt: skip
-                ax.plot(
-                    ends, values[:, which].mean(1), color=shade, marker="o", ms=3.5, label=label
-                )
+                middle = values[:, which].mean(1)
+                ax.plot(ends, middle, color=shade, marker="o", ms=3.5, label=label)
             ax.plot(ends, values[:, -1], color=palette.PURPLE, lw=2.5, ls="--", label="all")
+            title = f"With the gain c = {gain:g}" if gain else "Without a gain"
             ax.set(title=title, xlabel=f"step (the last of {found.case.window})")
         axes[0].set_ylabel("lag-1 correlation")
         legend_below(figure, axes[0], 4, fontsize=9)
@@ -484,8 +493,8 @@ def draw_kick(ax: Axes, found: Found) -> None:
         t = np.arange(len(response))
         ax.plot(t, response, color=shade, lw=2, label=f"c = {gain:g}, measured")
         formula = simulate(x, found.beta1, gain, len(response) - 1)
-        ax.plot(t, formula, color=shade, lw=1.2, ls="--", label="formula")
+        ax.plot(t, formula, color=shade, lw=1.2, ls="--", label="the formula")
     ax.axhline(0, color=palette.GREY, linewidth=1)
-    ax.set(title=f"A kick along the steepest direction, x = {x:.2g}", xlabel="steps after it",
+    ax.set(title=f"After a kick, x = {x:.2g}", xlabel="steps after the kick",
            ylabel="displacement that is left")  # fmt: skip
     ax.legend(frameon=False, fontsize=9)
