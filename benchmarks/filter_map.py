@@ -1,7 +1,7 @@
 """The map of filters: which filter before which step, tuned alike. docs/map-protocol.md says how.
 
-    python benchmarks/filter_map.py --list              # the plans, their runs, what is done
-    python benchmarks/filter_map.py --write             # the plans that wait for no result
+    python benchmarks/filter_map.py --list   # the plans, their runs, what is done
+    python benchmarks/filter_map.py --write  # the plans that wait for no result
     python benchmarks/filter_map.py --run --data-dir DIR --minutes 60
 
 A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded one by one, as they
