@@ -4,10 +4,10 @@
     python benchmarks/filter_map.py --write  # the plans that wait for no result
     python benchmarks/filter_map.py --run --data-dir DIR --minutes 60
 
-A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded one by one, as they
-end, in results/evidence/NAME/runs.jsonl. The plan of a column is written when the rates of
-its other parameters are known, from its plan "tune". `--run` takes the plans in the order of
-`--list`, stops at the time that it was given, and continues where it was stopped.
+A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded as they end, in
+results/evidence/NAME/runs.jsonl. The plan of a column is written when the rates of its other
+parameters are known, from its plan "tune". `--run` takes the plans in the order of `--list`, stops
+at the time that it was given, and continues where it was stopped.
 """
 
 import argparse
