@@ -362,8 +362,8 @@ def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace, most: fl
     words = [sys.executable, "-m", "sgdf", "sweep", str(PLANS / f"{name}.toml"), "--no-checkpoints"]
     words += ["--out", str(RUNS / name), "--record", str(record_of(name))]
     words += ["--jobs", str(options.jobs), "--device", options.device]
-    if options.data_dir and plan["task"] == "text":
-        words += ["--set", f"corpus={Path(options.data_dir) / 'text' / plan['set']['corpus']}"]
+    if plan["task"] == "text":
+        words += ["--set", f"corpus={corpus_of(plan, options.data_dir)}"]
     elif options.data_dir:
         words += ["--data-dir", options.data_dir]
     with subprocess.Popen(words) as process:
@@ -372,6 +372,14 @@ def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace, most: fl
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             return None
+
+
+def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
+    """Where `sgdf data fetch` puts the text of a plan."""
+    from sgdf_lab import data
+
+    (path,) = data.find(Path(plan["set"]["corpus"]).stem).find(folder)  # type: ignore[attr-defined]
+    return Path(path)
 
 
 def runs_of(plan: dict[str, Any]) -> int:
