@@ -28,6 +28,7 @@ from sgdf_lab.theory.damping import simulate, slowest
 Record = Mapping[str, Any]
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 CLEAR = 2  # standard errors
+KEPT = {"without": "without steep directions", "only": "only along them"}
 METRICS = {"plain": "as they are", "adam": "divided as in Adam"}
 
 
@@ -83,6 +84,12 @@ class Found:
     def projected(self, kept: str) -> dict[int, dict[str, Any]]:
         rows = {s: self.rows.get(f"projection {kept}, seed {s}") for s in self.case.seeds}
         return {seed: row for seed, row in rows.items() if row}
+
+    def corrections(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """Runs with the whole correction, and those that lose or keep a part: the same seeds."""
+        found = {"whole": self.results(self.compared), **{k: self.projected(k) for k in KEPT}}
+        seeds = [s for s in self.results(0.0) if all(s in rows for rows in found.values())]
+        return {name: {s: rows[s] for s in seeds} for name, rows in found.items()}
 
     def trained(self, step: str = "adamw") -> list[float]:
         """The gains whose results are all there."""
@@ -201,7 +208,7 @@ def verdicts(found: Found) -> dict[str, tuple[str, str]]:
         told["the run's own swing is smaller"] = swing_verdict(found)
     if len(found.trained()) == len(found.case.gains):
         told["the best gain for training is above the best for estimating"] = gain_verdict(found)
-    if found.projected("without"):
+    if found.corrections()["whole"]:
         told["the lead goes without steep directions, and stays with only them"] = (
             projection_verdict(found)
         )
@@ -261,9 +268,9 @@ def gain_verdict(found: Found) -> tuple[str, str]:
 
 
 def projection_verdict(found: Found) -> tuple[str, str]:
-    lead = mean(found.leads(found.results(found.compared)))
-    without, only = (mean(found.leads(found.projected(k))) for k in ("without", "only"))
-    words = f"lead {lead.words(4)}; without {without.words(4)}; only {only.words(4)}"
+    lead, without, only = (mean(found.leads(rows)) for rows in found.corrections().values())
+    words = (f"lead {lead.words(4)}; without {without.words(4)}; only {only.words(4)}; "
+             f"{lead.n} of {len(found.case.seeds)} seeds")  # fmt: skip
     if not (lead.clear and lead.value > 0):
         return words, "not clear"
     gone, kept = without.value < lead.value / 2, only.value > lead.value / 2
@@ -328,22 +335,20 @@ def directions_table(found: Found) -> str:
 
 
 def projection_table(found: Found) -> str:
-    rows = [["the whole correction", *lead_cells(found, found.results(found.compared)), "1", "–"]]
-    for kept, words in (("without", "without steep directions"), ("only", "only along them")):
-        results = found.projected(kept)
-        if results:
-            share, overlap = (
-                np.mean([r[k] for r in results.values()]) for k in ("share", "overlap")
-            )
-            inside = share if kept == "only" else 1 - share
-            rows.append([words, *lead_cells(found, results), f"{inside:.3f}", f"{overlap:.2f}"])
-    header = ["correction", "loss", "lead over c = 0", "share of its square", "overlap"]
+    """Leads over c = 0 by seed, and how much of the correction is left."""
+    base, rows = found.results(0.0), []
+    for name, words in {"whole": "the whole correction", **KEPT}.items():
+        results = found.results(found.compared) if name == "whole" else found.projected(name)
+        cells = [f"{base[s]['loss'] - results[s]['loss']:+.4f}".replace("-", "−")
+                 if s in results and s in base else "–" for s in found.case.seeds]  # fmt: skip
+        share, overlap = "1", "–"
+        if results and name != "whole":
+            inside, same = (np.mean([r[k] for r in results.values()]) for k in ("share", "overlap"))
+            share, overlap = f"{inside if name == 'only' else 1 - inside:.3f}", f"{same:.2f}"
+        rows.append([words, *cells, share, overlap])
+    header = ["lead over c = 0", *(f"seed {s}" for s in found.case.seeds), "share of its square",
+              "overlap"]  # fmt: skip
     return "\n" + markdown_table(header, rows, right=1) + "\n"
-
-
-def lead_cells(found: Found, results: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    loss = mean([row["loss"] for row in results.values()])
-    return [loss.words(4), mean(found.leads(results)).words(4, "+")]
 
 
 def rates_table(found: Found) -> str:
@@ -461,21 +466,20 @@ def directions(found: Found) -> Figure:
         figure, (left, right) = panels(False)
         draw_kick(left, found)
         right.axhline(0, color=palette.GREY, linewidth=1)
-        bars = {"whole\ncorrection": found.results(found.compared),
-                "without steep\ndirections": found.projected("without"),
-                "only along\nthem": found.projected("only")}  # fmt: skip
-        for i, (rows, shade) in enumerate(
-            zip(bars.values(), (palette.PURPLE, palette.GREEN, palette.ORANGE), strict=True)
-        ):
+        names = ["whole\ncorrection", "without steep\ndirections", "only along\nthem"]
+        shades = (palette.PURPLE, palette.GREEN, palette.ORANGE)
+        for i, rows in enumerate(found.corrections().values()):
             if not rows:
                 continue
+            shade = shades[i]
             leads = [1000 * lead for lead in found.leads(rows)]
             told = mean(leads)
             spread = None if math.isnan(told.error) else [2 * told.error]
             right.bar(i, told.value, 0.6, color=shade, alpha=0.45, yerr=spread, capsize=4,
                       ecolor=palette.INK)  # fmt: skip
             right.plot([i] * len(leads), leads, "o", color=shade, ms=5)
-        right.set_xticks(range(3), list(bars))
+        right.set_xticks(range(3), names)
+        right.set_xlim(-0.6, 2.6)
         right.set(title="The lead", ylabel="over c = 0, thousandths of a nat")
     return figure
 
