@@ -2,9 +2,10 @@
 
     python benchmarks/evidence_page.py
 
-For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
-results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
-tables of docs/comparisons.md and of the pages docs/evidence*.md. It trains nothing.
+For every file of benchmarks/evidence and benchmarks/gpu whose runs are in
+results/evidence/NAME/runs.jsonl this writes results/evidence/NAME/summary.json and the figures in
+docs/figures/evidence, and then fills the tables of docs/comparisons.md and of the pages
+docs/evidence*.md. It trains nothing.
 """
 
 import json
@@ -29,7 +30,7 @@ from sgdf_lab.support.pages import filled, markdown_table
 from sgdf_lab.sweeps.plan import Sweep, sweep_from_file
 
 ROOT = Path(__file__).parents[1]
-PLANS = ROOT / "benchmarks" / "evidence"
+PLANS = (ROOT / "benchmarks" / "evidence", ROOT / "benchmarks" / "gpu")
 RESULTS = ROOT / "results" / "evidence"
 FIGURES = ROOT / "docs" / "figures" / "evidence"
 STEP_TIMES = ROOT / "results" / "step-times-cuda.json"  # of the tasks for a GPU
@@ -82,7 +83,7 @@ def say(path: Path) -> None:
 
 
 def plans() -> list[Path]:
-    return sorted(PLANS.rglob("*.toml"), key=lambda path: path.stem)
+    return sorted((p for f in PLANS for p in f.rglob("*.toml")), key=lambda path: path.stem)
 
 
 def summary_of(plan: Path) -> Summary | None:

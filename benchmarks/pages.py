@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
+import gpu_blocks  # noqa: E402
 import loss_curves  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
@@ -457,6 +458,12 @@ MADE: dict[str, Callable[[], str]] = {
     "warm-up": warmup_words,
     "better at the same settings": same_settings,
     "fast recipe": fast_recipe,
+    "fast recipe, SGD-Nesterov again": lambda: gpu_blocks.fast_recipe("sgd-nesterov"),
+    "fast recipe, SGDF again": lambda: gpu_blocks.fast_recipe("sgdf"),
+    "grids": gpu_blocks.grid_tables,
+    "Hessian on CIFAR-100": gpu_blocks.hessian_table,
+    "steps of matrices on a GPU": gpu_blocks.matrix_steps_table,
+    "queue": gpu_blocks.queue_table,
     "theory counts": theory_counts,
     "walking signal": lambda: tracking_table("walking signal"),
     "noisy quadratic": lambda: tracking_table("noisy quadratic"),

@@ -39,7 +39,7 @@ def test_everybody_had_as_many_trials_and_all_seeds(summaries):
     for summary in summaries:
         for contestant in summary["contestants"]:
             assert len(contestant["trials"]) == summary["planned"]["trials"]
-            assert len(contestant["seeds"]) == len(summary["planned"]["seeds"]) >= 5
+            assert len(contestant["seeds"]) == len(summary["planned"]["seeds"]) >= 3
 
 
 def test_every_run_says_how_it_was_made(summaries):
