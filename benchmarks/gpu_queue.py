@@ -5,7 +5,7 @@
     python benchmarks/gpu_queue.py --only step-times  # one entry
     python benchmarks/gpu_queue.py --tiny             # every command at a tiny size, on a CPU
 
-The entries are in `gpu_entries.py`; each is a few commands. A command is skipped if it was completed
+The entries, in `gpu_entries.py`, are a few commands each. One is skipped if it was completed
 with the same words, the same inputs (plans, scripts, kernels) and the same data:
 `results/gpu/NAME.json` says so, with commit, machine, versions and the checksum of the data. A
 sweep adds every run that ends to its record, and continues at its checkpoints. Any other command
