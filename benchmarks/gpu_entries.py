@@ -216,7 +216,7 @@ def script(name: str, minutes: float, record: str, *words: str, tiny: Sequence[s
 
 def entries() -> tuple[Entry, ...]:
     """In the order in which they are worth most."""
-    evidence, hessian = "benchmarks/evidence/map", "benchmarks/gpu/resnet18-cifar100.toml"
+    hessian = "benchmarks/gpu/resnet18-cifar100.toml"
     return (
         all_gpu_tests(),
         Entry("step-times", "time and memory of a step: README and docs/speed.md", (
@@ -241,13 +241,13 @@ def entries() -> tuple[Entry, ...]:
                   "--together", "3", "--no-checkpoints", tiny=CLASSIFIER),
         ), ("cifar10",), ("benchmarks/first-steps/resnet18.toml",)),
         Entry("map-11m", "the contest of the map at 11 M parameters, 8 trials, 5 seeds", (
-            sweep(f"{evidence}/gpt-11m-map.toml", 90, "evidence/gpt-11m-map", "--no-checkpoints",
-                  *corpus("encyclopedia"), tiny=TINY_TEXT),
-        ), ("encyclopedia",), (f"{evidence}/gpt-11m-map.toml",)),
+            sweep("benchmarks/gpu/gpt-11m-map.toml", 90, "evidence/gpt-11m-map",
+                  "--no-checkpoints", *corpus("encyclopedia"), tiny=TINY_TEXT),
+        ), ("encyclopedia",), ("benchmarks/gpu/gpt-11m-map.toml",)),
         Entry("map-124m", "the same at 124 M parameters, 4 trials, 3 seeds", (
-            sweep(f"{evidence}/gpt-124m-map.toml", 150, "evidence/gpt-124m-map", "--no-checkpoints",
-                  *corpus("encyclopedia"), tiny=TINY_TEXT),
-        ), ("encyclopedia",), (f"{evidence}/gpt-124m-map.toml",)),
+            sweep("benchmarks/gpu/gpt-124m-map.toml", 150, "evidence/gpt-124m-map",
+                  "--no-checkpoints", *corpus("encyclopedia"), tiny=TINY_TEXT),
+        ), ("encyclopedia",), ("benchmarks/gpu/gpt-124m-map.toml",)),
         Entry("cifar100-vgg11", "the paper's table: all optimizers, and two rates of SGD", (
             paper("cifar100-vgg11", 25, "--seeds", "0"),
             paper("cifar100-vgg11", 8, "--only", "sgdf", "sgd", "--seeds", "0", "1", "2"),

@@ -68,7 +68,7 @@ def of_a_group(name: str, page: str) -> str:
     group, _, part = name.partition(": ")
     if group == "why":
         return why()[part]
-    return evidence()[page][name]
+    return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -96,6 +96,14 @@ def evidence() -> Mapping[str, Mapping[str, str]]:
     found = (evidence_page.summary_of(plan) for plan in evidence_page.plans())
     made: Mapping[str, Mapping[str, str]] = evidence_page.pages([s for s in found if s])
     return made
+
+
+@functools.cache
+def filter_map() -> dict[str, str]:
+    """The map of filters and its contest."""
+    import filter_map_page
+
+    return filter_map_page.blocks(*filter_map_page.summaries())
 
 
 @functools.cache
