@@ -226,10 +226,11 @@ def entries() -> tuple[Entry, ...]:
                           "0.01", "--only", "sgd-fused", "adamw-fused", "sgdf-foreach")),
             script("step_in_backward", 2, "step-in-backward-cuda.json", *ON_GPU,
                    tiny=("--iterations", "1", "--rounds", "1", "--depth", "1", "--width", "64")),
-        ), inputs=(*KERNELS, "lab/src/sgdf_lab/bench/*.py", "benchmarks/step_in_backward.py")),
+        ), inputs=(*KERNELS, "lab/src/sgdf_lab/bench/*.py", "benchmarks/step_in_backward.py",
+                   "benchmarks/timing.py")),
         Entry("language", "a step of gpt-11m (aim: 6 ms) and gpt-124m (aim: 45 % of the peak)", (
             script("language", 5, "bench-language-cuda.json", *ON_GPU, tiny=("--quick",)),
-        ), inputs=("benchmarks/language.py", *TEXT_TRAINER)),
+        ), inputs=("benchmarks/language.py", "benchmarks/timing.py", *TEXT_TRAINER)),
         Entry("cifar10-fast", "10 seeds of SGD-Nesterov (aim: 94.00 in the mean) and of SGDF", (
             # The record cifar10-fast has other deviations of the pixels.
             sweep("benchmarks/cifar10-fast.toml", 6, "cifar10-fast-again", "--together", "5",
