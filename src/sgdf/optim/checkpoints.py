@@ -25,7 +25,8 @@ from sgdf.kernels.quantized import (
 from sgdf.optim.settings import check_settings
 from sgdf.optim.state import ORDER, local, moment_in, new_moment, state_dtype
 
-OURS = ("SGDF", "FilterAdam", "Momentum")
+MATRICES = "FilterMuon or FilterSOAP"
+OURS = ("SGDF", "FilterAdam", "Momentum", MATRICES)
 #: The settings that mean the same, by source and target.
 SAME = {
     ("Adam", "FilterAdam"): (
@@ -256,6 +257,8 @@ def optimizer_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | N
 
 
 def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
+    if "slow_beta" in settings:
+        return MATRICES  # s and v may belong to an eigenbasis
     # Older versions had fewer settings, so one of ours is enough.
     if {"gain_scale", "gain_power"} & settings:
         adam = "second_moment" in settings or any("exp_avg_sq" in entries for entries in states)
