@@ -1,5 +1,6 @@
 """FilterMuon and FilterSOAP: the float64 rule, torch's Muon, SOAP, a whole network, its state."""
 
+import itertools
 import math
 import warnings
 from copy import deepcopy
@@ -189,6 +190,22 @@ def test_newton_schulz_in_bfloat16_makes_no_singular_value_explode(shape, decay)
     assert torch.linalg.matrix_norm(rough, 2) < 1.3
     # With all five steps on the small products it is more than 10.
     assert (rough - exact).norm() < max(2 * (theirs - exact).norm(), 0.1 * exact.norm())
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (8, 128), (64, 256)])
+def test_nor_where_a_few_singular_values_dominate(shape):
+    """As in gradients with a large mean, which are close to a matrix of rank 1."""
+    coefficients, largest = sgdf.matrix.COEFFICIENTS, 0.0
+    for seed, ratio, few in itertools.product(range(3), (6, 14, 20, 23, 27, 40, 70), (1, 2)):
+        generator = torch.Generator().manual_seed(seed)
+        u, s, v = torch.linalg.svd(torch.randn(shape, generator=generator), False)
+        sizes = torch.ones_like(s)
+        sizes[:few] = ratio
+        sizes *= (1 + 0.4 * torch.randn(len(s), generator=generator)).abs()
+        x = ((u * sizes) @ v)[None]
+        rough = kernel.newton_schulz(x, 5, coefficients, torch.bfloat16)
+        largest = max(largest, torch.linalg.matrix_norm(rough, 2).item())
+    assert largest < 1.3
 
 
 # --- SOAP ---------------------------------------------------------------------------------------

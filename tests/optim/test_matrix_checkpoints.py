@@ -44,7 +44,7 @@ def trained(make, steps=5, seed=0, **gradients):
 
 @pytest.mark.parametrize("target", MATRIX)
 @pytest.mark.parametrize("source", OTHERS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.sampled_from([0.0, 0.3, 3.0]), st.sampled_from([1, 2, 25]), st.integers(0, 99))
 def test_no_step_after_a_conversion_is_longer_than_one_from_scratch(
     source, target, mean, steps, seed

@@ -198,7 +198,10 @@ def converted_state(
     ratio = one_minus_power(own["betas"][0], t) if own["bias_correction"] else 1.0
     if loaded.get("bias_correction", True):
         ratio /= one_minus_power(loaded["betas"][0], t)
-    return {"step": torch.tensor(t, device="cpu"), "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio}
+    return {
+        "step": torch.tensor(t, device="cpu"),
+        "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio,
+    }
 
 
 # --- the basis ----------------------------------------------------------------------------------
