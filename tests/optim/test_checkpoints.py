@@ -312,3 +312,24 @@ def test_the_filter_refuses_an_invalid_step():
     with pytest.raises(ValueError, match="invalid step of parameter 0"):
         wiener.load_state_dict(checkpoint)
     assert wiener.state[p]["step"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: [1],
+        lambda saved: {**saved, "param_groups": [{"lr": 0.1}]},
+        lambda saved: saved["state"][0].update(exp_avg=torch.ones(3, dtype=torch.complex64)),
+        lambda saved: saved["state"][0].update(
+            exp_avg=torch.nested.nested_tensor([torch.ones(3)], layout=torch.strided)
+        ),
+    ],
+)
+def test_what_is_no_state_dict_is_refused_with_a_sentence(change):
+    p = torch.ones(3, requires_grad=True)
+    optimizer = SGDF([p])
+    p.grad = torch.ones(3)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    with pytest.raises(ValueError, match="loaded state dict"):
+        optimizer.load_state_dict(change(saved) or saved)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
 from sgdf.filter import DEFAULT_FORM, FilterSettings
@@ -156,6 +157,18 @@ def test_the_default_has_nothing_to_warn_of_and_gradients_of_zero_neither():
     assert not warned(FilterAdamW([zeros()]), 1e-6)
     assert not warned(SGDF([zeros()]), 0.0)
     assert warned(FilterAdamW([zeros()], gain_eps=1e-8), 1e-6)
+
+
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, wiener])
+@pytest.mark.parametrize("fake", [False, True])
+def test_tensors_without_values_are_not_asked(make, fake):
+    """As trainers step them, to plan memory."""
+    with FakeTensorMode() if fake else torch.device("meta"):
+        p = torch.zeros(16, 256, requires_grad=True)
+        optimizer = make([p])
+        for _ in range(CHECKED[0] + 1):
+            p.grad = torch.zeros(16, 256)
+            optimizer.step()
 
 
 def test_neither_compiled_nor_captured_steps_look_at_the_gain(monkeypatch):

@@ -1,6 +1,7 @@
 """State in 8 bits, and training of bfloat16 parameters."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -387,6 +388,21 @@ def test_loop_foreach_and_cpp_draw_the_same_bits_for_bfloat16_state():
     for a, b in zip(*states[:2], strict=True):
         assert (a != b).float().mean() < 0.01
         torch.testing.assert_close(a, b, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.99, 0.999])
+def test_momentum_warns_where_a_buffer_in_bfloat16_does_not_follow(beta):
+    """It counts no steps, so it has no random bits, and rounds to nearest."""
+    p = torch.zeros(100, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = Momentum([p], beta=beta, mu=1 - beta, state_dtype=torch.bfloat16)
+    for _ in range(round(20 / (1 - beta))):
+        p.grad = torch.ones(100)
+        optimizer.step()
+    off = 1 - optimizer.state[p]["momentum_buffer"].double().mean().item()
+    assert bool(caught) == (off > 0.1)
+    assert not caught or "buffer in bfloat16" in str(caught[0].message)
 
 
 def test_float16_state_is_refused_with_the_reason():

@@ -254,6 +254,12 @@ class FilterOptimizer(Optimizer):
         """A moment to start with: made from the others if the settings have changed, else 0."""
         made = derive_moment(key, state, group["betas"]) if "betas" in group else None
         if made is None:
+            if (
+                key == "exp_var"
+                and state is self.state.get(p)
+                and not torch.compiler.is_compiling()
+            ):
+                warn_late(type(self).__name__, state, group["betas"][1])
             return new_moment(p, key, group["state_dtype"])
         return loaded_moment(p, key, {key: made}, group["state_dtype"])
 
@@ -405,6 +411,16 @@ class FilterOptimizer(Optimizer):
                 step = self.state[p].get("step") if p in self.state else None
                 if step is not None and not isinstance(step, Tensor):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
+
+
+def warn_late(name: str, state: dict[str, Any], beta2: float) -> None:
+    """Say that s starts at 0 in the middle of a run, where nothing is there to make it from."""
+    if "exp_avg" in state and float(state.get("step", 0)) >= 1:
+        warnings.warn(
+            f"{name}: the gain was constant until now, so its variance s starts at 0 and the gain "
+            f"opens over the next {1 / (1 - beta2):.0f} steps",
+            stacklevel=2,
+        )
 
 
 def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 
 LARGE_DECAY = 0.02  #: the share of the weights that a step removes; AdamW removes at most 1e-4
+LARGE_LOSS = 0.1  #: the share of a momentum buffer that rounding to nearest may lose
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
     "decoupled_weight_decay",
@@ -224,6 +225,14 @@ def explain_settings(name: str, groups: list[dict[str, Any]], stacklevel: int) -
         warnings.warn(
             f"{name}: stochastic_rounding is for bfloat16 parameters, and none of these is one: it "
             "has no effect",
+            stacklevel=stacklevel + 1,
+        )
+    betas = [g["beta"] for g in groups if "beta" in g and g["state_dtype"] == torch.bfloat16]
+    lost = 2**-8 / (1 - max(betas, default=0.0))  # half a step of bfloat16, relative, over 1 - beta
+    if lost > LARGE_LOSS:
+        warnings.warn(
+            f"{name}: with beta={max(betas):g}, a buffer in bfloat16 is off by up to {lost:.0%}, "
+            "because a step changes it by less than its rounding: leave state_dtype out",
             stacklevel=stacklevel + 1,
         )
     shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]

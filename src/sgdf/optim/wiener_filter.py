@@ -222,10 +222,12 @@ class WienerFilter:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load settings and state, converted to the parameters' devices and `state_dtype`."""
         params = self._params()
-        settings = FilterSettings(**{**self.settings._asdict(), **state_dict["settings"]})
+        settings = FilterSettings(**{**self.settings._asdict(), **saved_settings(state_dict)})
         check_filter(settings)
         state: dict[Tensor, dict[str, Tensor]] = {}
         for i, saved in state_dict["state"].items():
+            if not isinstance(i, int) or not isinstance(saved, dict):
+                raise ValueError(f"loaded state dict: the state of {i!r} is {saved!r}")
             if not 0 <= i < len(params):
                 raise ValueError(
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
@@ -233,15 +235,12 @@ class WienerFilter:
             p = params[i]
             names = moment_names(settings, None)
             check_state(i, p, saved, ("step", *names))
-            if "step" not in saved:
-                raise ValueError(f"loaded state dict: parameter {i} has no step")
+            for key in ("step", *names):
+                if key not in saved:
+                    raise ValueError(f"loaded state dict: parameter {i} has no {key}")
             state[p] = {"step": new_step(p, on_device=False).fill_(float(saved["step"]))}
             for key in names:
-                state[p].update(
-                    loaded_moment(p, key, saved, self.state_dtype)
-                    if key in saved
-                    else new_moment(p, key, self.state_dtype)
-                )
+                state[p].update(loaded_moment(p, key, saved, self.state_dtype))
         self.settings, self.state, self._plans = settings, state, PlanCache()
 
     def _params(self) -> list[Tensor]:
@@ -251,6 +250,20 @@ class WienerFilter:
         if not same:
             self._listed = params
         return self._listed
+
+
+def saved_settings(state_dict: Any) -> dict[str, Any]:
+    """The settings of a state dict of this class; a ValueError if it is none."""
+    form = {"settings": dict, "state": dict}
+    if not isinstance(state_dict, dict) or not all(
+        isinstance(state_dict.get(name), kind) for name, kind in form.items()
+    ):
+        raise ValueError("loaded state dict is not that of a WienerFilter: no settings and state")
+    settings: dict[str, Any] = state_dict["settings"]
+    if unknown := settings.keys() - set(FilterSettings._fields):
+        names = ", ".join(sorted(map(str, unknown)))
+        raise ValueError(f"loaded state dict: a WienerFilter has no settings {names}")
+    return settings
 
 
 def _matching_gradient(p: Any) -> Tensor:
