@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from paper.layouts import photograph
-from sgdf_lab.data import class_folders, fingerprints
+from sgdf_lab.data import class_folders, dataset
 from sgdf_lab.support.errors import UserError
 
 
@@ -77,7 +77,7 @@ def test_folders_in_a_class_and_hidden_files(tmp_path):
 
 
 def fingerprint(folder):
-    return fingerprints.fingerprint(class_folders.read(folder).named_files())
+    return dataset.fingerprint(class_folders.read(folder).named_files())
 
 
 def test_a_copy_has_the_same_fingerprint_and_a_change_another(tmp_path):
@@ -103,14 +103,14 @@ def test_the_same_images_split_otherwise_have_another_fingerprint(tmp_path):
 
 
 def test_large_files_are_known_by_both_ends_and_their_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprints, "WHOLE", 8)
+    monkeypatch.setattr(dataset, "WHOLE", 8)
     fill(tmp_path)
     path = tmp_path / "cat" / "0.jpg"
     contents = [b"ABCDxxxxEFGH", b"ZBCDxxxxEFGH", b"ABCDxxxxEFGZ", b"ABCDxxxxxEFGH"]
     seen = set()
     for content in contents:
         path.write_bytes(content)
-        seen.add(fingerprints.content_digest(path))
+        seen.add(dataset.content_digest(path))
     assert len(seen) == len(contents)
 
 
@@ -193,7 +193,7 @@ def test_a_pipe_among_the_images_is_refused(tmp_path):
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     files = class_folders.read(tmp_path).named_files()
     with pytest.raises(UserError, match=r"pipe\.jpg is not a regular file"):
-        fingerprints.fingerprint(files)
+        dataset.fingerprint(files)
 
 
 def two_classes(folder):

@@ -12,6 +12,7 @@ from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.instruments import probe as probe_module
 from sgdf_lab.instruments.probe import Probe, ProbeOverhead, ProbeRecord, probe_overhead, summaries
+from sgdf_lab.instruments.sampling import Histogram
 
 OPTIMIZERS = {
     "sgdf, fused": lambda p: SGDF(p, lr=0.1, weight_decay=0.01, fused=True),
@@ -261,6 +262,15 @@ def test_histogram_and_density_are_those_of_the_distribution():
     expected = 0.75 * np.exp(-((at / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
     np.testing.assert_allclose(raw.density(at), expected, rtol=0.06, atol=0.02 * expected.max())
     assert record.estimated.counts == raw.counts  # of plain SGD
+
+
+def test_values_outside_all_bins_are_counted():
+    histogram = Histogram(1.0)
+    histogram.add(np.array([0.0, 1e7, -1e7, -1e7, np.nan, np.inf, 0.5, -0.5]))
+    outside = (histogram.zeros, histogram.above, histogram.below, histogram.not_finite)
+    assert outside == (1, 1, 2, 2)
+    assert sum(histogram.counts) == 2
+    assert histogram.total == 6
 
 
 def test_memory_does_not_grow(monkeypatch):

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sgdf_lab import optimizers
-from sgdf_lab.optimizers.adam_variants import CautiousAdamW, EAdam
-from sgdf_lab.optimizers.sophia import SophiaG
+from sgdf_lab.optimizers.adam_variants import CautiousAdamW, EAdam, SophiaG
 
 CPU = torch.device("cpu")
 

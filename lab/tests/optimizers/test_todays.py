@@ -14,7 +14,7 @@ import sgdf
 from sgdf import WienerFilter
 from sgdf_lab import data, optimizers, paper
 from sgdf_lab.data import Dataset, Split
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError

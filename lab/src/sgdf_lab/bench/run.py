@@ -23,6 +23,7 @@ from sgdf_lab.bench import contestants
 from sgdf_lab.bench.contestants import LISTS, default_lists
 from sgdf_lab.bench.measure import (
     GIB,
+    Budget,
     disturbed,
     free_bytes,
     groups_that_fit,
@@ -30,11 +31,10 @@ from sgdf_lab.bench.measure import (
     needed_bytes,
     too_large,
 )
-from sgdf_lab.bench.timing import Budget
 from sgdf_lab.support import provenance, tables
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.files import write_atomically
-from sgdf_lab.support.tables import Column
+from sgdf_lab.support.tables import Column, say
 
 # --- targets that our optimizers were built for ---------------------------------------------------
 
@@ -154,10 +154,6 @@ def open_console() -> Console:
     if not console.is_terminal:
         console.width = FULL_WIDTH
     return console
-
-
-def say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

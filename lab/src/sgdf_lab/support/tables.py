@@ -50,10 +50,8 @@ class Part(NamedTuple):
 Rows = Sequence[Sequence[str]]
 
 
-def fitting(
-    columns: Sequence[Column], rows: Rows, width: int, *, wraps: bool = True
-) -> Iterator[Part]:
-    """The columns in as many parts as it takes, with titles and text wrapped or not.
+def fitting(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[Part]:
+    """The columns in as many parts as it takes, with titles and text wrapped.
 
     >>> columns = [Column("", "label"), Column("loss"), Column("time in seconds")]
     >>> rows = [["sgdf", "0.125", "17.25"]]
@@ -62,12 +60,7 @@ def fitting(
     >>> [part.columns for part in fitting(columns, rows, 16)]
     [[0, 1], [0, 2]]
     """
-    least = [
-        least_width(column, cells_of(rows, i), width)
-        if wraps
-        else longest_of([column.title, *cells_of(rows, i)])
-        for i, column in enumerate(columns)
-    ]
+    least = [least_width(c, cells_of(rows, i), width) for i, c in enumerate(columns)]
     labels = [i for i, column in enumerate(columns) if column.kind == "label"]
     part = list(labels)
     for i in range(len(labels), len(columns)):
@@ -154,17 +147,3 @@ def as_rich(
     elif shown:
         shown.pop()
     return Group(*shown)
-
-
-def as_lines(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[str]:
-    """The same without rich; nothing is wrapped."""
-    titles = [column.title for column in columns]
-    for number, part in enumerate(fitting(columns, rows, width, wraps=False)):
-        if number:
-            yield ""
-        for row in (titles, *rows):
-            cells = [
-                row[i].rjust(w) if columns[i].kind == "number" else row[i].ljust(w)
-                for i, w in zip(part.columns, part.widths, strict=True)
-            ]
-            yield (" " * GAP).join(cells).rstrip()

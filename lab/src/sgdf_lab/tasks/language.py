@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from sgdf_lab import data
@@ -152,9 +152,8 @@ def build_trainer(
     evaluation = EvaluationWindows(
         tokens.validation, device, context=context, most=config.option("eval_tokens")
     )
-    trainer = LanguageModel(
-        config, model.to(device), batches, evaluation, device, compile=compile, team=team
-    )
+    trainer = LanguageModel(config, model.to(device), batches, device, compile=compile, team=team)
+    trainer.evaluation = evaluation
     if tokens.test is not None:
         trainer.test = EvaluationWindows(
             tokens.test, device, context=context, most=config.option("test_tokens")
@@ -180,22 +179,9 @@ class LanguageModel(HessianTrainer):
     between two evaluations."""
 
     batches: TokenBatches
+    evaluation: EvaluationWindows
     bytes_per_token = 1.0
     test: EvaluationWindows | None = None  # looked at once, after the last step
-
-    def __init__(
-        self,
-        config: "Config",
-        model: nn.Module,
-        batches: TokenBatches,
-        evaluation: EvaluationWindows,
-        device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(config, model, batches, device, compile=compile, team=team)
-        self.evaluation = evaluation
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Sum over the windows of the mean loss of their tokens."""

@@ -8,8 +8,9 @@ import torch
 from PIL import ExifTags, Image
 from torchvision import transforms
 
-from sgdf_lab.data import class_folders, fingerprints
+from sgdf_lab.data import class_folders
 from sgdf_lab.data.class_folders import ClassFolders, ImageFiles
+from sgdf_lab.data.dataset import check_fingerprint
 from sgdf_lab.models import vision
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.tasks import classify
@@ -51,9 +52,7 @@ def check_options(config: "Config") -> None:
 def find_images(config: "Config", data_dir: Path | None) -> ClassFolders:
     """The images in the folder, which have to be those that the run was named by."""
     dataset = class_folders.read(data_dir)
-    fingerprints.check_fingerprint(
-        config.option("fingerprint"), dataset.named_files(), dataset.folder
-    )
+    check_fingerprint(config.option("fingerprint"), dataset.named_files(), dataset.folder)
     return dataset
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sgdf_lab.data import Dataset
-from sgdf_lab.paper.gan import features
+from sgdf_lab.paper.gan import fid
 from sgdf_lab.paper.gan.dcgan import DCGAN, MODELS, Z
 from sgdf_lab.paper.gan.fid import Distance, parts
 from sgdf_lab.support.errors import UserError
@@ -50,7 +50,7 @@ def check(config: "Config", data_dir: Path | None) -> None:
         )
     if config.validation:
         raise UserError(f"{config.task} holds out no images: leave validation out")
-    features.check(config.option("features"))
+    fid.check(config.option("features"))
     load_dataset(config.task, data_dir, config.data == "synthetic")
 
 
@@ -87,7 +87,7 @@ def distance_for(
     real = (
         as_bytes(resized(images[part].to(device), size)) for part in parts(*team.share(len(images)))
     )
-    return Distance(features.load(network, device), network, real, team)
+    return Distance(fid.load(network, device), network, real, team)
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:

@@ -17,16 +17,13 @@ from torchvision.models.vision_transformer import VisionTransformer, interpolate
 from sgdf_lab import data
 from sgdf_lab.models import vision
 from sgdf_lab.models.own import is_own
-from sgdf_lab.paper import weights
 from sgdf_lab.paper.photos.datasets import FileDataset, ImageFolderDataset
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
 from sgdf_lab.tasks.photos import FileClassifier, centre_crop, decoded
 from sgdf_lab.training.batches import Batches, seed_for
-from sgdf_lab.training.decoded import (
-    Transform,
-)
+from sgdf_lab.training.decoded import Transform
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentBatches, ResidentImages
 from sgdf_lab.training.loop import Trainer
@@ -150,12 +147,12 @@ def build_model(name: str, *, classes: int, size: int, file: Path | None) -> nn.
 
 
 def weights_file(name: str, choice: Any) -> Path | None:
-    return weights.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
+    return vision.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
 
 
 def load_weights(model: VisionTransformer, path: Path) -> None:
     """Load all but the head, with the position embedding interpolated to the model's grid."""
-    state = weights.read_weights(path)
+    state = vision.read_weights(path)
     key = "encoder.pos_embedding"
     if not isinstance(embedding := state.get(key), torch.Tensor) or embedding.ndim != 3:
         raise UserError(f"{path} does not fit the model: it has no {key} of three dimensions")
