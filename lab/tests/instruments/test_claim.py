@@ -3,6 +3,8 @@
 docs/filter.md states these regimes, with the numbers of `benchmarks/tracking.py`.
 """
 
+from itertools import pairwise
+
 import pytest
 from benchmarks.tracking import ESTIMATORS, heavy_tailed, noisy_quadratic, walking_signal
 
@@ -28,7 +30,7 @@ def test_the_order_of_the_errors(measure, setting, order):
     """From the smallest; the last of a quadratic is the raw gradient."""
     errors = measure(*setting)
     found = [errors[name] for name in order.split()]
-    assert all(a < b for a, b in zip(found, found[1:], strict=False))
+    assert all(a < b for a, b in pairwise(found))
 
 
 def test_every_estimator_beats_the_raw_gradient_while_the_signal_is_slow():

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import sgdf
+from optimizers.steps import CPU, build, problem, step_with
 from sgdf import WienerFilter
 from sgdf_lab import data, optimizers, paper
 from sgdf_lab.data import Dataset, Split
@@ -21,30 +22,7 @@ from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.classify import resident_classifier
 from sgdf_lab.training.device import GroupRates
 
-CPU = torch.device("cpu")
-
-
 ROOT = Path(__file__).parents[3]
-
-
-def build(name, params, model=None, **settings):
-    return optimizers.build_optimizer(name, params, settings, device=CPU, model=model)
-
-
-def problem(steps, *shapes):
-    """Weights and random gradients in float64."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    return [draw(s) for s in shapes], [[draw(s) for s in shapes] for _ in range(steps)]
-
-
-def step_with(optimizer, params, grads):
-    for p, g in zip(params, grads, strict=True):
-        p.grad = g.clone()
-    optimizer.step()
 
 
 # --- Muon -----------------------------------------------------------------------------------------
