@@ -18,7 +18,6 @@ pytestmark = NEEDS_GPU
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     whole = data.load("cifar10", synthetic=True)
-
     parts = [Split(s.images[:n], s.labels[:n]) for s, n in ((whole.train, 300), (whole.test, 100))]
     return replace(whole, train=parts[0], test=parts[1])
 

@@ -28,7 +28,9 @@ def same(first: Lines, second: Lines, rel: float = 2e-3, abs: float = 0.0) -> No
     for a, b in zip(first, second, strict=True):
         assert a.keys() == b.keys()
         for name, value in b.items():
-            if not name.endswith("accuracy"):
+            if name == "lr":
+                assert a[name] == value
+            elif not name.endswith("accuracy"):
                 assert a[name] == (value and pytest.approx(value, rel=rel, abs=abs)), name
 
 
