@@ -70,80 +70,57 @@ A, B, C = [0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0], [50.0, 50.0, 60.0, 60
 NOTHING = detections([], [], [])
 
 
-def test_perfect_and_missing_detections():
-    pictures = [example([A, B], [1, 2]), example([C], [1])]
-    perfect = [detections([B, A], [2, 1], [0.3, 0.9]), detections([C], [1], [0.2])]
-    assert found_in.voc2007(perfect, pictures) == 100
-    assert found_in.coco(perfect, pictures) == pytest.approx({"ap50": 100, "ap": 100})
-    assert found_in.voc2007([NOTHING, NOTHING], pictures) == 0
-    assert found_in.coco([NOTHING, NOTHING], pictures) == {"ap50": 0, "ap": 0}
+HALF, LESS, NEAR = [0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9], [0.0, 0.0, 10.0, 9.0]
+ROW = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
+TWO, ONE_EACH = [example([A, B], [1, 1])], [example([A], [1]), example([B], [1])]
+HARD = [example([A, B], [1, 1], [False, True])]
+TWO_THIRDS = 100 * (6 * 1 + 5 * 2 / 3) / 11  # precision 1 up to a recall of half, then 2 / 3
+#: Images, what was found, and the precision by VOC's rule; None: COCO's at IoU 0.5 is not the same.
+CASES = {
+    "perfect": (
+        [example([A, B], [1, 2]), example([C], [1])],
+        [detections([B, A], [2, 1], [0.3, 0.9]), detections([C], [1], [0.2])], 100, 100,
+    ),
+    "nothing": (ONE_EACH, [NOTHING, NOTHING], 0, 0),
+    "right, wrong, right": (
+        ONE_EACH, [detections([A, C], [1, 1], [0.9, 0.8]), detections([B], [1], [0.7])],
+        TWO_THIRDS, None,
+    ),
+    "scores are compared between images: wrong, right, right": (
+        ONE_EACH, [detections([A], [1], [0.6]), detections([B, C], [1, 1], [0.7, 0.8])],
+        100 * 2 / 3, None,
+    ),
+    "an object is found once, though the second fits better and counts for no other": (
+        TWO, [detections([NEAR, A, B], [1, 1, 1], [0.9, 0.8, 0.7])], TWO_THIRDS, None,
+    ),
+    "half of it": ([example([A], [1])], [detections([HALF], [1], [0.9])], 100, None),
+    "less than half": ([example([A], [1])], [detections([LESS], [1], [0.9])], 0, None),
+    "difficult ones count for nothing": (
+        HARD, [detections([A, B, B], [1, 1, 1], [0.5, 0.9, 0.8])], 100, 100,
+    ),
+    "nor against": (HARD, [detections([A], [1], [0.5])], 100, 100),
+    "what is wrong beside them does": (HARD, [detections([A, C], [1, 1], [0.5, 0.9])], 50, 50),
+    "class 1 is found, 2 is not, 3 does not occur, 4 is difficult": (
+        [example([A, B, C], [1, 2, 4], [False, False, True])],
+        [detections([A, C, C], [1, 3, 4], [0.9, 0.9, 0.9])], 50, 50,
+    ),
+    "nothing, of nothing": ([example([], [])], [NOTHING], 0, 0),
+    "something, of nothing": ([example([], [])], [detections([A], [1], [0.9])], 0, 0),
+    "something, of what is difficult": (
+        [example([A], [1], [True])], [detections([A], [1], [0.9])], 0, 0,
+    ),
+    "three of ten reach a recall of 0.3, though 3 / 10 is not 0.1 * 3 to a computer": (
+        [example(ROW, [1] * 10)], [detections(ROW[:3], [1] * 3, [0.9, 0.8, 0.7])],
+        100 * 4 / 11, None,
+    ),
+}  # fmt: skip
 
 
-def test_eleven_points():
-    """Right, wrong, right: precision 1 up to a recall of half, and two thirds above it."""
-    pictures = [example([A], [1]), example([B], [1])]
-    found = [detections([A, C], [1, 1], [0.9, 0.8]), detections([B], [1], [0.7])]
-    expected = 100 * (6 * 1 + 5 * 2 / 3) / 11
-    assert found_in.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_scores_are_compared_between_images():
-    """Wrong, right, right."""
-    pictures = [example([A], [1]), example([B], [1])]
-    found = [detections([A], [1], [0.6]), detections([B, C], [1, 1], [0.7, 0.8])]
-    expected = 100 * 2 / 3
-    assert found_in.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_an_object_is_found_once():
-    """The second detection is wrong, although it fits better, and counts for no other object."""
-    near = [0.0, 0.0, 10.0, 9.0]
-    pictures = [example([A, B], [1, 1])]
-    found = [detections([near, A, B], [1, 1, 1], [0.9, 0.8, 0.7])]
-    expected = 100 * (6 * 1 + 5 * 2 / 3) / 11
-    assert found_in.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_an_iou_of_one_half_is_enough():
-    half, less = [0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9]
-    for box, expected in ((half, 100), (less, 0)):
-        found = [detections([box], [1], [0.9])]
-        assert found_in.voc2007(found, [example([A], [1])]) == expected
-
-
-def test_difficult_objects_are_neither_right_nor_wrong():
-    pictures = [example([A, B], [1, 1], [False, True])]
-    both = [detections([A, B, B], [1, 1, 1], [0.5, 0.9, 0.8])]
-    assert found_in.voc2007(both, pictures) == 100
-    assert found_in.coco(both, pictures)["ap50"] == pytest.approx(100)
-    easy = [detections([A], [1], [0.5])]
-    assert found_in.voc2007(easy, pictures) == 100
-    wrong = [detections([A, C], [1, 1], [0.5, 0.9])]
-    assert found_in.voc2007(wrong, pictures) == 50
-    assert found_in.coco(wrong, pictures)["ap50"] == pytest.approx(50)
-
-
-def test_classes_that_do_not_occur_do_not_count():
-    """Class 1 is found, class 2 is not, class 3 is seen where it is not, 4 is difficult."""
-    pictures = [example([A, B, C], [1, 2, 4], [False, False, True])]
-    found = [detections([A, C, C], [1, 3, 4], [0.9, 0.9, 0.9])]
-    assert found_in.voc2007(found, pictures) == 50
-    assert found_in.coco(found, pictures)["ap50"] == pytest.approx(50)
-
-
-@pytest.mark.parametrize("found", [NOTHING, detections([A], [1], [0.9])])
-def test_without_objects_precision_is_zero(found):
-    for picture in (example([], []), example([A], [1], [True])):
-        assert found_in.voc2007([found], [picture]) == 0
-        assert found_in.coco([found], [picture]) == {"ap50": 0, "ap": 0}
-
-
-def test_three_of_ten_reach_a_recall_of_three_tenths():
-    """3 / 10 and 0.1 * 3 are not the same number to a computer."""
-    boxes = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
-    found = [detections(boxes[:3], [1] * 3, [0.9, 0.8, 0.7])]
-    expected = 100 * 4 / 11
-    assert found_in.voc2007(found, [example(boxes, [1] * 10)]) == pytest.approx(expected)
+@pytest.mark.parametrize("case", CASES)
+def test_average_precision(case):
+    pictures, found, voc2007, coco = CASES[case]
+    assert found_in.voc2007(found, pictures) == pytest.approx(voc2007)
+    assert coco is None or found_in.coco(found, pictures)["ap50"] == pytest.approx(coco)
 
 
 # --- images to train on ---------------------------------------------------------------------------

@@ -242,7 +242,7 @@ def step(
 
     Args:
         device: "cpu" or "cuda" (default: cuda if there is one).
-        lists: names of `sgdf_lab.bench.shapes.LISTS` (default: those meant for the device).
+        lists: names of `sgdf_lab.bench.contestants.LISTS` (default: those meant for the device).
         only: names of `sgdf_lab.bench.contestants.CONTESTANTS`, or "targets" for those that the
             targets of a list compare (default: all).
         repeats: timings of each contestant.

@@ -127,17 +127,11 @@ class CautiousAdamW(AdamVariant):
     is scaled up by the share that was masked.
 
     Args:
-        params: parameters, named parameters or parameter groups, as for any torch optimizer.
-        lr: learning rate; a number or a 1-element tensor.
-        betas: decay rates of the averages of the gradient and of its square.
-        eps: term in the denominator.
-        weight_decay: decoupled weight decay.
+        params, lr, betas, eps, weight_decay: as in ``torch.optim.AdamW``.
         capturable: keep the step counter on the parameter's device, for CUDA graphs.
 
     >>> model = torch.nn.Linear(10, 1)
     >>> optimizer = CautiousAdamW(model.parameters(), lr=1e-3)
-    >>> model(torch.randn(8, 10)).square().mean().backward()
-    >>> optimizer.step()
     """
 
     def __init__(

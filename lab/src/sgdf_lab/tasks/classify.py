@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -107,11 +107,9 @@ class Classifier(HessianTrainer):
         batches: Batches,
         evaluation: Mapping[str, EvaluationImages],
         device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
+        **more: Any,
     ) -> None:
-        super().__init__(config, model, batches, device, compile=compile, team=team)
+        super().__init__(config, model, batches, device, **more)
         self.evaluation = evaluation
         keys = {metric.key for metric in config.task_definition.metrics}
         self.counts_top5 = "test_top5_accuracy" in keys

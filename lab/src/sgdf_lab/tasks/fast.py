@@ -22,7 +22,7 @@ from sgdf_lab.optimizers.build import default_of
 from sgdf_lab.registry.tasks import FAST_SETTINGS
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
+from sgdf_lab.tasks.classify import Classifier, load_dataset, splits
 from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.checkpoints import DamagedCheckpoint
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
@@ -112,23 +112,13 @@ class FastClassifier(Classifier):
     model: FastNet
     batches: SteppedBatches
 
-    def __init__(
-        self,
-        config: "Config",
-        model: FastNet,
-        batches: SteppedBatches,
-        evaluation: dict[str, EvaluationImages],
-        device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
+    def __init__(self, config: "Config", *parts: Any, **more: Any) -> None:
         self.smoothing = float(config.option("smoothing"))
         self.every = config.option("lookahead")
-        super().__init__(config, model, batches, evaluation, device, compile=compile, team=team)
-        self.lookahead = Lookahead(model) if self.every else None
-        self.decays = torch.zeros(len(self.sizes), device=device)
-        self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=device)
+        super().__init__(config, *parts, **more)
+        self.lookahead = Lookahead(self.model) if self.every else None
+        self.decays = torch.zeros(len(self.sizes), device=self.device)
+        self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=self.device)
 
     def _build_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """The recipe's two groups, unless they have the same rate."""

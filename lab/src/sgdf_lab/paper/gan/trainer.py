@@ -146,16 +146,10 @@ class Gan(Trainer):
     batches: GanBatches
 
     def __init__(
-        self,
-        config: "Config",
-        model: DCGAN,
-        batches: GanBatches,
-        distance: Distance,
-        device: torch.device,
-        *,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(config, model, batches, device, compile=False, team=team)
+        self, config: "Config", model: DCGAN, batches: GanBatches, distance: Distance,
+        device: torch.device, **more: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(config, model, batches, device, compile=False, **more)
         self.distance = distance
         self.generator_params = list(model.generator.parameters())
         self.totals = {
