@@ -24,6 +24,17 @@ def trained(words: Sequence[str], out: Path) -> Path:
     return folder_in(out)
 
 
+def typed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process: its exit code, and all that it said on one line."""
+
+    def command(*words: object) -> tuple[int, str]:
+        code = main([*map(str, words)])
+        said = capsys.readouterr()
+        return code, " ".join((said.out + said.err).split())
+
+    return command
+
+
 def weights(folder: Path) -> Mapping[str, Tensor]:
     found: Mapping[str, Tensor] = read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
     return found

@@ -13,7 +13,6 @@ from torch import nn
 from paper.layouts import photograph
 from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
-from sgdf_lab.cli.main import main
 from sgdf_lab.reports import read_records
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
@@ -22,6 +21,7 @@ pytest.importorskip("torchvision")
 from sgdf_lab.models import own, vision
 from sgdf_lab.tasks import photos as images
 from sgdf_lab.training.decoded import decode
+from tasks.processes import lines, typed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -65,13 +65,7 @@ def sgdf(tmp_path, monkeypatch, capsys):
             photograph(tmp_path / "photos" / name / f"{i}.jpg", label, 10 * label + i)
     (tmp_path / "my_networks.py").write_text(NETWORKS)
     sys.modules.pop("my_networks", None)
-
-    def command(*words):
-        code = main([*map(str, words)])
-        said = capsys.readouterr()
-        return code, " ".join((said.out + said.err).split())
-
-    yield command
+    yield typed(capsys)
     sys.modules.pop("my_networks", None)
 
 
@@ -84,9 +78,9 @@ def test_a_run_on_ones_own_images_and_network(sgdf, tmp_path):
     assert code == 0, said
     assert "photos has no split: 6 of its 30 images" in said
     folder = folder_in(tmp_path / "runs")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["train_loss"] < lines[0]["train_loss"]
-    assert lines[-1]["test_accuracy"] > 60, "the colours tell the classes"
+    first, *_, last = lines(folder)
+    assert last["train_loss"] < first["train_loss"]
+    assert last["test_accuracy"] > 60, "the colours tell the classes"
     assert str(tmp_path) not in sys.path, "its files would hide packages"
 
 
