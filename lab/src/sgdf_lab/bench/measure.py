@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,10 +118,8 @@ def columns(timings: Sequence[Timing]) -> dict[str, list[float]]:
 
 
 def interquartile_range(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    first, _, third = quantiles(values, n=4, method="inclusive")
-    return third - first
+    first, third = np.percentile(values, (25, 75))
+    return float(third - first)
 
 
 def seconds_of_other_programs() -> float:

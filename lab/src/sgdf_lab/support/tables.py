@@ -5,7 +5,6 @@ enough, the table is split, and its labels are repeated.
 """
 
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -94,9 +93,9 @@ def longest_of(texts: Sequence[str]) -> int:
 
 def columns_of(text: str) -> int:
     """How many columns of a terminal a text takes; letters of East Asia take two."""
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    joined = sum(unicodedata.combining(letter) > 0 for letter in text)
-    return len(text) + wide - joined
+    from rich.cells import cell_len  # what shows no table does without rich
+
+    return cell_len(text)
 
 
 def widened(
