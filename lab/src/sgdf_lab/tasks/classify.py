@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sgdf_lab import data, models, tasks
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.batches import Batches, seed_for
+from sgdf_lab.training.batches import Batches
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, unsharded
 from sgdf_lab.training.images import ResidentBatches, ResidentImages, hold_out
 from sgdf_lab.training.loop import HessianTrainer, Trainer
@@ -52,8 +52,7 @@ def resident_classifier(
     team: Team = SINGLE_PROCESS,
 ) -> "Classifier":
     """The trainer for a dataset that is small enough to stay on the device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
         model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
@@ -62,7 +61,7 @@ def resident_classifier(
     batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
-        model.to(device).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        tasks.channels_last(model, device),
         batches,
         {name: ResidentImages(split, dataset, device) for name, split in evaluation.items()},
         device,

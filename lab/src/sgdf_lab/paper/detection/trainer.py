@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sgdf_lab import tasks
 from sgdf_lab.data.dataset import check_fingerprint, data_folder
 from sgdf_lab.paper.detection import detections as detected
 from sgdf_lab.paper.detection import faster_rcnn, voc
@@ -54,8 +55,7 @@ def build_trainer(
         check_own(config, data_dir)
     official = needs_official_lists(config)
     dataset = load_dataset(data_dir, config.data == "synthetic", official, classes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         model = faster_rcnn.build_detector(config.model, classes=len(classes), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
