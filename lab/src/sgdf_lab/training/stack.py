@@ -112,7 +112,9 @@ def rules_of_group(
 
 
 def adam(betas: Sequence[float], eps: float) -> Elements:
-    return Elements(FilterSettings((betas[0], betas[1]), 0.0, 0.0, 0.0), Denominator("separate", eps))
+    return Elements(
+        FilterSettings((betas[0], betas[1]), 0.0, 0.0, 0.0), Denominator("separate", eps)
+    )
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
