@@ -347,7 +347,7 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path, capsys):
 
 
 def test_the_synthetic_data_can_be_learnt(tmp_path, monkeypatch):
-    monkeypatch.setattr(voc, "CLASSES", ("red", "cyan"))
+    monkeypatch.setattr(voc, "DRAWN_CLASSES", 2)  # red and cyan
     monkeypatch.setattr(voc, "DRAWN_TEST", 12)
     detector.load_dataset.cache_clear()
     words = ("--data", "synthetic", "--optimizer", "adam", "--set", "lr=0.003", "--epochs", "5")

@@ -301,6 +301,7 @@ def damaged(path: Path, error: Exception) -> UserError:
 # --- the stand-in ---------------------------------------------------------------------------------
 
 DRAWN_TRAIN, DRAWN_TEST, SIDE = 64, 32, 64  # numbers of images; pixels
+DRAWN_CLASSES = len(CLASSES)
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ class DrawnExample(Example):
 
 
 def colour(label: int) -> list[int]:
-    return [round(255 * part) for part in colorsys.hsv_to_rgb(label / len(CLASSES), 0.9, 0.9)]
+    return [round(255 * part) for part in colorsys.hsv_to_rgb(label / DRAWN_CLASSES, 0.9, 0.9)]
 
 
 def make_voc() -> Voc:
@@ -338,7 +339,7 @@ def draw(number: int) -> DrawnExample:
         left = half * width + random.integers(0, width - wide)
         top = random.integers(0, SIDE - high)
         boxes.append([left, top, left + wide, top + high])
-        labels.append(int(random.integers(1, len(CLASSES) + 1)))
+        labels.append(int(random.integers(1, DRAWN_CLASSES + 1)))
     return DrawnExample(
         Path(str(number)),
         size,
