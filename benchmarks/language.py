@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab.data.tokens import Tokens
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.files import write_json

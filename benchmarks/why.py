@@ -46,7 +46,7 @@ import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokens import split_of
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -92,12 +90,3 @@ def test_a_record_replaces_the_old_one_completely_or_not_at_all(tmp_path, monkey
         write_record({"a": 2}, target)
     assert target.read_text() == before
     assert os.listdir(target.parent) == ["bench.json"]
-
-
-def test_importing_sgdf_imports_neither_bench_nor_lab():
-    code = (
-        "import sys, sgdf;"
-        "print([name for name in sys.modules if name.startswith(('sgdf_lab.bench', 'sgdf_lab'))])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-    assert ran.stdout.strip() == "[]"

@@ -90,7 +90,7 @@ class Probe:
     """Watches an optimizer's steps without changing them: weights and random numbers stay the same.
 
     On every `every`-th step it reads the raw gradient ``p.grad`` at some coordinates, and what the
-    optimizer makes of it there (``step_estimates.ESTIMATES`` lists the three ways;
+    optimizer makes of it there (``sampling.ESTIMATES`` lists the three ways;
     ``record().estimate`` names the one used). An L2 penalty is part of the estimate, as it is for
     the optimizer, but not of the raw gradient. If the optimizer maximizes, the estimate is negated
     so that it compares with the raw gradient.

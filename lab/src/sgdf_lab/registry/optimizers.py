@@ -394,7 +394,7 @@ _ROWS = (
         SKY, "dash", title="EAdam", settings={"lr": 0.001}, takes=f"{_USUAL} capturable",
         on_cuda=CAPTURABLE,
         space=adam_space(decay=L2)),
-    OptimizerRow("sophia-g", "sgdf_lab.optimizers.sophia:SophiaG",
+    OptimizerRow("sophia-g", "sgdf_lab.optimizers.adam_variants:SophiaG",
         "momentum over a diagonal of the curvature, clipped",
         BLACK, "dot", title="Sophia-G", settings={"lr": 0.0001},
         takes=f"{_USUAL} rho hessian_every", needs_hessian=True,

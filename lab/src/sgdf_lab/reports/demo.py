@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab import optimizers
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.reports.labels import optimizer_name
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord, read_runs
