@@ -27,6 +27,7 @@ from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
 from sgdf_lab.support.files import write_atomically  # noqa: E402
 from sgdf_lab.support.pages import blocks_of, filled, markdown_table  # noqa: E402
+from sgdf_lab.theory.result import OURS  # noqa: E402
 
 
 def main() -> int:
@@ -68,6 +69,8 @@ def of_a_group(name: str, page: str) -> str:
     group, _, part = name.partition(": ")
     if group == "why":
         return why()[part]
+    if group == "damping":
+        return damping()[part]
     return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
 
 
@@ -112,6 +115,13 @@ def why() -> dict[str, str]:
 
     names = ("why-gpt.json", "why-gpt-tiny.json")  # a GPU's, once there is one
     return blocks(record(next(n for n in names if (ROOT / "results" / n).exists())))
+
+
+@functools.cache
+def damping() -> dict[str, str]:
+    import damping_page
+
+    return damping_page.blocks(record("damping.json"))
 
 
 def spread(values: list[float]) -> str:
@@ -422,7 +432,9 @@ def theory_table(now: str) -> str:
 
 
 def theory_counts() -> str:
-    counts = Counter(entry["verdict"] for entry in record("theory.json")["statements"])
+    """Of the paper's statements, without our own."""
+    entries = record("theory.json")["statements"]
+    counts = Counter(entry["verdict"] for entry in entries if entry["label"] != OURS)
     holds, condition, fails = (
         sum(n for word, n in counts.items() if start in word)
         for start in ("holds", "under a condition", "does not hold")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sgdf_lab.theory import convex, momentum, optimal_gain, statements
+from sgdf_lab.theory import convex, damping, momentum, optimal_gain, statements
 from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, Check, Result
 
 VERDICTS = {
@@ -30,6 +30,7 @@ VERDICTS = {
     "estimate-bound": CONDITION,
     "step-sums": FAILS,
     "nonconvex-rate": FAILS,
+    "damping": HOLDS,
 }
 ROOT = Path(__file__).parents[3]
 
@@ -108,6 +109,13 @@ def test_a_wrong_gain_is_noticed_under_the_condition(monkeypatch):
 def test_a_wrong_correction_factor_is_noticed(monkeypatch):
     monkeypatch.setattr(optimal_gain, "correction_factor", lambda t, b: (1 - b) / (1 + b))
     assert optimal_gain.check_correction_factor(effort=0.1).verdict == FAILS
+
+
+@pytest.mark.parametrize("wrong", ["oscillation_factor", "largest_stable"])
+def test_a_wrong_factor_of_the_damping_is_noticed(monkeypatch, wrong):
+    true = getattr(damping, wrong)
+    monkeypatch.setattr(damping, wrong, lambda *a: 1.01 * true(*a))
+    assert damping.check_damping().verdict == FAILS
 
 
 def test_a_true_bound_holds(monkeypatch):

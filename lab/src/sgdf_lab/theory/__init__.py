@@ -4,7 +4,7 @@
     print(statements()["wiener-gain"]().verdict)
 
 The statement `wiener-gain` is the function `check_wiener_gain`, in the file of its part of the
-paper. Its words are in statements.toml.
+paper. Its words are in statements.toml. One statement, `damping`, is our own.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ __all__ = ["statements"]
 
 
 def statements() -> "dict[str, Callable[..., Result]]":
-    """Every statement by name, in the paper's order.
+    """Every statement by name, in the paper's order; our own come last.
 
     Returns:
         Functions of a seed and an effort (1 for the full size, less for a quick look) that return

@@ -19,7 +19,7 @@ from sgdf_lab.support import figures as shared
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.palette import GREY
-from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, Check, Panel, Result
+from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, OURS, Check, Panel, Result
 
 # --- Draw the panels of a statement with matplotlib
 
@@ -114,12 +114,14 @@ RULES = {"paper": "as printed", "condition": "with the condition", "remark": "re
 
 def render_page(results: Sequence[Result], record: dict[str, Any]) -> str:
     """The page; `record` is the content of results.json."""
-    counts = Counter(result.verdict for result in results)
+    printed = [result for result in results if result.label != OURS]
+    counts = Counter(result.verdict for result in printed)
     summary = ", ".join(
         f"{counts[verdict]} {verdict.replace('holds', 'hold').replace('does not', 'do not')}"
         for verdict in (HOLDS, CONDITION, FAILS)
         if counts[verdict]
     )
+    counted = f" Of {len(printed)} statements {escape(summary)}." if printed else ""
     style = files("sgdf_lab.theory").joinpath("assets", "page.css").read_text("utf-8")
     return f"""<!doctype html>
 <html lang="en">
@@ -133,8 +135,8 @@ def render_page(results: Sequence[Result], record: dict[str, Any]) -> str:
 <body>
 <h1>The paper's statements, checked</h1>
 <p>Each statement of “Signal Processing Meets SGD: From Momentum to Filter” as it is printed, beside
-its exact value or a simulation. Of {len(results)} statements {escape(summary)}. A measured number
-counts as a counterexample only if it differs by more than four standard errors.</p>
+its exact value or a simulation.{counted} A measured number counts as a counterexample only if it
+differs by more than four standard errors.</p>
 <div class="scroll"><table>
 <thead><tr><th>statement</th><th>verdict</th></tr></thead>
 <tbody>{"".join(summary_row(result) for result in results)}</tbody>

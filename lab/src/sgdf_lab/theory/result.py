@@ -13,10 +13,13 @@ from sgdf_lab.support.palette import BLUE
 
 Array = NDArray[Any]  # of float64, or of integers on an axis
 
-#: By name, in the paper's order: the words of each statement, and the axes of its figures.
+#: By name, in the paper's order and then our own: the words of each statement, and the axes of its
+#: figures.
 WORDS: dict[str, dict[str, Any]] = tomllib.loads(
     files("sgdf_lab.theory").joinpath("statements.toml").read_text("utf-8")
 )
+
+OURS = "not in the paper"  # the label of our own statements
 
 HOLDS = "holds"
 CONDITION = "holds under a condition the paper leaves out"
@@ -88,11 +91,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """A statement of the paper, its checks and their verdict."""
+    """A statement of the paper or of our own, its checks and their verdict."""
 
     name: str
     title: str
-    label: str  #: the label in the paper's source, or of the section that holds the statement
+    label: str  #: the label in the paper's source, or of the section that holds it, or `OURS`
     claim: str
     assumptions: str
     checks: tuple[Check, ...]
