@@ -50,6 +50,7 @@ from sgdf.matrix import (
 
 MATRIX = "matrix"  #: the path of a `MatrixWork`
 FOR_SLOW_TREND = 0x165667B1
+NO_BASIS = Sides()
 PURPOSES = {
     "m": FOR_TREND,
     "slow": FOR_SLOW_TREND,
@@ -327,7 +328,7 @@ def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
     return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
 
 
-def orthogonal(rule: MatrixRule, update: Tensor, basis: Sides = Sides()) -> Tensor:
+def orthogonal(rule: MatrixRule, update: Tensor, basis: Sides = NO_BASIS) -> Tensor:
     """The update orthogonalised, turned back from its basis, and scaled by its shape."""
     settings = rule.settings
     x = as_matrices(update, rule.stacked)
@@ -436,7 +437,7 @@ def newton_schulz(
     steps: int,
     coefficients: tuple[float, float, float],
     dtype: torch.dtype | None = None,
-    basis: Sides = Sides(),
+    basis: Sides = NO_BASIS,
 ) -> Tensor:
     """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`.
 
