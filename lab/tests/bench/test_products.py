@@ -1,5 +1,7 @@
 """The counted products of a matrix step are those that torch counts."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -48,3 +50,27 @@ def test_the_estimate_adds_products_and_passes():
         for count in (products.of_torchs_muon, lambda m, n: products.of_filter_muon(m, n, False))
     )
     assert 0.7 < ours / muon < 0.75
+
+
+def test_the_page_has_the_estimate():
+    basis = products.FILTER_MUON_BYTES + products.EIGENBASIS_BYTES
+    steps = {
+        "torch's Muon": (products.of_torchs_muon, products.MUON_BYTES),
+        "FilterMuon": (
+            lambda m, n: products.of_filter_muon(m, n, False), products.FILTER_MUON_BYTES
+        ),
+        "FilterMuon, eigenbasis": (lambda m, n: products.of_filter_muon(m, n, True), basis),
+        "FilterSOAP": (products.of_filter_soap, basis),
+    }  # fmt: skip
+    page = (Path(__file__).parents[3] / "docs" / "matrices.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- tested by")[2].partition("So on a GPU")[0]
+    for name, title in (("resnet18", "ResNet-18"), ("gpt-11m", "GPT, 11 M"),
+                        ("gpt-124m", "GPT, 124 M")):  # fmt: skip
+        shapes = LISTS[f"{name}-matrices"].shapes()
+        for step, (counted, moved) in steps.items():
+            each = [counted(*shape) for shape in shapes]
+            gigabytes = moved * sum(rows * columns for rows, columns in shapes) / 1e9
+            rough, full = (sum(x) / 1e9 for x in list(zip(*each, strict=True))[:2])
+            ms = products.milliseconds(shapes, each, products.H200, moved)
+            row = f"| {title} | {step} | {rough:.0f} | {full:.0f} | {gigabytes:.1f} | {ms:.1f} |"
+            assert row in table

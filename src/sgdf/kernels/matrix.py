@@ -183,15 +183,12 @@ def onednn_keeps_float32() -> bool:
 
 def gradients(rule: MatrixRule, rows: Sequence[Row]) -> Tensor:
     """The gradients as one new tensor, clipped, with their sign."""
-    dtype = compute_dtype(rows[0].p)
-    largest = largest_entry(rule.settings, math.prod(rows[0].shape), 1, number_range(dtype))
-    if rows[0].g.dtype == dtype:
-        g = _empty_stack([row.g for row in rows], dtype)
-        for row, out in zip(rows, g.unbind(), strict=True):
-            torch.clamp(row.g, -largest, largest, out=out)
-    else:
-        g = _stacked([row.g for row in rows], dtype).clamp_(-largest, largest)
-    return g.neg_() if rule.maximize else g
+    p = rows[0].p
+    g = _stacked([row.g for row in rows], compute_dtype(p))
+    if rule.maximize:
+        g.neg_()
+    largest = largest_entry(rule.settings, math.prod(rows[0].shape), 1, number_range(g.dtype))
+    return g.clamp_(-largest, largest)
 
 
 def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
@@ -201,16 +198,13 @@ def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
     each = list(g.unbind())
     m = [_load(row.m, g.dtype) for row in rows]
     torch._foreach_lerp_(m, each, 1 - settings.filter.betas[0])
+    mean = _stacked(m, g.dtype)
+    _store(rule, rows, "m", m)
     if settings.has_slow:
         slow = [_load(row.slow, g.dtype) for row in rows]  # type: ignore[arg-type]
         torch._foreach_lerp_(slow, each, 1 - settings.slow_beta)
-        mean = _empty_stack(m, g.dtype)
-        for x, y, out in zip(m, slow, mean.unbind(), strict=True):
-            torch.lerp(x, y, settings.slow_weight, out=out)
+        torch._foreach_lerp_(list(mean.unbind()), slow, settings.slow_weight)
         _store(rule, rows, "slow", slow)
-    else:
-        mean = _stacked(m, g.dtype)
-    _store(rule, rows, "m", m)
     return mean
 
 
@@ -268,14 +262,10 @@ def as_matrices(x: Tensor, stacked: bool) -> Tensor:
 
 def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """A new contiguous tensor with these along its first dimension."""
-    out = _empty_stack(tensors, dtype)
+    shape = (len(tensors), *tensors[0].shape)
+    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
     torch._foreach_copy_(list(out.unbind()), list(tensors))
     return out
-
-
-def _empty_stack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    shape = (len(tensors), *tensors[0].shape)
-    return torch.empty(shape, dtype=dtype, device=tensors[0].device)
 
 
 def builds_basis(row: Row) -> bool:
