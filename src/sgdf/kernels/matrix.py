@@ -429,19 +429,18 @@ def newton_schulz(
     dtype: torch.dtype | None = None,
     basis: Sides = NO_BASIS,
 ) -> Tensor:
-    """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`.
+    """`sgdf.matrix.newton_schulz` of a batch, computed in `dtype`, which overwrites x.
 
     With a basis, Q_L O Q_R^T: the matrix turned back has the singular values that x has.
     """
     dtype = fast_dtype(x) if dtype is None else dtype
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     sides = [None if side is None else side.to(dtype) for side in basis]
     if x.is_cpu and x[0].numel() >= LARGE_FOR_CPU:
-        for k, (whole, part) in enumerate(zip(x, out, strict=True)):
+        for k, one in enumerate(x):
             own = Sides(*(None if side is None else side[k] for side in sides))
-            part.copy_(_iterate(_normalised(whole, dtype), steps, coefficients, own))
-        return out
-    return out.copy_(_iterate(_normalised(x, dtype), steps, coefficients, Sides(*sides)))
+            one.copy_(_iterate(_normalised(one, dtype), steps, coefficients, own))
+        return x
+    return x.copy_(_iterate(_normalised(x, dtype), steps, coefficients, Sides(*sides)))
 
 
 def _normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -473,16 +472,18 @@ def _iterate(
         steps -= at_once
         last = of_short if steps == 0 else None
         product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
-        plus(gram, gram, gram, beta=b, alpha=c, out=p)  # P without its a on the diagonal
+        plus(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
             plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
-            all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
+            p.diagonal(dim1=-2, dim2=-1).add_(a)
+            all_p.copy_(p)
             for _ in range(at_once - 1):
-                plus(gram, p, gram, beta=a, out=half)  # P A
-                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
+                product(p, gram, out=half)
+                product(half, p, out=gram)  # P A P is the next A
                 plus(gram, gram, gram, beta=b, alpha=c, out=p)
-                plus(all_p, p, all_p, beta=a, out=spare)
+                p.diagonal(dim1=-2, dim2=-1).add_(a)
+                product(p, all_p, out=spare)
                 all_p, spare = spare, all_p
             if last is not None:
                 product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
