@@ -142,9 +142,8 @@ def full_float32(p: Tensor) -> Iterator[None]:
     if not (p.is_cuda or p.is_cpu):
         yield
         return
-    matmul: Any = torch.backends.cuda.matmul if p.is_cuda else torch.backends.mkldnn.matmul
-    precision = "bf16" if p.is_cpu and onednn_keeps_float32() else "ieee"
-    with _set(matmul, precision):
+    backend: Any = torch.backends.cuda if p.is_cuda else torch.backends.mkldnn
+    with _set(backend.matmul, "bf16" if p.is_cpu and onednn_keeps_float32() else "ieee"):
         yield
 
 
@@ -165,13 +164,14 @@ def onednn_keeps_float32() -> bool:
     The permission sends them from MKL to oneDNN, which is twice as fast on CPUs of AMD. Without
     AMX it has nothing to gain from bfloat16 and does not round; a product shows it.
     """
-    if not torch.backends.mkldnn.is_available() or torch.cpu._is_amx_tile_supported():
+    onednn: Any = torch.backends.mkldnn
+    if not (onednn.is_available() and torch.cpu._is_avx512_supported()):
         return False
-    if not torch.cpu._is_avx512_supported():
+    if torch.cpu._is_amx_tile_supported():
         return False
     for side in (32, 128, 384):
         x = torch.full((side, side), 1 + 2**-12)  # 1 in bfloat16
-        with _set(torch.backends.mkldnn.matmul, "bf16"):
+        with _set(onednn.matmul, "bf16"):
             found = torch.stack([x @ x, (x[None] @ x[None])[0], torch.addmm(x, x, x, beta=0.0)])
         if not torch.allclose(found, torch.tensor(side * (1 + 2**-12) ** 2), rtol=2**-18, atol=0):
             return False
@@ -464,7 +464,7 @@ def _iterate(
     product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
     rows, columns = y.shape[-2:]
     tall, short = rows > columns, min(rows, columns)
-    of_short, of_long = reversed(basis) if tall else basis
+    of_short, of_long = basis[::-1] if tall else basis
     gram, p, half, all_p, spare = (y.new_empty(*y.shape[:-2], short, short) for _ in range(5))
     other, at_once = torch.empty_like(y), 3
     while steps > 0:
