@@ -119,7 +119,7 @@ def aligned(block: str) -> str:
         told = IN_SENTENCES.sub(lambda found: f"${tex(found[0])}$", words)
         note = rf" && \text{{{told}}}" if told else ""
         lines.append(f"{tex(left)} &{SIGNS.get(sign, sign)} {tex(right)}{note}")
-    return r"\begin{aligned}" + r"\\[.35em] ".join(lines) + r"\end{aligned}"
+    return r"\begin{aligned}" + r"\\[.6em] ".join(lines) + r"\end{aligned}"
 
 
 def typeset(page: str) -> str:

@@ -29,8 +29,8 @@ TEXT = {
     "clip": 1.0,
 }
 GPT_NOTE = (
-    "Every optimizer has one fixed setting, and the two runs of each differ in their seed: this is "
-    "a look, not a comparison. Those at equal tuning are in docs/evidence.md."
+    "Every optimizer has one fixed setting, and its runs differ in the seed only: this is a look, "
+    "not a comparison. Those at equal tuning are in docs/evidence.md."
 )
 
 
