@@ -3,8 +3,9 @@
     python benchmarks/loss_curves.py
 
 Draws the validation loss by step of the tuned optimizers on two tasks, means and ranges of the
-seeds, into docs/figures/loss-curves.svg. The table has how many of its steps FilterAdamW saves on the
-way to AdamW's last loss, and the metric; benchmarks/pages.py puts it into the pages. It trains nothing.
+seeds, into docs/figures/loss-curves.svg. The table has how many of its steps FilterAdamW saves on
+the way to AdamW's last loss, and the metric; benchmarks/pages.py puts it into the pages. It trains
+nothing.
 """
 
 import json
