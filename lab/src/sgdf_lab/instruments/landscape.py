@@ -138,7 +138,7 @@ def path_surface(
 
     Args:
         model: with the parameters at the end of the run.
-        loss, data, size, save, progress: as for `surface`.
+        loss: as for `surface`, and so are data, size, save and progress.
         path: of the function `path`.
         margin: around the path, as a fraction of its extent.
 

@@ -11,7 +11,6 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 from sgdf_lab import optimizers
 from sgdf_lab.models.language import build_gpt
@@ -20,12 +19,14 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord, read_runs
 from sgdf_lab.support.figures import STYLE, dark_rules, inline_svg
 from sgdf_lab.support.files import explained, write_atomically
+from sgdf_lab.support.tables import Column, as_rich, say
 from sgdf_lab.sweeps.plan import Grid
 
 REFERENCE = "adamw"
 PROMPT = "def "
 LENGTH = 400  # bytes of a sample
 TEMPERATURE = 0.7
+WIDTH = 76  # of a line of a sample on the terminal
 COLUMNS = ("optimizer", "validation loss", "range of the seeds", "steps to AdamW's last loss",
            "steps saved", "seconds per run", "state per parameter")  # fmt: skip
 
@@ -70,13 +71,21 @@ def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
     """Of every optimizer with a finished run, and what could not be read."""
     folders = [out / config.name for config in sweep.configs]
     records, complaints = read_runs(folder for folder in folders if folder.is_dir())
-    names = dict.fromkeys(config.optimizer for config in sweep.configs)
-    found = []
-    for name in names:
-        runs = [run for run in records if run.finished and run.config.optimizer == name]
-        if runs:
-            found.append(outcome(name, sorted(runs, key=lambda run: run.config.seed)))
-    return found, complaints
+    finished = comparable([run for run in records if run.finished])
+    return [outcome(name, runs) for name, runs in finished.items()], complaints
+
+
+def comparable(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """By optimizer, the runs of the seeds that all of them have.
+
+    A demo that was stopped has more seeds of one optimizer than of another, and seeds differ more
+    than some optimizers do.
+    """
+    by_name: dict[str, dict[int, RunRecord]] = {}
+    for run in runs:
+        by_name.setdefault(run.config.optimizer, {})[run.config.seed] = run
+    shared = sorted(set.intersection(*map(set, by_name.values()))) if by_name else []
+    return {name: [of[seed] for seed in shared] for name, of in by_name.items() if shared}
 
 
 def outcome(name: str, runs: Sequence[RunRecord]) -> Outcome:
@@ -143,21 +152,23 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
         console.print(f"skipped: {complaint}", markup=False)
     if not found:
         return
-    console.print(f"\n{sweep.title}\n", style="bold", markup=False)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, title in enumerate(COLUMNS):
-        table.add_column(title, justify="right" if number else "left", overflow="fold")
-    for row in rows(found):
-        table.add_row(*row)
-    console.print(table)
+    first, *others = COLUMNS
+    columns = [Column(first, "label"), *map(Column, others)]
+    console.print()
+    console.print(as_rich(columns, rows(found), console.width, title=sweep.title))
     console.print(f"\nWhat they write after {PROMPT!r}:\n", markup=False)
     for o in found:
-        lines = [line for line in o.sample.splitlines() if line.strip()][:3]
+        lines = [line for line in written_lines(o.sample) if line][:3]
         console.print(f"{o.title}:", style="bold", markup=False)
         console.print("\n".join(f"    {line}" for line in lines), markup=False, soft_wrap=True)
     file = out / f"{sweep.name}.html"
     write(file, sweep, found)
-    console.print(f"\n{sweep.note}\nThe page is in {file}", markup=False, soft_wrap=True)
+    say(console, f"\n{sweep.note}\nThe page is in {file}")
+
+
+def written_lines(sample: str) -> list[str]:
+    """Each no wider than a terminal: a model that indents too far would fill it with blanks."""
+    return [line[:WIDTH].rstrip() for line in sample.splitlines()]
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -221,7 +232,7 @@ def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
 <title>{html.escape(sweep.title)}</title><style>{LOOK}{dark_rules()}</style></head><body>
 <h1>{html.escape(sweep.title)}</h1>
 <p>{html.escape(config.model)} learns Python's standard library byte by byte, {found[0].steps[-1]}
-steps of {config.batch} windows of {config.option("context")} bytes, with {seeds} seeds.</p>
+steps of {config.batch} windows of {config.option("context")} bytes, seeds: {seeds}.</p>
 <div class="scroll">{inline_svg(figure(found))}</div>
 <p class="quiet">Lines are means, bands the range of the seeds.</p>
 <h2>In numbers</h2>
