@@ -68,7 +68,7 @@ def steps_of(optimizer_class, settings, flags, run, spike, dtype=torch.float32):
         before = p.detach().clone()
         step(optimizer, p, spike if g == LARGE else g)
         moves.append((before - p.detach())[3, 7].item() / LR)
-        assert all(value.float().isfinite().all() for value in optimizer.state[p].values())
+        assert all(value.double().isfinite().all() for value in optimizer.state[p].values())
     return moves
 
 
