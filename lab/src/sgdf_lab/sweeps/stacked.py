@@ -204,7 +204,7 @@ class RunStack:
         names, leaves = list(self.leaves), list(self.leaves.values())
         with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap
             losses, correct = self.forward(x, y)
-            grads = torch.autograd.grad(losses.sum(), leaves)
+            grads: Sequence[Tensor] = torch.autograd.grad(losses.sum(), leaves)
         with torch.no_grad():
             self.loss += losses.detach() * y.shape[1]
             self.correct += correct
@@ -309,7 +309,7 @@ class RunStack:
 
 def folder_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines up to the first loss that is not finite."""
-    kept = []
+    kept: list[dict[str, Any]] = []
     for line in lines:
         losses = (line.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
         if not all(map(math.isfinite, losses)):

@@ -112,15 +112,17 @@ def rules_of_group(
 
 
 def adam(betas: Sequence[float], eps: float) -> Elements:
-    return Elements(FilterSettings(tuple(betas), 0.0, 0.0, 0.0), Denominator("separate", eps))
+    return Elements(
+        FilterSettings((betas[0], betas[1]), 0.0, 0.0, 0.0), Denominator("separate", eps)
+    )
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
-    betas, gain_eps = tuple(group["betas"]), group["gain_eps"]
+    (beta1, beta2), gain_eps = group["betas"], group["gain_eps"]
     if gain_eps is None:
         gain_eps = default_gain_eps(group["eps"], group["second_moment"])
     settings = FilterSettings(
-        betas, gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
+        (beta1, beta2), gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
     )
     return Elements(settings, Denominator(group["second_moment"], group["eps"]))
 
@@ -299,7 +301,8 @@ class MatrixStack(Stack):
         self.turns = turns
         self.builds = has_basis(self.rule, tuple(self.values.shape))
         moments = start(self.values, self.rule.settings, torch)[:4]  # one tensor of zeros
-        self.state = MatrixState(*(None if x is None else x.clone() for x in moments))
+        m, slow, s, v = (None if x is None else x.clone() for x in moments)
+        self.state = MatrixState(m, slow, s, v)
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack([as_matrices(x) for x in tensors], 1)
