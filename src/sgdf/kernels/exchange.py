@@ -164,7 +164,11 @@ def _exchange(
     dtype, device = compute_dtype(like.p), like.p.device
     sizes = [[torch.Size(shape).numel() for shape in each] for each in shapes]
     totals = [sum(each) for each in sizes]
-    sent = torch.cat([x.reshape(-1) for x in out]) if out else torch.empty(0, dtype=dtype)
+    sent = (
+        torch.cat([x.reshape(-1) for x in out])
+        if out
+        else torch.empty(0, dtype=dtype, device=device)
+    )
     received = torch.empty(sum(totals), dtype=dtype, device=device)
     dist.all_to_all_single(received, sent.to(device), totals, counts, group=team.group)
     return [

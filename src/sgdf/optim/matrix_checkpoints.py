@@ -161,7 +161,7 @@ def converted_state(
         # It counts no steps: so many that no bias is left to correct.
         slowest = max(own["betas"][0], own["slow_beta"] if own["slow_weight"] else 0.0, 0.5)
         steps = math.ceil(36 * math.log(2) / -math.log(slowest))
-        return {"step": torch.tensor(float(steps)), "exp_avg": buffer}
+        return {"step": torch.tensor(float(steps), device="cpu"), "exp_avg": buffer}
     if not {"step", "exp_avg"} <= values.keys():
         return {}
     check_step(0, values["step"])
@@ -171,7 +171,10 @@ def converted_state(
     ratio = one_minus_power(own["betas"][0], t) if own["bias_correction"] else 1.0
     if loaded.get("bias_correction", True):
         ratio /= one_minus_power(loaded["betas"][0], t)
-    return {"step": torch.tensor(t), "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio}
+    return {
+        "step": torch.tensor(t, device="cpu"),
+        "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio,
+    }
 
 
 # --- the basis ----------------------------------------------------------------------------------
