@@ -205,12 +205,12 @@ cp LIBRARY "$last"
 _compiling = threading.Lock()
 
 
-def real_library() -> str:
+def real_library() -> bytes:
+    """The library that a run compiles here; the one that is loaded has no file any more."""
+    compiler = build.find_compiler()
+    compile_to = partial(cpu._compile, compiler)
     with _compiling:
-        library = cpu.library()
-    if library is None or not Path(library._name).exists():
-        raise Bug(TRACEBACK, "the kernels cannot be compiled here")
-    return str(library._name)
+        return build.load_or_compile(f"filter-{cpu._key(compiler)}", compile_to, Path.read_bytes)
 
 
 def planted_library(folder: Path, marker: Path) -> bytes:
@@ -273,7 +273,9 @@ def hostile_cache(plant: Plant, bench: Bench, folder: Path) -> Outcome:
     """A run that would load the planted library; it has to compile its own."""
     expected = bench.undisturbed(SHORT, folder)
     compiler, marker = folder / "compiler", folder / "code-ran"
-    compiler.write_text(COMPILER.replace("LIBRARY", real_library()))
+    library = folder / "real.so"
+    library.write_bytes(real_library())
+    compiler.write_text(COMPILER.replace("LIBRARY", str(library)))
     compiler.chmod(0o755)
     env = {"CXX": str(compiler), "XDG_CACHE_HOME": str(folder / "cache")}
     real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
