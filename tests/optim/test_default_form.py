@@ -1,6 +1,5 @@
 """FilterAdamW's default does not depend on the magnitude of gradients; others say if it closes."""
 
-import io
 import warnings
 
 import pytest
@@ -9,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.filter import DEFAULT_FORM, FilterSettings
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
-
-PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-each_path = pytest.mark.parametrize("path", PATHS)
+from stepping import PATHS, each_path, filtered_sgd, through_a_file
 
 
 def gradient(shape, generator):
@@ -82,13 +79,6 @@ def test_the_form_is_decided_in_one_place():
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def through_bytes(state_dict):
-    buffer = io.BytesIO()
-    torch.save(state_dict, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
-
-
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("form", ["separate", "derived"])
 def test_an_old_checkpoint_keeps_the_settings_it_was_saved_with(form, absent, monkeypatch):
@@ -97,7 +87,7 @@ def test_an_old_checkpoint_keeps_the_settings_it_was_saved_with(form, absent, mo
     monkeypatch.setattr(FilterAdamW, "default_second_moment", now)
     old = FilterAdamW([zeros()], gain_eps=None, second_moment=form, gain_scale=1.5)
     steps_of(old, scale=1e-4)
-    checkpoint = through_bytes(old.state_dict())
+    checkpoint = through_a_file(old.state_dict())
     if absent:
         del checkpoint["param_groups"][0]["gain_eps"]
     p = old.param_groups[0]["params"][0].detach().clone().requires_grad_()
@@ -130,12 +120,6 @@ def test_a_form_that_the_user_names_is_not_changed_by_a_checkpoint():
 # --- a gain that is closed ------------------------------------------------------------------------
 
 
-def wiener(params, **options):
-    optimizer = torch.optim.SGD(params, lr=0.1)
-    WienerFilter(optimizer, **options)
-    return optimizer
-
-
 def warned(optimizer, scale, steps=CHECKED[1]):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -143,7 +127,7 @@ def warned(optimizer, scale, steps=CHECKED[1]):
     return [str(w.message) for w in caught if "gain_eps=0" in str(w.message)]
 
 
-@pytest.mark.parametrize("make", [SGDF, FilterAdam, wiener])
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, filtered_sgd])
 @pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
 def test_a_closed_gain_is_said_once(make, state_dtype):
     shape = (16, 256)

@@ -1,6 +1,5 @@
 """The filter in front of other people's optimizers."""
 
-import io
 from copy import deepcopy
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from reference import Reference, numpy
 from sgdf import SGDF, WienerFilter
+from stepping import through_a_file
 
 BASES = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -92,10 +92,9 @@ def test_it_resumes_exactly_from_a_checkpoint(dtype):
     wiener = WienerFilter(optimizer, betas=(0.8, 0.99), gain_scale=1.0)
     run(optimizer, params, 4)
 
-    buffer = io.BytesIO()
-    torch.save({"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}, buffer)
-    buffer.seek(0)
-    checkpoint = torch.load(buffer, weights_only=True)
+    checkpoint = through_a_file(
+        {"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}
+    )
     twins = [p.detach().clone().requires_grad_() for p in params]
     other = torch.optim.SGD(twins, lr=0.1)
     loaded = WienerFilter(other)

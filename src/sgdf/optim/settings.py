@@ -9,6 +9,7 @@ import difflib
 import functools
 import inspect
 import numbers
+import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -37,6 +38,8 @@ SWITCHES = (
 #: What the parameters of a group are: to be told by their dimensions, vectors, matrices, batches.
 KINDS = (None, False, True, "stacked")
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
+#: The settings of the filter after `betas` and `eps`: their names in a group are the same.
+SAME_NAME = operator.itemgetter(*FilterSettings._fields[2:])
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -44,14 +47,7 @@ def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
     eps = group.get("gain_eps")
     if eps is None:
         eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
-    return FilterSettings(
-        group["betas"],
-        eps,
-        group["gain_scale"],
-        group["gain_power"],
-        group["correction"],
-        group["bias_correction"],
-    )
+    return FilterSettings(group["betas"], eps, *SAME_NAME(group))
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -114,12 +110,12 @@ def check_filter(settings: FilterSettings) -> None:
     for index, beta in enumerate(betas):
         require(is_number(beta) and 0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
     require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
-    scale, power = settings.gain_scale, settings.gain_power
-    require(is_number(scale) and scale >= 0.0, "gain_scale value", scale)
-    require(is_number(power) and power >= 0.0, "gain_power value", power)
-    require(settings.correction in (True, False), "correction value", settings.correction)
-    switch = settings.bias_correction
-    require(switch in (True, False), "bias_correction value", switch)
+    for name in FilterSettings._fields[2:]:
+        value = getattr(settings, name)
+        if isinstance(FilterSettings._field_defaults[name], bool):
+            require(value in (True, False), f"{name} value", value)
+        else:
+            require(is_number(value) and value >= 0.0, f"{name} value", value)
 
 
 def check_matrices(settings: Mapping[str, Any]) -> None:

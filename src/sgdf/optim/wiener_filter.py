@@ -16,7 +16,15 @@ from sgdf.kernels.work import ESTIMATE, Rule, Work
 from sgdf.optim.checkpoints import check_state, loaded_moment
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
-from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
+from sgdf.optim.settings import (
+    check_filter,
+    check_gain_eps,
+    check_state_dtype,
+    filter_settings,
+    given_settings,
+    is_number,
+    require,
+)
 from sgdf.optim.state import PLAIN, local, moment_in, new_moment, new_step, only_creates_state
 
 
@@ -83,18 +91,12 @@ class WienerFilter:
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
     ) -> None:
+        settings = given_settings(locals())
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, but got {optimizer!r}")
         require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(gain_eps)
-        self.settings = FilterSettings(
-            betas,
-            eps if gain_eps is None else gain_eps,
-            gain_scale,
-            gain_power,
-            correction,
-            bias_correction,
-        )
+        self.settings = filter_settings(settings)
         check_filter(self.settings)
         check_state_dtype(state_dtype)
         require(fused in (None, True, False), "fused value", fused)
