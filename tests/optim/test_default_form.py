@@ -143,7 +143,7 @@ def test_the_default_has_nothing_to_warn_of_and_gradients_of_zero_neither():
     assert warned(FilterAdamW([zeros()], gain_eps=1e-8), 1e-6)
 
 
-@pytest.mark.parametrize("make", [SGDF, FilterAdam, wiener])
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, filtered_sgd])
 @pytest.mark.parametrize("fake", [False, True])
 def test_tensors_without_values_are_not_asked(make, fake):
     """As trainers step them, to plan memory."""
