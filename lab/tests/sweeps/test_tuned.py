@@ -52,6 +52,22 @@ def test_more_trials_begin_with_the_same_ones():
     assert [int(16 * part) for part in parts] == list(range(16))
 
 
+def test_the_rate_of_what_is_no_matrix_is_tuned_for_every_matrix_step():
+    """Untuned it would decide a comparison. A plan can leave it as it is: recorded ones do."""
+    rates = {"muon": "adamw_lr", "soap": "aux_lr", "filter-muon": "aux_lr",
+             "filter-muon-eigen": "aux_lr", "filter-soap": "aux_lr"}  # fmt: skip
+    assert {SPACES[name][rate] for name, rate in rates.items()} == {Range(3e-4, 3e-2)}
+    cells = {"cells": [{"optimizer": "muon"}, {"optimizer": "filter-muon"}]}
+    tuned_, without = (
+        sweep_from_table("t", {**DIGITS, **cells, "space": {"muon": space}})
+        for space in ({}, {"adamw_lr": "default"})
+    )
+    assert len({c.settings["adamw_lr"] for c in tuned_.trials[0]}) == 4
+    for c, one in zip(without.trials[0], tuned_.trials[0], strict=True):
+        assert c.settings == {k: v for k, v in one.settings.items() if k != "adamw_lr"}
+    assert without.trials[1] == tuned_.trials[1]
+
+
 def test_the_ends_of_a_range():
     assert [Range(1e-4, 1e-2).at(part) for part in (0, 0.5, 1)] == [1e-4, 1e-3, 1e-2]
     memory = Range(0.8, 0.98, "memory")

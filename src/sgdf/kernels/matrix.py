@@ -472,18 +472,17 @@ def _iterate(
         steps -= at_once
         last = of_short if steps == 0 else None
         product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        # P without its a on the diagonal, beside which bfloat16 would round the rest away.
         plus(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
             plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
-            p.diagonal(dim1=-2, dim2=-1).add_(a)
-            all_p.copy_(p)
+            all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
             for _ in range(at_once - 1):
-                product(p, gram, out=half)
-                product(half, p, out=gram)  # P A P is the next A
+                plus(gram, p, gram, beta=a, out=half)  # P A
+                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
                 plus(gram, gram, gram, beta=b, alpha=c, out=p)
-                p.diagonal(dim1=-2, dim2=-1).add_(a)
-                product(p, all_p, out=spare)
+                plus(all_p, p, all_p, beta=a, out=spare)
                 all_p, spare = spare, all_p
             if last is not None:
                 product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)

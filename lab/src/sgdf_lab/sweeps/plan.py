@@ -35,6 +35,7 @@ TRIAL_SEED = 0
 CHOICE_SEEDS = [101, 102, 103]  # of the finalists
 SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
 SCRAMBLING = 20260101  # of the Sobol sequence
+DEFAULT = "default"  # instead of a range: not searched
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
 BETA = re.compile(r"beta[1-9]")  # together the setting betas
 DECAY_RATES = ("beta", "momentum")  # whose scale is that of one minus them
@@ -331,7 +332,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any])
     """What is searched: the declared space without what is `fixed`, with what a file has `given`.
 
     An optimizer without a declared space has a learning rate from a tenth to ten times its own. A
-    file may name any other setting of the optimizer, and of its betas each one.
+    file may name any other setting of the optimizer, and of its betas each one. "default" leaves a
+    setting as the optimizer has it.
     """
     row = optimizers.find(optimizer)
     declared: Space = row.space or {"lr": around_default(row)}
@@ -343,6 +345,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any])
     found: Space = {}
     for name in {**declared, **given}:
         if name in fixed or (BETA.fullmatch(name) and "betas" in fixed):
+            continue
+        if given.get(name) == DEFAULT:
             continue
         if name == "gain_scale" and GAIN_SHARE in fixed:
             continue
