@@ -98,3 +98,12 @@ def test_state_in_an_eigenbasis_is_refused_element_by_element(source, target):
     after = new.state_dict()
     assert after["param_groups"] == before["param_groups"]
     torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("target", MATRIX)
+def test_a_group_without_a_rate_is_not_ours(target):
+    """As those of pytorch_optimizer's A2Grad."""
+    new, _ = trained(MATRIX[target])
+    group = {"beta": 10.0, "lips": 10.0, "params": [0]}
+    with pytest.raises(ValueError, match="is not one that"):
+        new.load_state_dict({"state": {0: {"v_kk": torch.zeros(1)}}, "param_groups": [group]})

@@ -37,7 +37,8 @@ def convert_matrix_state_dict(
     are not matrices. Parameters that it leaves out keep the state that they have.
     """
     groups, saved = optimizer.param_groups, state_dict["param_groups"]
-    if not saved or any("matrices" in group or "lr" not in group for group in saved):
+    without_settings = optimizer_of(saved, {}) is None
+    if without_settings or any("matrices" in group for group in saved):
         refuse_the_other(optimizer, saved)
         return with_checked_bases(optimizer, state_dict), None
     name = type(optimizer).__name__
