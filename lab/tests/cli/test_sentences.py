@@ -14,7 +14,7 @@ import pytest
 
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
-from sgdf_lab.cli.output import make_printable
+from sgdf_lab.cli.options import make_printable
 from sgdf_lab.support.errors import describe, one_line
 
 QUICK = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]

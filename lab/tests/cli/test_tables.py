@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sgdf_lab.cli import reproduce, theory
+from sgdf_lab.cli import sweep, theory
 from sgdf_lab.cli.main import main
 from sgdf_lab.theory.result import Check, Result
 
@@ -62,6 +62,6 @@ def test_lists_fit_80_columns_and_are_whole_in_a_pipe(
 
 def test_a_preset_has_its_numbers_in_80_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    reproduce.show_presets()
+    sweep.show_presets()
     (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("cifar10-vgg11"))
     assert line.split()[-3:] == ["10", "3", "200"]

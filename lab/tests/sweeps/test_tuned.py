@@ -15,7 +15,7 @@ from sgdf_lab.registry.spaces import Range
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.sweeps import plan, tuned
+from sgdf_lab.sweeps import contestants, plan
 from sgdf_lab.sweeps.plan import Tuned, sweep_from_file, sweep_from_table
 from sgdf_lab.sweeps.presets import sweep_from_preset
 
@@ -199,7 +199,7 @@ def ended(out, config, value):
 
 @pytest.fixture
 def every_run_has_ended(monkeypatch):
-    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: {"status": "finished"})
+    monkeypatch.setattr(contestants, "read_checked", lambda folder, config: {"status": "finished"})
 
 
 @pytest.mark.usefixtures("every_run_has_ended")
@@ -209,10 +209,10 @@ def test_the_choice_leaves_out_what_did_not_finish(tmp_path):
     for config, value in zip(trials, (2.5, None, 2.4), strict=True):
         ended(tmp_path / "some", config, value)
         ended(tmp_path / "none", config, None)
-    (best,) = tuned.best_of(sweep, tmp_path / "some").configs
+    (best,) = contestants.best_of(sweep, tmp_path / "some").configs
     assert best.lr == 3, "a loss: lower is better"
     with pytest.raises(UserError, match="no trial of sgdf on text has finished"):
-        tuned.best_of(sweep, tmp_path / "none")
+        contestants.best_of(sweep, tmp_path / "none")
 
 
 def choice_among(out, measured):
@@ -222,8 +222,8 @@ def choice_among(out, measured):
     for config in trials:
         for seed, value in zip((0, 8, 9), measured[config.lr], strict=True):
             ended(out, dataclasses.replace(config, seed=seed), value)
-    finals = [(config.lr, config.seed) for config in tuned.finals_of(sweep, out).configs]
-    (chosen,) = tuned.best_of(sweep, out).configs
+    finals = [(config.lr, config.seed) for config in contestants.finals_of(sweep, out).configs]
+    (chosen,) = contestants.best_of(sweep, out).configs
     return finals, chosen.lr
 
 
@@ -248,7 +248,7 @@ def test_who_has_no_finished_trial_stops_nobody_else(tmp_path):
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
     for config in sweep.configs:
         ended(tmp_path, config, None if config.optimizer == "sgdf" else 50.0)
-    best = tuned.best_of(sweep, tmp_path)
+    best = contestants.best_of(sweep, tmp_path)
     assert best.configs
     assert "sgdf" not in {config.optimizer for config in best.configs}
 
@@ -258,9 +258,11 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
     sweep = sweep_from_table("t", {**DIGITS, "cells": CELLS})
     last = sweep.configs[-1].name
     ends = {True: None, False: {"status": "finished"}}
-    monkeypatch.setattr(tuned, "read_checked", lambda folder, config: ends[folder.name == last])
+    monkeypatch.setattr(
+        contestants, "read_checked", lambda folder, config: ends[folder.name == last]
+    )
     with pytest.raises(UserError, match=r"1 of \d+ trials have not ended"):
-        tuned.best_of(sweep, tmp_path)
+        contestants.best_of(sweep, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.sweeps.contestants import ranking
+from sgdf_lab.sweeps.contestants import contestants_in, ranking
 from sgdf_lab.sweeps.plan import Grid
-from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.tasks import Metric
 
 Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
