@@ -292,6 +292,7 @@ def test_a_trial_that_another_process_has_not_ended_is_waited_for(monkeypatch, t
         ({"space": {"sgdf": {"eps": {"choices": ["x", "y"]}}}}, "eps is a number, not 'y'|'x'"),
         ({"task": "voc", "set": {}}, "voc has no validation data to choose a setting by"),
         ({"trials": 10**6}, "and the limit is 10,000"),
+        ({"trials": 1001}, "trials is at most 1,000, not 1,001"),
         ({"finalists": 2, "choice_seeds": [*range(9, 4009)]}, "and the limit is 10,000"),
         ({"finalists": 0}, "finalists is an integer of at least 1, not 0"),
         ({"finalists": 5}, "there are 5 finalists of 4 trials: give fewer"),

@@ -31,6 +31,7 @@ KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", *OF_TRIA
 MAX_RUNS = 10_000
 
 TRIALS = 16
+MAX_TRIALS = 1_000  # of a contestant: `opda` takes binomial coefficients of them in float64
 TRIAL_SEED = 0
 CHOICE_SEEDS = [101, 102, 103]  # of the finalists
 SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
@@ -247,6 +248,8 @@ def tuned_in(name: str, values: Table) -> Tuned:
     count, seeds = count_in(values, "trials", TRIALS), seeds_in({"seeds": SEEDS, **values})
     finalists, choice_seeds = finals_in(values, count)
     cells = cells_in(values, count + finalists * len(choice_seeds) + len(seeds))
+    if count > MAX_TRIALS:
+        raise UserError(f"trials is at most {MAX_TRIALS:,}, not {count:,}")
     ends = subtable(values, "space")
     spaces = tuple(
         space_of(name, cell, subtable(ends, name))
