@@ -98,17 +98,3 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch, capsys):
     assert len(list(tmp_path.glob("runs/digits-*"))) == 2
     assert "adamw" in capsys.readouterr().out
     assert (tmp_path / "report.html").exists()
-
-
-def test_reading_needs_no_torch(tmp_path):
-    code = (
-        "import sys\n"
-        "from sgdf_lab import api\n"
-        "name = 'gpt-tiny-books-finals'\n"
-        "api.evidence(f'benchmarks/evidence/finals/{name}.toml',"
-        " f'results/evidence/{name}/runs.jsonl')\n"
-        "api.report('results/cifar10-vgg11', output=sys.argv[1])\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    page = str(tmp_path / "page.html")
-    assert subprocess.run([sys.executable, "-c", code, page], cwd=ROOT).returncode == 0

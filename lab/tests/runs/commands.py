@@ -111,6 +111,15 @@ class Server:
         return self.start_two(argv, out, **request).wait()
 
 
+class Clock:
+    """In the place of the module `time`: a test sets it."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def folder_in(out: Path) -> Path:
     """The folder of the only run in `out`."""
     [folder] = (path for path in out.iterdir() if (path / "config.json").exists())
