@@ -204,7 +204,7 @@ def expected_best(values: Sequence[float], *, lower_is_better: bool) -> list[flo
     curve = EmpiricalDistribution(values).u_tuning_curve(
         range(1, len(values) + 1), minimize=lower_is_better
     )
-    return [float(value) for value in curve]
+    return [round(float(value), 12) for value in curve]  # so that halves are shown as halves
 
 
 def share_within(

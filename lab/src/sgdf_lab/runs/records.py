@@ -74,9 +74,8 @@ class RunRecord:
 
     @property
     def validation(self) -> float | None:
-        """The task's metric on held-out training images after the last epoch."""
-        name = self.metric.key.removeprefix("test_")
-        return self.valid_epochs[-1].get(f"validation_{name}")
+        """What settings are chosen by, after the last epoch; None if nothing was held out."""
+        return self.valid_epochs[-1].get(self.config.task_definition.validation_key)
 
     def epochs_to(self, target: float) -> int | None:
         """The first epoch that reached the target."""

@@ -100,15 +100,13 @@ def with_trials(sweep: Sweep) -> Tuned:
 
 
 def validation_key(config: Config) -> str:
-    """The metric that a setting is chosen by."""
+    """The measurement that a setting is chosen by; a `UserError` if the run has none."""
     task = config.task_definition
-    if task.kind == "language":  # always holds out a part of its text
-        return task.metric.key
-    if task.kind not in CLASSIFIERS:
+    if task.kind not in (*CLASSIFIERS, "language"):
         raise UserError(f"{config.task} has no validation data to choose a setting by")
-    if not config.validation and config.task != OWN_IMAGES:
+    if task.kind != "language" and not config.validation and config.task != OWN_IMAGES:
         raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
-    return task.metric.key.replace("test_", "validation_", 1)
+    return task.validation_key
 
 
 # --- from a file --------------------------------------------------------------------------------
