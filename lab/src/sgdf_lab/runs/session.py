@@ -158,8 +158,7 @@ class Session:
             }
             if trainer.on_gpu:  # of all runs in this process, usually one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
-            losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
-            if not all(map(math.isfinite, losses)):
+            if has_diverged(metrics):
                 self._add({**json_safe(metrics), "diverged": True}, times)
                 self._finish("diverged")
                 return
@@ -253,6 +252,12 @@ class Session:
             self.result = summary_of(self.config, self.run.metrics, self.run.times, status)
             self.run.finish(self.result)
         self.result = self.team.broadcast_object(self.result)
+
+
+def has_diverged(metrics: dict[str, Any]) -> bool:
+    """Whether a loss is not finite."""
+    losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
+    return not all(map(math.isfinite, losses))
 
 
 def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:

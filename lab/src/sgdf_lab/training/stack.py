@@ -112,7 +112,8 @@ def rules_of_group(
 
 
 def adam(betas: Sequence[float], eps: float) -> Elements:
-    return Elements(FilterSettings(tuple(betas), 0.0, 0.0, 0.0), Denominator("separate", eps))
+    beta1, beta2 = betas
+    return Elements(FilterSettings((beta1, beta2), 0.0, 0.0, 0.0), Denominator("separate", eps))
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
@@ -298,8 +299,9 @@ class MatrixStack(Stack):
         super().__init__(weights, rules, device)
         self.turns = turns
         self.builds = has_basis(self.rule, tuple(self.values.shape))
-        moments = start(self.values, self.rule.settings, torch)[:4]  # one tensor of zeros
-        self.state = MatrixState(*(None if x is None else x.clone() for x in moments))
+        zeros = start(self.values, self.rule.settings, torch)[:4]  # one tensor for all
+        moments: list[Any] = [None if x is None else x.clone() for x in zeros]
+        self.state = MatrixState(*moments)
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack([as_matrices(x) for x in tensors], 1)
