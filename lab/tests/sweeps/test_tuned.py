@@ -67,7 +67,8 @@ def trials_of(cell, count, **given):
 def test_spaces_have_settings_that_the_optimizer_takes(name):
     (cell, *_) = trials_of({"optimizer": name}, 2)
     searched = len(plan.space_of(name, {}, {}))
-    assert searched >= 3 or name == "fromage", "more than its learning rate, if it has more"
+    # Of the pipeline every plan names what it searches.
+    assert searched >= 3 or name in ("fromage", "pipeline"), "more than its rate, if it has more"
     settings = {k: v for k, v in cell.items() if k != "optimizer"}
     checked = optimizers.find(name).checked(settings)
     assert checked.keys() == settings.keys()

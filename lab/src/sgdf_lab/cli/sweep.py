@@ -179,7 +179,7 @@ def add_demo(commands: Commands) -> None:
         "demo",
         help="a small GPT learns to write Python, by several optimizers",
         description="Train a small GPT on the source of Python's standard library by several\n"
-        "optimizers, and show their losses, steps, time, memory, and what the models write.",
+        "optimizers, and show their losses, steps, time and memory, and what the models\nwrite.",
     )
     parser.add_argument("--steps", type=positive, help="steps per run (default 150)")
     parser.add_argument(
