@@ -1,21 +1,22 @@
 """The map of filters: which filter before which step, tuned alike. docs/map-protocol.md says how.
 
-    python benchmarks/filter_map.py --list              # the plans, with their runs
-    python benchmarks/filter_map.py --write             # the plans that wait for no result
-    python benchmarks/filter_map.py --run --data-dir DIR --minutes 25
-    python benchmarks/filter_map.py --record            # runs/map -> results/evidence
+    python benchmarks/filter_map.py --list   # the plans, their runs, what is done
+    python benchmarks/filter_map.py --write  # the plans that wait for no result
+    python benchmarks/filter_map.py --run --data-dir DIR --minutes 60
 
-A plan is a file of `sgdf sweep` in benchmarks/evidence/map. Those of a column of the map are
-written when the rates of its other parameters are known, from its plan "tune". `--run` takes the
-plans in the order of `--list`, on the GPU in stacks, and resumes where it was stopped.
+A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded as they end, in
+results/evidence/NAME/runs.jsonl. The plan of a column is written when the rates of its other
+parameters are known, from its plan "tune". `--run` takes the plans in the order of `--list`, stops
+at the time that it was given, and continues where it was stopped.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
+import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ RESULTS = ROOT / "results" / "evidence"
 STEPS = {"short": 600, "long": 1800}
 COLUMNS = ("sgd", "adam", "eigen", "orthogonal", "eigen-orthogonal")
 IMAGE_COLUMNS = COLUMNS[1:]
-CHOICE = {"finalists": 3, "choice_seeds": [101, 102, 103], "seeds": [1, 2, 3, 4, 5, 6]}
+CHOICE = {"finalists": 2, "choice_seeds": [101, 102], "seeds": [1, 2, 3, 4, 5, 6]}
 #: The rates that an average of 0.9 is tuned over, by column.
 RATES = {
     "sgd": (0.03, 30.0),
@@ -37,7 +38,7 @@ RATES = {
     "eigen-orthogonal": (1e-3, 6e-2),
 }
 DECAYS = {"sgd": (1e-5, 1e-2)}  # the others: (1e-2, 1)
-REACH = 5.0  # rates of a cell: from a fifth of those of its column to five times as much
+REACH = 4.0  # rates of a cell: from a quarter of that of its column to four times as much
 
 #: The rows: what stands before the step. A constant gain has the exponent 0.
 ONE = {"betas": [0.9, 0.95]}
@@ -59,12 +60,17 @@ ON_IMAGES = ("EMA", "constant 0.1", "2K", "two averages, constant 0.1")
 
 # --- tasks ----------------------------------------------------------------------------------------
 
+#: Seconds of a step on one core, evaluations included, from a first look: for the budget only.
+SECONDS = {"gpt-tiny": 0.019, "gpt-mini": 0.09, "gpt-3m": 0.4, "lstm-mini": 0.08, "vit-mini": 0.04,
+           "cnn-bn": 0.13}  # fmt: skip
+PASS = 352  # steps through 45,000 images
 
-def text(model: str = "gpt-mini", corpus: str = "encyclopedia", steps: int = 600) -> dict[str, Any]:
+
+def text(model: str = "gpt-tiny", corpus: str = "encyclopedia", steps: int = 600) -> dict[str, Any]:
     return {
         "task": "text",
         "model": model,
-        "precision": "tf32",
+        "precision": "fp32",
         "set": {
             "corpus": f"{corpus}.txt",
             "batch": 16,
@@ -80,11 +86,11 @@ def text(model: str = "gpt-mini", corpus: str = "encyclopedia", steps: int = 600
     }
 
 
-def images(model: str, epochs: int = 2) -> dict[str, Any]:
+def images(model: str, epochs: int) -> dict[str, Any]:
     return {
         "task": "cifar10",
         "model": model,
-        "precision": "tf32",
+        "precision": "fp32",
         "epochs": epochs,
         "set": {
             "batch": 128,
@@ -109,7 +115,7 @@ def tune(column: str, task: dict[str, Any], what: str) -> dict[str, Any]:
     }
     return {
         "title": f"Map of filters, {what}: rates and decay before {column}",
-        "trials": 16,
+        "trials": 12,
         **CHOICE,
         "seeds": [1],
         **task,
@@ -127,7 +133,7 @@ def column_plan(
     settings |= {name: tuned[name] for name in ("aux_lr", "weight_decay")}
     return {
         "title": f"Map of filters, {what}: before {column}",
-        "trials": 8,
+        "trials": 6,
         **CHOICE,
         **task,
         "set": settings,
@@ -139,7 +145,7 @@ def column_plan(
 def adamw(steps: int) -> dict[str, Any]:
     return {
         "title": f"Map of filters: AdamW in {steps} steps",
-        "trials": 16,
+        "trials": 8,
         **CHOICE,
         **text(steps=steps),
         "cells": [{"optimizer": "adamw"}],
@@ -147,30 +153,26 @@ def adamw(steps: int) -> dict[str, Any]:
     }
 
 
-def contest(title: str, task: dict[str, Any]) -> dict[str, Any]:
+def contest(title: str, task: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """All contestants; their rates are searched in the same ranges, the others' too."""
     adam = {"lr": [5e-4, 3e-2]}
     matrix = {"lr": [1e-3, 6e-2], "aux_lr": [1e-3, 3e-2]}
     ours = {**matrix, "gain_scale": [0.03, 0.3]}
     fixed = {"betas": [0.85, 0.95]}
-    soap: dict[str, Any] = {"optimizer": "soap"}
-    if task["task"] != "text":  # its rule, with the kernels as matrices
-        soap = {"optimizer": "filter-soap", "gain_scale": 0.0, "slow_weight": 0.0,
-                "turn_moments": False}  # fmt: skip
-    of_soap = {**matrix, "precondition_frequency": {"choices": [1, 10]}}
-    return {
+    of_soap: dict[str, Any] = {**matrix, "precondition_frequency": {"choices": [1, 10]}}
+    plan = {
         "title": f"The contest: {title}",
-        "trials": 16,
-        "finalists": 4,
-        "choice_seeds": [101, 102, 103],
-        "seeds": [1, 2, 3, 4, 5, 6, 7, 8],
+        "trials": 8,
+        "finalists": 3,
+        "choice_seeds": [101, 102],
+        "seeds": [1, 2, 3, 4, 5, 6],
         **task,
         "cells": [
             {"optimizer": "adamw"},
             {"optimizer": "nadamw"},
             {"optimizer": "filter-adamw", "gain_eps": 0.0},
             {"optimizer": "muon"},
-            soap,
+            {"optimizer": "soap"},
             {"optimizer": "filter-muon", **fixed},
             {"optimizer": "filter-muon-eigen", **fixed},
             {"optimizer": "filter-soap", **fixed},
@@ -180,12 +182,16 @@ def contest(title: str, task: dict[str, Any]) -> dict[str, Any]:
             "nadamw": adam,
             "filter-adamw": adam,
             "muon": {"lr": matrix["lr"], "adamw_lr": matrix["aux_lr"]},
-            **({"soap": of_soap} if soap["optimizer"] == "soap" else {}),
+            "soap": of_soap,
             "filter-muon": ours,
             "filter-muon-eigen": ours,
             "filter-soap": ours,
         },
+        **changes,
     }
+    names = {cell["optimizer"] for cell in plan["cells"]}
+    plan["space"] = {name: space for name, space in plan["space"].items() if name in names}
+    return plan
 
 
 def rounded(value: float) -> float:
@@ -193,13 +199,15 @@ def rounded(value: float) -> float:
 
 
 def plans() -> dict[str, Any]:
-    """Every plan by its name, in the order in which they are worth most; None: not known yet."""
+    """Every plan by its name, in the order in which they are run; None: not known yet."""
     made: dict[str, Any] = {}
     short, long = text(), text(steps=STEPS["long"])
 
     def of_column(column: str, length: str, task: dict[str, Any], what: str) -> None:
-        first = f"map-{length}-{column}-tune"
-        made[first] = tune(column, task, what)
+        first = "map-images-{}-tune" if length == "images" else "map-short-{}-tune"
+        first = first.format(column)
+        if length != "long":
+            made[first] = tune(column, task, what)
         tuned = chosen_in(first, made[first])
         rows = tuple(FILTERS)
         if length == "images":
@@ -217,18 +225,29 @@ def plans() -> dict[str, Any]:
     for part in (0.5, 1.0, 1.5, 2.0, 3.0):
         steps = round(STEPS["short"] * part)
         made[f"map-adamw-{steps}"] = adamw(steps)
-    made["contest-gpt-encyclopedia"] = contest("GPT, 0.8 M, encyclopedia articles", short)
-    made["contest-gpt-books"] = contest("GPT, 0.8 M, books", text(corpus="books"))
-    made["contest-lstm-encyclopedia"] = contest("LSTM, encyclopedia articles", text("lstm-mini"))
+    made["contest-gpt-0.1m"] = contest("GPT, 0.1 M, encyclopedia articles", short)
+    vit, cnn = images("vit-mini", 2), images("cnn-bn", 1)
+    made["contest-vit-cifar10"] = contest("vision transformer, CIFAR-10", vit)
+    mini = text("gpt-mini")
+    made["contest-gpt-encyclopedia"] = contest("GPT, 0.8 M, encyclopedia articles", mini)
     for column in COLUMNS:
         of_column(column, "long", long, "1800 steps")
-    made["contest-vit-cifar10"] = contest("vision transformer, CIFAR-10", images("vit-cifar"))
-    made["contest-gpt-encyclopedia-long"] = contest("GPT, 0.8 M, three times the length", long)
-    made["contest-cnn-cifar10"] = contest("network with batch norm, CIFAR-10", images("cnn-bn"))
-    made["contest-gpt-0.1m"] = contest("GPT, 0.1 M, encyclopedia articles", text("gpt-tiny"))
-    made["contest-gpt-3m"] = contest("GPT, 3 M, encyclopedia articles", text("gpt-3m"))
+    made["contest-gpt-books"] = contest("GPT, 0.8 M, books", text("gpt-mini", "books"))
+    made["contest-lstm-encyclopedia"] = contest("LSTM, encyclopedia articles", text("lstm-mini"))
+    made["contest-cnn-cifar10"] = contest("network with batch norm, CIFAR-10", cnn)
+    made["contest-gpt-0.1m-long"] = contest("GPT, 0.1 M, three times the length", long)
     for column in IMAGE_COLUMNS:
-        of_column(column, "images", images("vit-cifar"), "vision transformer")
+        of_column(column, "images", vit, "vision transformer")
+    made["contest-gpt-3m"] = contest(
+        "GPT, 3 M, encyclopedia articles",
+        text("gpt-3m"),
+        trials=4,
+        finalists=2,
+        seeds=[1, 2, 3],
+        cells=[{"optimizer": "adamw"}, {"optimizer": "muon"},
+               {"optimizer": "filter-muon", "betas": [0.85, 0.95]},
+               {"optimizer": "filter-muon-eigen", "betas": [0.85, 0.95]}],
+    )  # fmt: skip
     return made
 
 
@@ -236,16 +255,18 @@ def plans() -> dict[str, Any]:
 
 
 def contestants(name: str, plan: dict[str, Any]) -> list[Any]:
-    """The contestants of a plan with the runs that there are, here or in its record."""
+    """The contestants of a plan with the runs that are recorded."""
     from sgdf_lab.runs.records import read_runs
     from sgdf_lab.sweeps.contestants import contestants_of
     from sgdf_lab.sweeps.plan import sweep_from_table
 
     sweep = sweep_from_table(name, plan)
-    record = RESULTS / name / "runs.jsonl"
-    places = [record] if record.exists() else [f for f in (RUNS / name).glob("*") if f.is_dir()]
-    records, _ = read_runs(places)
+    records, _ = read_runs([record_of(name)] if record_of(name).exists() else [])
     return contestants_of(sweep, records)
+
+
+def record_of(name: str) -> Path:
+    return RESULTS / name / "runs.jsonl"
 
 
 def chosen_in(name: str, plan: dict[str, Any]) -> dict[str, Any] | None:
@@ -269,6 +290,8 @@ def best_rows(name: str, plan: dict[str, Any] | None, count: int = 3) -> list[st
 
 
 def has_ended(name: str, plan: dict[str, Any]) -> bool:
+    if not record_of(name).exists():
+        return False
     found = contestants(name, plan)
     return all(c.chosen and c.seeds and all(run.has_ended for run in c.seeds) for c in found)
 
@@ -277,9 +300,8 @@ def has_ended(name: str, plan: dict[str, Any]) -> bool:
 
 
 def as_toml(name: str, plan: dict[str, Any]) -> str:
-    command = f"sgdf sweep benchmarks/evidence/map/{name}.toml --engine stack --out runs/map/{name}"
     lines = [
-        f"# {command}",
+        f"# sgdf sweep benchmarks/evidence/map/{name}.toml --no-checkpoints --out runs/map/{name}",
         "# Written by benchmarks/filter_map.py; docs/map-protocol.md is the protocol.",
     ]
     tables = ("set", "cells", "space")
@@ -314,64 +336,73 @@ def write(made: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from sgdf_lab.cli.main import main as sgdf
-
-    end = time.monotonic() + 60 * options.minutes
-    tried: set[str] = set()
-    while time.monotonic() < end:
+    """Sweep after sweep until the time is up; what one of them finds may make the next."""
+    left, tried = 60 * options.minutes, set()
+    while left > 0:
         made = plans()
         write(made)
         name = next((n for n, p in made.items() if wanted(n, p, options) and n not in tried), None)
         if name is None:
-            waiting = [n for n, p in made.items() if p is not None and not is_done(n)]
-            if not options.wait or not waiting:
-                break
-            time.sleep(2)
-            tried.clear()
-            continue
+            return
         tried.add(name)
-        start = time.monotonic()
-        words = ["sweep", str(PLANS / f"{name}.toml"), "--out", str(RUNS / name)]
-        words += ["--engine", "stack", "--together", str(options.together), "--no-checkpoints"]
-        words += ["--data-dir", str(options.data_dir)] if options.data_dir else []
-        words += ["--device", options.device]
-        if made[name]["task"] == "text" and options.data_dir:
-            corpus = Path(options.data_dir) / "text" / made[name]["set"]["corpus"]
-            words += ["--set", f"corpus={corpus}"]
-            words = [w for w in words if w not in ("--data-dir", str(options.data_dir))]
-        code = sgdf(words)
-        print(f"== {name}: exit code {code}, {time.monotonic() - start:.0f} s", flush=True)
-        if code == 0:
-            (RUNS / name / "done").touch()
-
-
-def is_done(name: str) -> bool:
-    return (RUNS / name / "done").exists()
+        start = os.times().elapsed
+        code = sweep(name, made[name], options, left)
+        left -= os.times().elapsed - start
+        print(f"== {name}: {'stopped' if code is None else f'exit code {code}'}", flush=True)
 
 
 def wanted(name: str, plan: Any, options: argparse.Namespace) -> bool:
-    if plan is None or is_done(name):
-        return False
-    if options.only and not any(part in name for part in options.only):
-        return False
-    corpus = plan.get("set", {}).get("corpus")
-    folder = Path(options.data_dir or ".")
-    if plan["task"] == "cifar10":
-        return (folder / "cifar10" / "ready").exists()
-    return corpus is None or (folder / "text" / corpus).exists()
+    named = not options.only or any(part in name for part in options.only)
+    return plan is not None and named and not has_ended(name, plan)
 
 
-def record() -> None:
-    """Put the runs of every plan that has ended into its record."""
-    from sgdf_lab.runs import packed
+def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace, most: float) -> int | None:
+    """The exit code of `sgdf sweep`; None if it was stopped since the time was up."""
+    record_of(name).parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "sgdf", "sweep", str(PLANS / f"{name}.toml"), "--no-checkpoints"]
+    words += ["--out", str(RUNS / name), "--record", str(record_of(name))]
+    words += ["--jobs", str(options.jobs), "--device", options.device]
+    if plan["task"] == "text":
+        words += ["--set", f"corpus={corpus_of(plan, options.data_dir)}"]
+    elif options.data_dir:
+        words += ["--data-dir", options.data_dir]
+    with subprocess.Popen(words) as process:
+        try:
+            return process.wait(most)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            return None
 
-    for folder in sorted(RUNS.iterdir()):
-        file = RESULTS / folder.name / "runs.jsonl"
-        runs = [f for f in sorted(folder.iterdir()) if (f / "result.json").exists()]
-        if runs:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            packed.pack(runs, file)
-            print(f"{file.relative_to(ROOT)}: {len(runs)} runs")
+
+def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
+    """Where `sgdf data fetch` puts the text of a plan."""
+    from sgdf_lab import data
+
+    (path,) = data.find(Path(plan["set"]["corpus"]).stem).find(folder)  # type: ignore[attr-defined]
+    return Path(path)
+
+
+def runs_of(plan: dict[str, Any]) -> int:
+    each = plan["trials"] + plan["finalists"] * len(plan["choice_seeds"]) + len(plan["seeds"])
+    return len(plan["cells"]) * int(each)
+
+
+def hours_of(plan: dict[str, Any]) -> float:
+    """On one core, from the first look."""
+    steps = plan["set"].get("steps") or plan["epochs"] * PASS
+    return runs_of(plan) * steps * SECONDS[plan["model"]] / 3600
+
+
+def show() -> None:
+    total = 0.0
+    for name, plan in plans().items():
+        if plan is None:
+            print(f"{name:30}waits for an earlier one")
+            continue
+        total += hours_of(plan)
+        state = "done" if has_ended(name, plan) else ""
+        print(f"{name:30}{runs_of(plan):6} runs  {hours_of(plan):5.1f} core-hours  {state}")
+    print(f"{total:.1f} core-hours, without those that wait")
 
 
 def main() -> int:
@@ -380,30 +411,19 @@ def main() -> int:
     add("--list", action="store_true", help="the plans, with their numbers of runs")
     add("--write", action="store_true", help="write the plans")
     add("--run", action="store_true", help="run them")
-    add("--record", action="store_true", help="pack their runs")
     add("--only", nargs="+", metavar="PART", help="plans with one of these in their names")
-    add("--minutes", type=float, default=25.0)
+    add("--minutes", type=float, default=60.0)
     add("--data-dir", metavar="DIR", default=os.environ.get("SGDF_DATA"))
-    add("--device", default="cuda")
-    add("--together", type=int, default=64)
-    add("--wait", action="store_true", help="wait for data that is not here yet")
+    add("--device", default="cpu")
+    add("--jobs", type=int, default=2)
     options = parser.parse_args()
     if options.list:
-        for name, plan in plans().items():
-            print(f"{name:34}{'waits' if plan is None else count(plan)}")
+        show()
     if options.write:
         write(plans())
     if options.run:
         run(options)
-    if options.record:
-        record()
     return 0
-
-
-def count(plan: dict[str, Any]) -> str:
-    cells = len(plan["cells"])
-    runs = plan["trials"] + plan["finalists"] * len(plan["choice_seeds"]) + len(plan["seeds"])
-    return f"{cells} x {runs} = {cells * runs} runs"
 
 
 if __name__ == "__main__":

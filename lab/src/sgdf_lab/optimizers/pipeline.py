@@ -27,7 +27,7 @@ from sgdf.matrix import (
 
 #: What happens to the estimate of a hidden matrix. The first: whether it is divided by the root of
 #: the second moment, and in which coordinates; the second: whether it is orthogonalised.
-STEPS = {
+STEPS: dict[str, dict[str, Any]] = {
     "sgd": {"eigenbasis": False, "orthogonalise": False},
     "adam": {"eigenbasis": True, "max_basis_dim": 0, "orthogonalise": False},
     "eigen": {"eigenbasis": True, "orthogonalise": False},
@@ -109,7 +109,7 @@ class Pipeline(Optimizer):
     ) -> None:
         if step not in STEPS:
             raise ValueError(f"step is one of {', '.join(STEPS)}, not {step!r}")
-        of_filter = FilterSettings(tuple(betas), 0.0, gain_scale, gain_power)
+        of_filter = FilterSettings((betas[0], betas[1]), 0.0, gain_scale, gain_power)
         settings = MatrixSettings(
             of_filter, slow_beta, slow_weight, eps=eps, basis_decay=basis_decay
         )
@@ -117,7 +117,7 @@ class Pipeline(Optimizer):
             True: Rule(settings._replace(**STEPS[step]), basis_interval),
             False: Rule(
                 MatrixSettings(
-                    FilterSettings(tuple(aux_betas), 0.0, 0.0, 0.0),
+                    FilterSettings((aux_betas[0], aux_betas[1]), 0.0, 0.0, 0.0),
                     slow_weight=0.0,
                     eps=eps,
                     **STEPS["adam"],
@@ -190,10 +190,11 @@ def split(params: ParamsT) -> list[tuple[dict[str, Any], bool]]:
 
 
 def read_state(state: dict[str, Any]) -> MatrixState:
-    sides = (
+    factors, basis = (
         Sides(*(state.get(f"{kind}_{side}") for side in SIDES)) for kind in ("factor", "basis")
     )
-    return MatrixState(*(state.get(name) for name in MOMENTS), *sides)
+    m, slow, s, v = (state.get(name) for name in MOMENTS)
+    return MatrixState(m, slow, s, v, factors, basis)
 
 
 def write_state(state: dict[str, Any], own: MatrixState) -> None:

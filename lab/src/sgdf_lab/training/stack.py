@@ -112,16 +112,17 @@ def rules_of_group(
 
 
 def adam(betas: Sequence[float], eps: float) -> Elements:
-    beta1, beta2 = betas
-    return Elements(FilterSettings((beta1, beta2), 0.0, 0.0, 0.0), Denominator("separate", eps))
+    return Elements(
+        FilterSettings((betas[0], betas[1]), 0.0, 0.0, 0.0), Denominator("separate", eps)
+    )
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
-    betas, gain_eps = tuple(group["betas"]), group["gain_eps"]
+    (beta1, beta2), gain_eps = group["betas"], group["gain_eps"]
     if gain_eps is None:
         gain_eps = default_gain_eps(group["eps"], group["second_moment"])
     settings = FilterSettings(
-        betas, gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
+        (beta1, beta2), gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
     )
     return Elements(settings, Denominator(group["second_moment"], group["eps"]))
 
@@ -299,9 +300,9 @@ class MatrixStack(Stack):
         super().__init__(weights, rules, device)
         self.turns = turns
         self.builds = has_basis(self.rule, tuple(self.values.shape))
-        zeros = start(self.values, self.rule.settings, torch)[:4]  # one tensor for all
-        moments: list[Any] = [None if x is None else x.clone() for x in zeros]
-        self.state = MatrixState(*moments)
+        moments = start(self.values, self.rule.settings, torch)[:4]  # one tensor of zeros
+        m, slow, s, v = (None if x is None else x.clone() for x in moments)
+        self.state = MatrixState(m, slow, s, v)
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack([as_matrices(x) for x in tensors], 1)
