@@ -17,9 +17,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sgdf_lab.optimizers import title_of
 from sgdf_lab.reports.evidence import Summary, across, figures, tables
 from sgdf_lab.reports.evidence.summary import REFERENCES, summarize
-from sgdf_lab.reports.labels import optimizer_name
 from sgdf_lab.reports.numbers import SIGNIFICANCE
 from sgdf_lab.reports.tables import as_markdown, escaped
 from sgdf_lab.reports.wording import NOTHING
@@ -292,7 +292,7 @@ def counts(summaries: Sequence[Summary]) -> str:
             ]
             ahead, behind = (sum(s.count(verdict) for s in own) for verdict in ("ahead", "behind"))
             numbers = map(str, (len(better), ahead, behind, sum(better)))
-            lines.append([optimizer_name(optimizer), found.reference, *numbers])
+            lines.append([title_of(optimizer), found.reference, *numbers])
     return markdown_table(head, lines)
 
 
