@@ -124,7 +124,7 @@ OUT, WORKING, RECORDS = "{out}", "{work}", "{results}"  # replaced when a comman
 KERNELS = ("src/sgdf/filter.py", "src/sgdf/kernels/*", "src/sgdf/optim/*.py")
 TEXT_TRAINER = tuple(
     f"lab/src/sgdf_lab/{part}.py"
-    for part in ("models/gpt", "tasks/language", "training/loop", "training/tokens")
+    for part in ("models/language", "tasks/language", "training/loop", "training/tokens")
 )
 PAPER = tuple(f"lab/src/sgdf_lab/paper/{name}.py" for name in ("presets", "recipes"))
 ON_GPU = ("--device", "cuda")

@@ -80,7 +80,8 @@ def step_together(rule: MatrixRule, rows: Sequence[Row], team: Team) -> None:
             elif chunk[0].basis_step is not None:
                 updates |= _by_place(chunk, direction(rule, chunk, *stacks))
             else:
-                updates |= _by_place(chunk, orthogonal(rule, *stacks))
+                (update,) = stacks
+                updates |= _by_place(chunk, orthogonal(rule, update))
         moving = [row for row in rows if not builds_basis(row)]
         received = scattered(moving, updates, team)
         for chunk in chunks(moving):

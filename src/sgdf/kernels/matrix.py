@@ -403,7 +403,7 @@ def _matrices(x: Tensor) -> Tensor:
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """A stack of tensors; of one it is a view."""
-    return torch.stack(tensors) if len(tensors) > 1 else tensors[0][None]
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0][None]
 
 
 def _stack(sides: Sequence[Sides]) -> Sides:
