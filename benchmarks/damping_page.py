@@ -457,6 +457,7 @@ def gains(found: Found) -> Figure:
         right.set(
             title="As a step", xlabel="gain c", ylabel="lead over c = 0, thousandths of a nat"
         )
+        right.set_xlim(left.get_xlim())
     return figure
 
 
