@@ -16,6 +16,7 @@ import numpy as np
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
+from sgdf_lab.support.pages import markdown_table
 
 BLOCKS, SIZE, STEPS, LAST = 64, 256, 2500, 100
 SPREADS = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -99,10 +100,8 @@ def main():
         for name, codes in CODES.items():
             difference = last_estimates(spread, *codes) - reference
             table[name].append(float(np.sqrt(np.mean(difference**2))))
-    print("| code | " + " | ".join(f"spread {spread}" for spread in SPREADS) + " |")
-    print("|---|" + "---|" * len(SPREADS))
-    for name, errors in table.items():
-        print(f"| {name} | " + " | ".join(f"{error:.3g}" for error in errors) + " |")
+    rows = [[name, *(f"{error:.3g}" for error in errors)] for name, errors in table.items()]
+    print(markdown_table(["code", *(f"spread {spread}" for spread in SPREADS)], rows))
     record = {
         "command": "python benchmarks/codes.py",
         "commit": provenance.commit(),

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sgdf import FilterMuon, param_groups
-from sgdf_lab.instruments.hessian import twice_differentiable
-from sgdf_lab.instruments.lanczos import Multiply
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.instruments.hessian import Multiply, twice_differentiable
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.schedules import Shape, factors

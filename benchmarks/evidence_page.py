@@ -2,9 +2,10 @@
 
     python benchmarks/evidence_page.py
 
-For every file of benchmarks/evidence whose runs are in results/evidence/NAME/runs.jsonl this writes
-results/evidence/NAME/summary.json and the figures in docs/figures/evidence, and then fills the
-tables of docs/comparisons.md and of the pages docs/evidence*.md. It trains nothing.
+For every file of benchmarks/evidence and benchmarks/gpu whose runs are in
+results/evidence/NAME/runs.jsonl this writes results/evidence/NAME/summary.json and the figures in
+docs/figures/evidence, and then fills the tables of docs/comparisons.md and of the pages
+docs/evidence*.md. It trains nothing.
 """
 
 import json
@@ -16,9 +17,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sgdf_lab.optimizers import title_of
 from sgdf_lab.reports.evidence import Summary, across, figures, tables
 from sgdf_lab.reports.evidence.summary import REFERENCES, summarize
-from sgdf_lab.reports.labels import optimizer_name
 from sgdf_lab.reports.numbers import SIGNIFICANCE
 from sgdf_lab.reports.tables import as_markdown, escaped
 from sgdf_lab.reports.wording import NOTHING
@@ -26,10 +27,10 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
 from sgdf_lab.support.files import write_atomically, write_json
 from sgdf_lab.support.pages import filled, markdown_table
-from sgdf_lab.sweeps.plan import Sweep, sweep_from_file
+from sgdf_lab.sweeps.plan import Grid, Sweep, sweep_from_file
 
 ROOT = Path(__file__).parents[1]
-PLANS = ROOT / "benchmarks" / "evidence"
+PLANS = (ROOT / "benchmarks" / "evidence", ROOT / "benchmarks" / "gpu")
 RESULTS = ROOT / "results" / "evidence"
 FIGURES = ROOT / "docs" / "figures" / "evidence"
 STEP_TIMES = ROOT / "results" / "step-times-cuda.json"  # of the tasks for a GPU
@@ -82,15 +83,19 @@ def say(path: Path) -> None:
 
 
 def plans() -> list[Path]:
-    return sorted(PLANS.rglob("*.toml"), key=lambda path: path.stem)
+    """All but those of the map of filters, which has a page of its own."""
+    found = (path for folder in PLANS for path in folder.rglob("*.toml"))
+    return sorted((path for path in found if path.parent.name != "map"), key=lambda path: path.stem)
 
 
 def summary_of(plan: Path) -> Summary | None:
-    """The summary of a task; None while runs of it are missing."""
+    """The summary of a task; None of a grid, which has no trials, and while runs are missing."""
     runs = RESULTS / plan.stem / "runs.jsonl"
     if not runs.exists():
         return None
     sweep = sweep_from_file(plan)
+    if isinstance(sweep, Grid):
+        return None
     references = references_of(sweep)
     command = [
         "sgdf",
@@ -287,7 +292,7 @@ def counts(summaries: Sequence[Summary]) -> str:
             ]
             ahead, behind = (sum(s.count(verdict) for s in own) for verdict in ("ahead", "behind"))
             numbers = map(str, (len(better), ahead, behind, sum(better)))
-            lines.append([optimizer_name(optimizer), found.reference, *numbers])
+            lines.append([title_of(optimizer), found.reference, *numbers])
     return markdown_table(head, lines)
 
 
@@ -306,8 +311,7 @@ def decision_table(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
             planned_words(summary),
             *(in_one_cell(*against(summary, form, rival)) for rival in (first, second)),
         ]
-        for summary in summaries
-        if {first, second} <= labels_of(summary)
+        for summary in of_family(summaries, labels)
         for form in forms
     ]
     head = ["", "", "trials, finalists, seeds", f"minus {first}", f"minus {second}"]
@@ -326,8 +330,7 @@ def same_settings_table(summaries: Sequence[Summary], labels: Sequence[str]) -> 
                 for form, rival in pairs
             ),
         ]
-        for summary in summaries
-        if {first, second} <= labels_of(summary)
+        for summary in of_family(summaries, labels)
     ]
     head = [f"{SHOWN[form]}: than {rival}" for form, rival in pairs]
     return markdown_table(["better", *head], lines)
@@ -335,12 +338,17 @@ def same_settings_table(summaries: Sequence[Summary], labels: Sequence[str]) -> 
 
 def decided_figure(summaries: Sequence[Summary]) -> Figure:
     """What is said last of AdamW's rivals, a panel for each task."""
-    first, second, *forms = FAMILIES["users of AdamW"]
-    named = [{**s, "name": task_name(s)} for s in summaries]
-    found = across.across([s for s in named if first in labels_of(s)], "adamw")
+    _, second, *forms = family = FAMILIES["users of AdamW"]
+    named = [{**s, "name": task_name(s)} for s in of_family(summaries, family)]
+    found = across.across(named, "adamw")
     standings = {standing.label: standing for standing in found.standings}
     shown = [replace(standings[n], label=SHOWN.get(n, n)) for n in (*forms, second)]
     return across.figure(replace(found, standings=tuple(shown)))
+
+
+def of_family(summaries: Sequence[Summary], labels: Sequence[str]) -> list[Summary]:
+    """The tasks on which all of them were."""
+    return [summary for summary in summaries if set(labels) <= labels_of(summary)]
 
 
 def labels_of(summary: Summary) -> set[str]:
@@ -349,8 +357,8 @@ def labels_of(summary: Summary) -> set[str]:
 
 def both_rivals(summaries: Sequence[Summary]) -> str:
     """On which tasks each form of FilterAdamW is ahead of both rivals, and where behind one."""
-    first, second, *forms = FAMILIES["users of AdamW"]
-    own = [summary for summary in summaries if {first, second} <= labels_of(summary)]
+    first, second, *forms = family = FAMILIES["users of AdamW"]
+    own = of_family(summaries, family)
     lines = []
     for form in forms:
         verdicts = {

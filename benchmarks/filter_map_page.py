@@ -49,8 +49,7 @@ Json = dict[str, Any]
 
 
 def main() -> None:
-    made = plans.plans()
-    found = {name: summary for name, plan in made.items() if (summary := summary_of(name, plan))}
+    made, found = summaries()
     for name, summary in found.items():
         write_json(plans.RESULTS / name / "summary.json", summary, indent=1)
     curve = adamw_curve(found)
@@ -63,6 +62,12 @@ def main() -> None:
 
 
 # --- numbers --------------------------------------------------------------------------------------
+
+
+def summaries() -> tuple[dict[str, Json | None], dict[str, Summary]]:
+    """All plans, and the summaries of those that are complete."""
+    made = plans.plans()
+    return made, {n: summary for n, plan in made.items() if (summary := summary_of(n, plan))}
 
 
 def summary_of(name: str, plan: Json | None) -> Summary | None:

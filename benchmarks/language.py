@@ -13,8 +13,6 @@ results/bench-language-DEVICE.json.
 """
 
 import argparse
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -26,14 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab.data.tokens import Tokens
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.runs import config as configs
-from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.tasks.language import LanguageModel
 from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
-from trainer import epoch, timed
+from timing import Bare, epoch, made_by, timed
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 operations per second
 
@@ -73,9 +70,7 @@ def main() -> None:
     show(rows)
     out = options.out or Path(f"results/bench-language-{device.type}.json")
     record = {
-        "command": shlex.join(["python", "benchmarks/language.py", *sys.argv[1:]]),
-        "commit": provenance.commit(),
-        "machine": provenance.machine(device.type),
+        **made_by(device),
         "optimizer": options.optimizer,
         "peak_flops": peak_of(device),
         "rows": rows,
@@ -121,7 +116,7 @@ def measured(case: Case, optimizer: str, device: torch.device, rounds: int) -> d
     for _ in range(4 if lab.graphs else 1):  # until every graph is captured
         epoch(lab)
         lab.metrics()
-    bare = Bare(build(case, optimizer, device))
+    bare = Bare(other := build(case, optimizer, device), loss_of_a_batch(other))
     bare(max(case.steps // 4, 4))
     bare_ms, trainer_ms, evaluation_ms = [], [], []
     for _ in range(rounds):
@@ -149,33 +144,11 @@ def measured(case: Case, optimizer: str, device: torch.device, rounds: int) -> d
     }
 
 
-class Bare:
-    """Forward, backward and step on one batch, repeatedly."""
-
-    def __init__(self, lab: LanguageModel) -> None:
-        self.lab = lab
-        lab.batches.begin(0)
-        tokens, following = lab.batches.take(lab.batches.position, lab.config.batch)
-        count = tokens.numel()
-
-        def loss() -> torch.Tensor:
-            return lab._token_losses(tokens, following) / count
-
-        self.loss: Callable[[], torch.Tensor] = torch.compile(loss) if lab.on_gpu else loss
-
-    def work(self) -> None:
-        self.lab.optimizer.zero_grad(set_to_none=True)
-        self.loss().backward()
-        self.lab.optimizer.step()
-
-    def __call__(self, steps: int) -> None:
-        graphs = self.lab.graphs if self.lab.captures_step else None
-        for _ in range(steps):
-            with self.lab._turn():
-                if graphs is None:
-                    self.work()
-                else:
-                    graphs.run("bare", self.work)
+def loss_of_a_batch(lab: LanguageModel) -> Callable[[], torch.Tensor]:
+    lab.batches.begin(0)
+    tokens, following = lab.batches.take(lab.batches.position, lab.config.batch)
+    count = tokens.numel()
+    return lambda: lab._token_losses(tokens, following) / count
 
 
 def show(rows: list[dict]) -> None:

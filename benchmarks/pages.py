@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
+import gpu_blocks  # noqa: E402
 import loss_curves  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
@@ -70,7 +71,7 @@ def of_a_group(name: str, page: str) -> str:
         return why()[part]
     if group == "damping":
         return damping()[part]
-    return evidence()[page][name]
+    return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -98,6 +99,14 @@ def evidence() -> Mapping[str, Mapping[str, str]]:
     found = (evidence_page.summary_of(plan) for plan in evidence_page.plans())
     made: Mapping[str, Mapping[str, str]] = evidence_page.pages([s for s in found if s])
     return made
+
+
+@functools.cache
+def filter_map() -> dict[str, str]:
+    """The map of filters and its contest."""
+    import filter_map_page
+
+    return filter_map_page.blocks(*filter_map_page.summaries())
 
 
 @functools.cache
@@ -469,6 +478,12 @@ MADE: dict[str, Callable[[], str]] = {
     "warm-up": warmup_words,
     "better at the same settings": same_settings,
     "fast recipe": fast_recipe,
+    "fast recipe, SGD-Nesterov again": lambda: gpu_blocks.fast_recipe("sgd-nesterov"),
+    "fast recipe, SGDF again": lambda: gpu_blocks.fast_recipe("sgdf"),
+    "grids": gpu_blocks.grid_tables,
+    "Hessian on CIFAR-100": gpu_blocks.hessian_table,
+    "steps of matrices on a GPU": gpu_blocks.matrix_steps_table,
+    "queue": gpu_blocks.queue_table,
     "theory counts": theory_counts,
     "walking signal": lambda: tracking_table("walking signal"),
     "noisy quadratic": lambda: tracking_table("noisy quadratic"),

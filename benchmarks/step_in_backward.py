@@ -8,14 +8,12 @@ backward and without them at the step, so what is saved of the *peak* depends on
 `after forward` is the memory in use when backward starts, below which no optimizer can bring the
 peak; `--batch`, `--length` and `--checkpoint` change it. `gradients alive` is the largest size of
 gradients that exist at once. Memory is torch's count of allocated bytes, only on a GPU. Both
-variants run in turns; times are medians. Prints a table and writes one JSON.
+variants run in turns; times are medians. Prints a table and writes
+results/step-in-backward-DEVICE.json.
 """
 
 import argparse
 import gc
-import shlex
-import sys
-import time
 from pathlib import Path
 from statistics import median
 
@@ -28,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 
 import sgdf
 from sgdf_lab.bench.measure import state_bytes
-from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
+from timing import made_by, timed
 
 STATES = {
     "default": None,
@@ -55,9 +53,7 @@ def main() -> None:
                     print(row, flush=True)
     show(list(rows.values()))
     record = {
-        "command": shlex.join(["python", "benchmarks/step_in_backward.py", *sys.argv[1:]]),
-        "commit": provenance.commit(),
-        "machine": provenance.machine(options.device),
+        **made_by(torch.device(options.device)),
         "settings": {key: value for key, value in vars(options).items() if key != "out"},
         "rows": list(rows.values()),
     }
@@ -82,7 +78,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.out = options.out or Path(f"results/bench-step-in-backward-{options.device}.json")
+    options.out = options.out or Path(f"results/step-in-backward-{options.device}.json")
     return options
 
 
@@ -202,15 +198,6 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def timed(work, device: torch.device) -> float:
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
 
 
 def show(rows: list[dict]) -> None:

@@ -11,8 +11,6 @@ results/step-times-DEVICE.json.
 """
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,10 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.sweeps.plan import Tuned, sweep_from_file
-from trainer import epoch, timed
+from timing import epoch, made_by, timed
 
 EVIDENCE = Path(__file__).parent / "evidence"
 TINY = {"text": "gpt-tiny", "cifar10": "mlp", "cifar10-fast": "airbench-tiny"}
@@ -49,9 +46,7 @@ def main() -> None:
     show(rows)
     out = options.out or Path(f"results/step-times-{device.type}.json")
     record = {
-        "command": shlex.join(["python", "benchmarks/step_times.py", *sys.argv[1:]]),
-        "commit": provenance.commit(),
-        "machine": provenance.machine(device.type),
+        **made_by(device),
         "rows": rows,
     }
     write_json(out, record, indent=1)

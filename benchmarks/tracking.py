@@ -13,6 +13,7 @@ import numpy as np
 from sgdf.filter import Filter, FilterSettings
 from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
+from sgdf_lab.support.pages import markdown_table
 
 GAINS = {"EMA": (0.0, 1.0), "K": (1.0, 1.0), "2K": (2.0, 1.0), "K^0.5": (1.0, 0.5)}
 ESTIMATORS = {
@@ -69,10 +70,8 @@ def main():
         },
     }
     for title, rows in tables.items():
-        print(f"\n| {title} | " + " | ".join(("g", *ESTIMATORS)) + " |")
-        print("|---|" + "---|" * (1 + len(ESTIMATORS)))
-        for row, errors in rows.items():
-            print(f"| {row} | " + " | ".join(f"{error:.3g}" for error in errors.values()) + " |")
+        lines = [[row, *(f"{e:.3g}" for e in errors.values())] for row, errors in rows.items()]
+        print(f"\n{markdown_table([title, 'g', *ESTIMATORS], lines)}")
     record = {
         "command": "python benchmarks/tracking.py",
         "commit": provenance.commit(),

@@ -21,10 +21,10 @@ from rich.table import Table
 from sgdf_lab import data
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.runs import config as configs
-from sgdf_lab.support import provenance
 from sgdf_lab.support.files import write_json
 from sgdf_lab.tasks.classify import resident_classifier
 from sgdf_lab.training.loop import Trainer, take_turns
+from timing import Bare, epoch, made_by, timed
 
 OPTIMIZER = "sgdf"
 
@@ -55,9 +55,7 @@ def main() -> None:
     show(rows)
     out = options.out or Path(f"results/bench-trainer-{device.type}.json")
     record = {
-        "command": "python benchmarks/trainer.py",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(device.type),
+        **made_by(device),
         "images": len(dataset.train.labels),
         "rows": rows,
     }
@@ -99,7 +97,7 @@ def alone(model: str, precision: str, dataset: Dataset, device: torch.device, ep
     for _ in range(3):  # until every graph is captured
         epoch(lab)
     lab.metrics()
-    bare = Bare(trainer(model, precision, dataset, device))
+    bare = Bare(other := trainer(model, precision, dataset, device), loss_of_a_batch(other))
     steps = len(lab.sizes)
     bare(steps // 4)
     bare_ms, trainer_ms, evaluation_ms = [], [], []
@@ -134,47 +132,16 @@ def together(
     return [timed(all_epochs, device) for _ in range(epochs)]
 
 
-class Bare:
-    """Forward, backward and step on one batch, repeatedly."""
+def loss_of_a_batch(lab: Trainer) -> Callable[[], torch.Tensor]:
+    lab.batches.begin(0)
+    images, labels = lab.batches.take(lab.batches.position, lab.config.batch)
 
-    def __init__(self, lab: Trainer) -> None:
-        self.lab = lab
-        lab.batches.begin(0)
-        images, labels = lab.batches.take(lab.batches.position, lab.config.batch)
+    def loss() -> torch.Tensor:
+        with lab._autocast():
+            logits = lab.model(images)
+        return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-        def loss() -> torch.Tensor:
-            with lab._autocast():
-                logits = lab.model(images)
-            return torch.nn.functional.cross_entropy(logits.float(), labels)
-
-        self.loss: Callable[[], torch.Tensor] = torch.compile(loss) if lab.on_gpu else loss
-
-    def work(self) -> None:
-        self.lab.optimizer.zero_grad(set_to_none=True)
-        self.loss().backward()
-        self.lab.optimizer.step()
-
-    def __call__(self, steps: int) -> None:
-        for _ in range(steps):
-            if self.lab.graphs is None:
-                self.work()
-            else:
-                with self.lab._turn():
-                    self.lab.graphs.run("bare", self.work)
-
-
-def epoch(lab: Trainer) -> None:
-    for _ in lab.epoch():
-        pass
-
-
-def timed(work: Callable[[], object], device: torch.device) -> float:
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
+    return loss
 
 
 def show(rows: list[dict]) -> None:

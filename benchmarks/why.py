@@ -25,7 +25,6 @@ of docs/why.md, whose tables `benchmarks/pages.py` fills, and measures nothing.
 
 import argparse
 import copy
-import io
 import json
 import math
 import shlex
@@ -46,10 +45,10 @@ import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokens import split_of
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from sgdf_lab.registry.models import GPTS
 from sgdf_lab.support import provenance
-from sgdf_lab.support.files import write_atomically, write_json
+from sgdf_lab.support.files import write_json
 from sgdf_lab.support.numerics import full_precision
 from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.schedules import Shape, factors
@@ -129,17 +128,11 @@ def main() -> None:
 
 def draw_figures(record: dict[str, Any]) -> None:
     """Draw the figures of docs/why.md; `benchmarks/pages.py` fills its tables."""
-    from matplotlib import rc_context
-
-    from sgdf_lab.support.figures import STYLE, with_dark_style
+    from sgdf_lab.support.figures import write_svg
     from why_page import all_figures
 
     for name, figure in all_figures(record).items():
-        text = io.StringIO()
-        with rc_context(STYLE):
-            figure.savefig(text, format="svg", metadata={"Date": None})
-        write_atomically(DOCS / "figures" / f"{name}.svg", with_dark_style(text.getvalue()))
-        print("wrote", DOCS / "figures" / f"{name}.svg")
+        print("wrote", write_svg(figure, DOCS / "figures" / name))
 
 
 def command(words: list[str]) -> str:

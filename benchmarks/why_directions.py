@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sgdf.filter import FLOAT32, FLOAT64, Denominator, Filter, FilterSettings, Moments
 from sgdf_lab.instruments.estimators import ErrorParts, WithError, bias_variance_mse, jackknife
-from sgdf_lab.models.gpt import GPT
+from sgdf_lab.models.language import GPT
 
 PAPER_EPS = 1e-8  # beside squared gradients: what FilterAdam uses if it is given no gain_eps
 

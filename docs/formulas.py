@@ -119,7 +119,12 @@ def aligned(block: str) -> str:
         told = IN_SENTENCES.sub(lambda found: f"${tex(found[0])}$", words)
         note = rf" && \text{{{told}}}" if told else ""
         lines.append(f"{tex(left)} &{SIGNS.get(sign, sign)} {tex(right)}{note}")
-    return r"\begin{aligned}" + r"\\[.35em] ".join(lines) + r"\end{aligned}"
+    return r"\begin{aligned}" + lines[0] + "".join(map(_below, lines[1:])) + r"\end{aligned}"
+
+
+def _below(line: str) -> str:
+    """A line with the room above it that a fraction needs."""
+    return rf"\\[{'.9em' if 'frac' in line else '.4em'}] {line}"
 
 
 def typeset(page: str) -> str:

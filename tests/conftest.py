@@ -36,7 +36,7 @@ SLOW = (
     "tests/optim/test_in_backward.py",
     "tests/optim/test_low_precision.py",
     "tests/test_optax.py",
-    "tests/test_optax_forms.py",
+    "tests/test_optax_tools.py",
 )
 
 

@@ -123,6 +123,9 @@ def scanned(optimizer):
     return run
 
 
+CONSTANT = {"gain_scale": 0.05, "gain_power": 0}
+NESTEROV = {"gain_scale": 0.1, "gain_power": 0, "bias_correction": False}
+
 # --- two parameters ------------------------------------------------------------------------------
 
 PAIR = {"w": START32, "b": START32[::-1].copy()}

@@ -159,3 +159,25 @@ def test_update_needs_the_parameters():
         optimizer.update(params, optimizer.init(params))
     with pytest.raises(ValueError, match="Invalid adjust_lr_fn"):
         filter_muon(0.1, adjust_lr_fn="rms")
+
+
+IMPOSSIBLE = [
+    *({name: value} for name in ("b1", "b2", "slow_beta", "basis_decay") for value in (1.0, -0.1)),
+    *({name: -1.0} for name in ("eps", "gain_eps", "gain_scale", "gain_power", "weight_decay")),
+    *({"slow_weight": value} for value in (-0.1, 2.0, float("nan"))),
+    *({name: value} for name in ("basis_interval", "max_basis_dim") for value in (0, 1.5)),
+    {"b1": "0.9"},
+    {"ns_steps": 0},
+    {"aux_b2": 1.0},
+]
+
+
+@pytest.mark.parametrize("wrong", IMPOSSIBLE, ids=str)
+@pytest.mark.parametrize("make", [filter_muon, filter_soap])
+def test_impossible_settings_are_refused(make, wrong):
+    """They would be NaN in silence, or steps that mean nothing."""
+    (name,) = wrong
+    if make is filter_soap and name == "ns_steps":
+        return
+    with pytest.raises(ValueError, match=f"Invalid {name.removeprefix('aux_')} value"):
+        make(0.1, **wrong)

@@ -44,8 +44,8 @@ def house(tmp_path_factory):
     (lab / "data" / "stripes.py").write_text(example("To add a dataset"))
     [row] = re.findall(r'`("stripes": "[^`]+)`', TEXT)
     insert_before(lab / "registry" / "datasets.py", "DATASETS = {", "\n}\n", row)
-    charts = lab / "report" / "charts.py"
-    insert_before(charts, "possible: ", "\n    ]\n", " " * 8 + example("To add a figure"))
+    curves = lab / "reports" / "curves.py"
+    insert_before(curves, "metrics = cell.", "\n    ]\n", " " * 8 + example("To add a figure"))
     home = folder / "data" / "stripes"
     home.mkdir(parents=True)
     arrays = {}

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
 import sgdf
 
 ROOT = Path(__file__).parents[2]
@@ -112,3 +114,23 @@ def test_make_installs_again_when_and_only_when_a_dependency_file_changed(tmp_pa
         for target in ("demo", "test"):
             assert "pip install" in planned(target)
         os.utime(tmp_path / name, (later - 20, later - 20))
+
+
+# --- the tests themselves -------------------------------------------------------------------------
+
+
+def test_a_skip_is_accepted_only_with_a_reason_on_the_list():
+    def skipped(reason: str) -> SimpleNamespace:
+        return SimpleNamespace(nodeid="tests/a.py::b", longrepr=("a.py", 1, f"Skipped: {reason}"))
+
+    assert conftest.unexpected_skips([skipped("nothing can be mounted here: no root")]) == []
+    assert conftest.unexpected_skips([skipped("could not import 'ray'")]) == [
+        "tests/a.py::b: could not import 'ray'"
+    ]
+
+
+def test_what_is_listed_as_slow_is_there():
+    """A file that was moved would be part of `make check`."""
+    listed = re.findall(r'^    "(\S+\.py)",$', (ROOT / "lab/tests/conftest.py").read_text(), re.M)
+    assert listed
+    assert [name for name in listed if not (ROOT / name).exists()] == []

@@ -250,7 +250,7 @@ def _take(x: Any, at: Any, axis: int, xp: Any) -> Any:
     """The rows or columns of every matrix in an order of its own."""
     if hasattr(xp, "take_along_axis"):
         return xp.take_along_axis(x, at, axis)
-    return xp.take_along_dim(x, at, axis)
+    return xp.gather(x, axis, at.expand(x.shape))  # torch; its take_along_dim checks every index
 
 
 def denominator(v_hat: Any, settings: MatrixSettings, numbers: NumberRange, xp: Any) -> Any:

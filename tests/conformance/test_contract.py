@@ -5,7 +5,6 @@ wheel, so the checks here are written from the contract's side: what a user of a
 optimizer relies on, for every setting the infos name, by loop and foreach.
 """
 
-import io
 import pickle
 from copy import deepcopy
 
@@ -25,6 +24,7 @@ from torch.testing._internal.common_optimizers import (
 from torch.testing._internal.common_utils import TestCase, parametrize
 
 from conformance.infos import OPTIMIZER_INFOS
+from stepping import through_a_file
 
 every_optimizer = optims(OPTIMIZER_INFOS, dtypes=[torch.float32])
 
@@ -237,7 +237,7 @@ class TestContract(TestCase):
                 problem.run(optimizer, 3)
                 twin, expected = deepcopy(problem), deepcopy(optimizer.state_dict())
                 loaded = optim_info.optim_cls(named(twin, loaded_named), **kwargs)
-                loaded.load_state_dict(through_bytes(optimizer.state_dict()))
+                loaded.load_state_dict(through_a_file(optimizer.state_dict()))
                 self.assertEqual(optimizer.state_dict(), expected)  # saving changed nothing
                 problem.run(optimizer, 3), twin.run(loaded, 3)
                 self.assertEqual(problem.parameters, twin.parameters, rtol=0, atol=0)
@@ -321,13 +321,6 @@ def named(problem, with_names):
 
 def without_params(group):
     return {key: value for key, value in group.items() if key != "params"}
-
-
-def through_bytes(state_dict):
-    buffer = io.BytesIO()
-    torch.save(state_dict, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def public(optimizer):

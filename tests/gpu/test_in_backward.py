@@ -10,12 +10,12 @@ from reference import CASES
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, step_in_backward
 from sgdf.kernels.plan import Plan
 from sgdf.optim import wait_until_compiled
+from stepping import PATHS, each_path
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,7 +55,7 @@ def assert_equal(models, optimizers):
     torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(("make", "settings"), CASES)
 def test_it_equals_ordinary_steps(make, settings, path):
     assert_equal(*twins(make, chain(3), **settings, **PATHS[path]))

@@ -138,6 +138,22 @@ def test_sizes_around_vectors_tiles_and_pieces(p_dtype):
     both(columns)
 
 
+GAP = 3  # between views of one stretch of memory
+
+
+def views(columns, sizes, offset):
+    """Cuts of these sizes out of every column."""
+    starts = list(itertools.accumulate([offset, *(n + GAP for n in sizes[:-1])]))
+    return [[t[i : i + n] for i, n in zip(starts, sizes, strict=False)] for (t,) in columns]
+
+
+def assert_same_beside(columns, before, sizes, offset):
+    """Nothing outside the views has changed; they become zeros."""
+    for view in itertools.chain(*views(columns, sizes, offset), *views(before, sizes, offset)):
+        view.zero_()
+    assert_same_bits(columns, before)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(1000, 2100)), min_size=0, max_size=8),
@@ -151,24 +167,20 @@ def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, form, seed
     """Every column is cut out of one stretch of memory: nothing outside the views changes."""
     form, kept = form
     g_dtype = p_dtype if p_dtype.is_complex else g_dtype
-    gap = 3
-    columns = problem([(sum(sizes) + gap * len(sizes) + offset,)], p_dtype, g_dtype)
+    columns = problem([(sum(sizes) + GAP * len(sizes) + offset,)], p_dtype, g_dtype)
     columns = [*columns[:2], *(columns[3 + k] for k in kept)]
     before, expected = clone(columns), clone(columns)
 
-    def views(columns):
-        starts = list(itertools.accumulate([offset, *(n + gap for n in sizes[:-1])]))
-        cut = [[t[i : i + n] for i, n in zip(starts, sizes, strict=False)] for (t,) in columns]
+    def rows(columns):
+        cut = views(columns, sizes, offset)
         return [*cut[:2], [torch.tensor(4.0) for _ in sizes], *cut[2:]]
 
     options = {**PLAIN, **form, "stochastic_rounding": True, "rounding_seed": seed}
-    ours, theirs = views(columns), views(expected)
+    ours, theirs = rows(columns), rows(expected)
     cpu.step(work_of(ours, options))
     loop.step(work_of(theirs, options))
-    assert_agrees_with_the_loop(views(before), ours, theirs, options)
-    for view in itertools.chain(*views(columns), *views(before)):
-        view.zero_()
-    assert_same_bits(columns, before)  # outside the views
+    assert_agrees_with_the_loop(rows(before), ours, theirs, options)
+    assert_same_beside(columns, before, sizes, offset)
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,25 +195,22 @@ def test_any_list_of_unaligned_views(sizes, offset, p_dtype, g_dtype, form, seed
 )
 def test_the_filter_alone_has_the_bits_of_the_loop(sizes, offset, dtype, state_dtype, options):
     """It overwrites unaligned views of gradients, and nothing beside them."""
-    gap, total = 3, sum(sizes) + 3 * len(sizes) + offset
     state_dtype = None if dtype.is_complex else state_dtype
+    total = sum(sizes) + GAP * len(sizes) + offset
     columns = problem([(total,)], dtype, dtype, state_dtype, adam=False)
     columns = [columns[1], *columns[3 : 4 + (options.get("gain_power") != 0)]]
     expected, before = clone(columns), clone(columns)
 
-    def views(columns):
-        starts = list(itertools.accumulate([offset, *(n + gap for n in sizes[:-1])]))
-        cut = [[t[i : i + n] for i, n in zip(starts, sizes, strict=True)] for (t,) in columns]
+    def rows(columns):
+        cut = views(columns, sizes, offset)
         return [cut[0], [torch.tensor(4.0) for _ in sizes], *cut[1:]]
 
-    ours, theirs = views(columns), views(expected)
+    ours, theirs = rows(columns), rows(expected)
     cpu.step(estimate_work(ours, {**PLAIN, **options}))
     loop.step(estimate_work(theirs, {**PLAIN, **options}))
     assert_same_bits(ours, theirs)
     assert sum(sizes) == 0 or not torch.equal(columns[0][0], before[0][0])
-    for view in itertools.chain(*views(columns), *views(before)):
-        view.zero_()
-    assert_same_bits(columns, before)  # outside the views
+    assert_same_beside(columns, before, sizes, offset)
 
 
 @pytest.mark.parametrize("gain_power", [1, 0])

@@ -33,6 +33,11 @@ FORMS_OF_ADAM = {
     "separate, K^0.5": (FilterAdamW, {"gain_scale": 1.0, "gain_power": 0.5}),
     **{name: form for name, form in FORMS.items() if form[0] is not SGDF},
 }
+FORMS_IN_JAX = FORMS_OF_ADAM | {
+    "uncorrected": (FilterAdam, {"correction": False}),
+    "SGDF": (SGDF, {}),
+    **{name: form for name, form in FORMS.items() if form[0] is SGDF},
+}
 each_path = pytest.mark.parametrize("path", PATHS)
 
 
@@ -43,25 +48,27 @@ def _path(path, request):
         request.getfixturevalue("triton_on_the_cpu")
 
 
-def with_spike(run, spike):
-    """The run with another spike, as gradients of a tensor that can be in 8 bits."""
-    values = [spike if g == LARGE else g for g in run]
-    return [torch.full((16, 256), g) for g in values]
+def zeros(flags, dtype=torch.float32):
+    """A parameter, as small as its state allows."""
+    shape = (16, 256) if "state_dtype" in flags else (4, 8)
+    return torch.zeros(shape, dtype=dtype, requires_grad=not flags.get("differentiable"))
 
 
-def steps_of(optimizer_class, settings, flags, run, spike, grads_of=with_spike):
+def step(optimizer, p, g):
+    p.grad = torch.full_like(p, g)
+    optimizer.step()
+
+
+def steps_of(optimizer_class, settings, flags, run, spike, dtype=torch.float32):
     """The parameter's movement in every step, in units of lr; the state stays finite."""
-    p = torch.zeros(16, 256, requires_grad=not flags.get("differentiable"))
+    p = zeros(flags, dtype)
     optimizer = optimizer_class([p], lr=LR, weight_decay=0.0, **settings, **flags)
     moves = []
-    for g in grads_of(run, spike):
-        before, p.grad = p.detach().clone(), g
-        optimizer.step()
-        p.detach_()
-        if not flags.get("differentiable"):
-            p.requires_grad_()
+    for g in run:
+        before = p.detach().clone()
+        step(optimizer, p, spike if g == LARGE else g)
         moves.append((before - p.detach())[3, 7].item() / LR)
-        assert all(value.float().isfinite().all() for value in optimizer.state[p].values())
+        assert all(value.double().isfinite().all() for value in optimizer.state[p].values())
     return moves
 
 
@@ -82,6 +89,17 @@ def test_the_steps_are_those_after_any_large_gradient(cls, settings, run, path):
         assert moves == pytest.approx(expected, rel=rel, abs=rel), spike
 
 
+@pytest.mark.parametrize("run", RUNS, ids=["first", "later"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ["loop", "foreach", "C++"])
+def test_so_are_those_in_float64(path, kind, run):
+    settings, options = {"second_moment": kind}, {"dtype": torch.float64}
+    expected = steps_of(FilterAdam, settings, PATHS[path], run, LARGE, **options)
+    for spike in (1e150, 1e200, 1e308, math.inf):
+        moves = steps_of(FilterAdam, settings, PATHS[path], run, spike, **options)
+        assert moves == pytest.approx(expected, rel=1e-3, abs=1e-3), spike
+
+
 @pytest.mark.parametrize("path", [path for path in PATHS if "Triton" not in path])
 def test_training_goes_on_after_it(path):
     """v decays again: with b2 = 0.5, 300 steps later nothing is left of the spike.
@@ -90,14 +108,10 @@ def test_training_goes_on_after_it(path):
     """
     flags = {**PATHS[path], "betas": (0.5, 0.5)}
     for cls, settings in ((SGDF, {}), *((FilterAdam, {"second_moment": kind}) for kind in KINDS)):
-        p = torch.zeros(16, 256, requires_grad=not flags.get("differentiable"))
+        p = zeros(flags)
         optimizer = cls([p], lr=0.0 if cls is SGDF else LR, **settings, **flags)
-        for step in range(300):
-            p.grad = torch.full((16, 256), math.inf if step == 0 else 1.0 + step % 2)
-            optimizer.step()
-            p.detach_()
-            if not flags.get("differentiable"):
-                p.requires_grad_()
+        for t in range(300):
+            step(optimizer, p, math.inf if t == 0 else 1.0 + t % 2)
         for key in optimizer.moments_of(optimizer.param_groups[0]):
             assert optimizer.state[p][key].float().abs().max() < 300, (settings, key)
 
@@ -117,9 +131,9 @@ def test_without_a_division_the_step_is_proportional_to_the_clipped_gradient(pat
 def test_nan_is_not_hidden(path):
     """In 8 bits it takes its block with it."""
     for settings in ({}, {"second_moment": "derived"}):
-        p = torch.zeros(16, 256, requires_grad=not PATHS[path].get("differentiable"))
+        p = zeros(PATHS[path])
         optimizer = FilterAdam([p], **settings, **PATHS[path])
-        p.grad = torch.ones(16, 256)
+        p.grad = torch.ones_like(p)
         p.grad[3, 7] = math.nan
         optimizer.step()
         finite = p.isfinite()
@@ -132,33 +146,35 @@ def test_nan_is_not_hidden(path):
 @pytest.mark.usefixtures("_path")
 def test_the_filter_in_front_of_adam(path, state_dtype):
     """What it gives to the next optimizer is finite, and its square does not overflow."""
-    p = torch.zeros(16, 256, requires_grad=True)
+    p = zeros({"state_dtype": state_dtype} if state_dtype else {})
     optimizer = torch.optim.Adam([p], lr=LR)
     fused = False if path == "loop" else None
     wiener = WienerFilter(optimizer, fused=fused, state_dtype=state_dtype)
-    for g in with_spike(RUNS[1], math.inf):
-        before, p.grad = p.detach().clone(), g
-        optimizer.step()
+    for g in RUNS[1]:
+        before = p.detach().clone()
+        step(optimizer, p, math.inf if g == LARGE else g)
         assert p.grad.square().isfinite().all()
         assert ((p - before).abs() < 10 * LR).all()
         assert all(value.float().isfinite().all() for value in wiener.state[p].values())
 
 
 @pytest.mark.parametrize("run", RUNS, ids=["first", "later"])
-@pytest.mark.parametrize(("cls", "settings"), FORMS_OF_ADAM.values(), ids=FORMS_OF_ADAM)
+@pytest.mark.parametrize(("cls", "settings"), FORMS_IN_JAX.values(), ids=FORMS_IN_JAX)
 def test_jax_takes_the_same_steps(cls, settings, run):
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
-    from sgdf.optax import filter_adam
+    from sgdf.optax import filter_adam, sgdf
 
-    optimizer = filter_adam(LR, **settings)
+    optimizer = (sgdf if cls is SGDF else filter_adam)(LR, **settings)
+    update = jax.jit(optimizer.update)
     for spike in HUGE:
         expected = steps_of(cls, settings, PATHS["loop"], run, spike)
         p, moves = jax.numpy.zeros(()), []
         state = optimizer.init(p)
-        for g in with_spike(run, spike):
-            update, state = optimizer.update(jax.numpy.asarray(g[0, 0].item()), state, p)
-            before, p = p, optax.apply_updates(p, update)
+        for g in run:
+            change, state = update(jax.numpy.asarray(spike if g == LARGE else g), state, p)
+            before, p = p, optax.apply_updates(p, change)
             moves.append(float(before - p) / LR)
-        assert moves == pytest.approx(expected, rel=1e-4, abs=1e-4), spike
-        assert all(bool(jax.numpy.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+            assert all(bool(jax.numpy.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+        largest = max(map(abs, expected)) if cls is SGDF else 1.0
+        assert moves == pytest.approx(expected, rel=1e-4, abs=1e-4 * largest), spike

@@ -321,7 +321,7 @@ def main(folder: Path, rank: int) -> None:
             init_method=f"file://{folder / case}",
             rank=rank,
             world_size=WORLD_SIZE,
-            timeout=timedelta(seconds=20),
+            timeout=timedelta(minutes=15),  # only what hangs reaches it
         )
         try:
             result = run()

@@ -1,6 +1,5 @@
 """State keeps its dtype, finds its device, and survives what checkpoints go through."""
 
-import io
 from copy import deepcopy
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from reference import OPTIMIZERS
 from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from stepping import advance, through_a_file
 
 
 def trained(optimizer_class, dtype=torch.float32, steps=3, shapes=((4, 3), (5,)), **kwargs):
@@ -16,15 +16,6 @@ def trained(optimizer_class, dtype=torch.float32, steps=3, shapes=((4, 3), (5,))
     optimizer = optimizer_class(parameters, lr=0.1, **kwargs)
     advance(optimizer, steps)
     return optimizer
-
-
-def advance(optimizer, steps, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
-        optimizer.step()
 
 
 def parameters(optimizer):
@@ -40,10 +31,7 @@ def moments(optimizer):
 
 
 def saved(optimizer):
-    buffer = io.BytesIO()
-    torch.save(optimizer.state_dict(), buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
+    return through_a_file(optimizer.state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -292,7 +280,11 @@ def test_the_filter_reads_a_step_of_another_type(change):
     wiener.load_state_dict(checkpoint)
     wiener.optimizer.step()
     assert torch.equal(wiener.state[p]["step"], torch.tensor(2.0))
-    for name, value in (("step", None), ("exp_avg", torch.zeros(3).to_sparse())):
+    for name, value in (
+        ("step", None),
+        ("step", torch.tensor(-3.0)),
+        ("exp_avg", torch.zeros(3).to_sparse()),
+    ):
         unfit = deepcopy(checkpoint)
         unfit["state"][0][name] = value
         with pytest.raises(ValueError, match=f"{name} of parameter 0"):
@@ -300,15 +292,25 @@ def test_the_filter_reads_a_step_of_another_type(change):
     del checkpoint["state"][0]["step"]
     with pytest.raises(ValueError, match="parameter 0 has no step"):
         wiener.load_state_dict(checkpoint)
+    assert torch.equal(wiener.state[p]["step"], torch.tensor(2.0))
 
 
-def test_the_filter_refuses_an_invalid_step():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: [1],
+        lambda saved: {**saved, "param_groups": [{"lr": 0.1}]},
+        lambda saved: saved["state"][0].update(exp_avg=torch.ones(3, dtype=torch.complex64)),
+        lambda saved: saved["state"][0].update(
+            exp_avg=torch.nested.nested_tensor([torch.ones(3)], layout=torch.strided)
+        ),
+    ],
+)
+def test_what_is_no_state_dict_is_refused_with_a_sentence(change):
     p = torch.ones(3, requires_grad=True)
-    wiener = WienerFilter(torch.optim.SGD([p], lr=0.1))
+    optimizer = SGDF([p])
     p.grad = torch.ones(3)
-    wiener.optimizer.step()
-    checkpoint = deepcopy(wiener.state_dict())
-    checkpoint["state"][0]["step"] = torch.tensor(-3.0)
-    with pytest.raises(ValueError, match="invalid step of parameter 0"):
-        wiener.load_state_dict(checkpoint)
-    assert wiener.state[p]["step"] == 1
+    optimizer.step()
+    saved = optimizer.state_dict()
+    with pytest.raises(ValueError, match="loaded state dict"):
+        optimizer.load_state_dict(change(saved) or saved)

@@ -54,20 +54,24 @@ def test_every_form_is_one_graph(optimizer_class, settings, foreach):
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "shape"),
     [
-        OPTIMIZERS[0],
-        lambda p, lr: FilterAdam(p, lr, second_moment="derived", gain_scale=0.05, gain_power=0),
+        (OPTIMIZERS[0], 33),
+        (
+            lambda p, lr: FilterAdam(p, lr, second_moment="derived", gain_scale=0.05, gain_power=0),
+            33,
+        ),
+        (lambda p, lr: FilterAdam(p, lr, state_dtype=torch.int8), (32, 128)),
     ],
-    ids=["SGDF", "FilterAdam, derived"],
+    ids=["SGDF", "FilterAdam, derived", "FilterAdam, 8 bits"],
 )
-def test_the_compiled_kernel_computes_the_same(build):
+def test_the_compiled_kernel_computes_the_same(build, shape):
     """Through the real compiler once: inductor's own code, not eager ops."""
     torch._dynamo.reset()
     results = []
     for wrap in (lambda step: step, torch.compile):
         torch.manual_seed(0)
-        p = torch.randn(33, requires_grad=True)
+        p = torch.randn(shape, requires_grad=True)
         optimizer = build([p], lr=torch.tensor(0.1))
         step = wrap(optimizer.step)
         for _ in range(4):

@@ -191,3 +191,16 @@ def test_what_cannot_be_made_starts_anew_and_says_so():
     p.grad = torch.ones_like(p)
     optimizer.step()
     assert optimizer.state[p]["step"] == 1
+
+
+def test_a_gain_that_opens_late_says_so():
+    """SGDF with a constant gain has nothing to make s from."""
+    optimizer, state = trained(functools.partial(SGDF, gain_power=0, gain_scale=0.1))
+    optimizer.param_groups[0].update(gain_power=1.0, gain_scale=2.0)
+    with pytest.warns(UserWarning, match="opens over the next 1000 steps"):
+        optimizer.step()
+    assert state["exp_var"].max() < 0.1  # of a variance of 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+        trained(SGDF, 2)

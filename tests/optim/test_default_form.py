@@ -1,19 +1,17 @@
 """FilterAdamW's default does not depend on the magnitude of gradients; others say if it closes."""
 
-import io
 import warnings
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.filter import DEFAULT_FORM, FilterSettings
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
-
-PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-each_path = pytest.mark.parametrize("path", PATHS)
+from stepping import PATHS, each_path, filtered_sgd, through_a_file
 
 
 def gradient(shape, generator):
@@ -81,13 +79,6 @@ def test_the_form_is_decided_in_one_place():
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def through_bytes(state_dict):
-    buffer = io.BytesIO()
-    torch.save(state_dict, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
-
-
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("form", ["separate", "derived"])
 def test_an_old_checkpoint_keeps_the_settings_it_was_saved_with(form, absent, monkeypatch):
@@ -96,7 +87,7 @@ def test_an_old_checkpoint_keeps_the_settings_it_was_saved_with(form, absent, mo
     monkeypatch.setattr(FilterAdamW, "default_second_moment", now)
     old = FilterAdamW([zeros()], gain_eps=None, second_moment=form, gain_scale=1.5)
     steps_of(old, scale=1e-4)
-    checkpoint = through_bytes(old.state_dict())
+    checkpoint = through_a_file(old.state_dict())
     if absent:
         del checkpoint["param_groups"][0]["gain_eps"]
     p = old.param_groups[0]["params"][0].detach().clone().requires_grad_()
@@ -129,12 +120,6 @@ def test_a_form_that_the_user_names_is_not_changed_by_a_checkpoint():
 # --- a gain that is closed ------------------------------------------------------------------------
 
 
-def wiener(params, **options):
-    optimizer = torch.optim.SGD(params, lr=0.1)
-    WienerFilter(optimizer, **options)
-    return optimizer
-
-
 def warned(optimizer, scale, steps=CHECKED[1]):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -142,7 +127,7 @@ def warned(optimizer, scale, steps=CHECKED[1]):
     return [str(w.message) for w in caught if "gain_eps=0" in str(w.message)]
 
 
-@pytest.mark.parametrize("make", [SGDF, FilterAdam, wiener])
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, filtered_sgd])
 @pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
 def test_a_closed_gain_is_said_once(make, state_dtype):
     shape = (16, 256)
@@ -156,6 +141,18 @@ def test_the_default_has_nothing_to_warn_of_and_gradients_of_zero_neither():
     assert not warned(FilterAdamW([zeros()]), 1e-6)
     assert not warned(SGDF([zeros()]), 0.0)
     assert warned(FilterAdamW([zeros()], gain_eps=1e-8), 1e-6)
+
+
+@pytest.mark.parametrize("make", [SGDF, FilterAdam, filtered_sgd])
+@pytest.mark.parametrize("fake", [False, True])
+def test_tensors_without_values_are_not_asked(make, fake):
+    """As trainers step them, to plan memory."""
+    with FakeTensorMode() if fake else torch.device("meta"):
+        p = torch.zeros(16, 256, requires_grad=True)
+        optimizer = make([p])
+        for _ in range(CHECKED[0] + 1):
+            p.grad = torch.zeros(16, 256)
+            optimizer.step()
 
 
 def test_neither_compiled_nor_captured_steps_look_at_the_gain(monkeypatch):

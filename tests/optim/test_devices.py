@@ -9,28 +9,12 @@ import torch
 import sgdf
 from reference import OPTIMIZERS
 from sgdf import WienerFilter
+from stepping import PATHS, each_path
 
-PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-FACTORIES = frozenset(
-    [
-        "arange",
-        "empty",
-        "empty_strided",
-        "eye",
-        "full",
-        "hann_window",
-        "linspace",
-        "logspace",
-        "ones",
-        "rand",
-        "randint",
-        "randn",
-        "randperm",
-        "scalar_tensor",
-        "tensor",
-        "zeros",
-    ]
-)
+FACTORIES = {
+    "arange", "empty", "empty_strided", "eye", "full", "hann_window", "linspace", "logspace",
+    "ones", "rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "zeros",
+}  # fmt: skip
 
 
 def run(optimizer_class, flags, default):
@@ -43,7 +27,7 @@ def run(optimizer_class, flags, default):
     return [p.detach(), *(value for value in optimizer.state[p].values())]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 def test_a_default_device_changes_nothing(optimizer_class, path):
     expected = run(optimizer_class, PATHS[path], "cpu")

@@ -4,10 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 import torch
@@ -15,11 +11,8 @@ from torch.testing import assert_close
 
 from optim import distributed_worker as worker
 
-DEADLINE = 120  # seconds for all cases together
 BITWISE = {"rtol": 0, "atol": 0}
 ROUNDING = {"rtol": 1e-5, "atol": 1e-7}
-
-Outcomes: TypeAlias = Callable[[str], list[worker.Outcome]]
 
 each_optimizer = pytest.mark.parametrize("name", worker.OPTIMIZERS)
 each_form = pytest.mark.parametrize("name", [*worker.OPTIMIZERS, *worker.FORMS])
@@ -28,18 +21,18 @@ each_checkpoint = pytest.mark.parametrize("kind", worker.CHECKPOINTS)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def outcomes(tmp_path_factory):
     """All cases, run once; ask for one by its name to get what it left on each rank."""
     folder = tmp_path_factory.mktemp("ranks")
     run_ranks(folder)
 
-    def outcomes_of(case: str) -> list[worker.Outcome]:
+    def outcomes_of(case):
         results = []
         for rank in range(worker.WORLD_SIZE):
             left = folder / f"{case}.{rank}.pt"
             if not left.exists():
                 log = (folder / f"{rank}.log").read_text()
-                pytest.fail(f"rank {rank} did not finish {case} in {DEADLINE} s:\n{log}")
+                pytest.fail(f"rank {rank} did not finish {case}:\n{log}")
             results.append(torch.load(left, weights_only=False))
         errors = [f"rank {i}: {r['error']}" for i, r in enumerate(results) if "error" in r]
         if errors:
@@ -49,7 +42,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     return outcomes_of
 
 
-def run_ranks(folder: Path) -> None:
+def run_ranks(folder):
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
     ranks = []
@@ -58,11 +51,8 @@ def run_ranks(folder: Path) -> None:
             with open(folder / f"{rank}.log", "w") as log:
                 command = [sys.executable, worker.__file__, folder, str(rank)]
                 ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        end = time.monotonic() + DEADLINE
         for process in ranks:
-            process.wait(timeout=max(0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass  # the cases that are missing fail, with the log
+            process.wait()
     finally:
         for process in ranks:
             process.kill()
@@ -70,7 +60,7 @@ def run_ranks(folder: Path) -> None:
 
 
 @each_form
-def test_ddp(outcomes: Outcomes, name: str) -> None:
+def test_ddp(outcomes, name):
     first, second = outcomes(f"ddp-{name}")
     alone = worker.single_process(name)
     assert_close(first, alone, **ROUNDING)
@@ -78,7 +68,7 @@ def test_ddp(outcomes: Outcomes, name: str) -> None:
 
 
 @each_optimizer
-def test_zero_redundancy_optimizer(outcomes: Outcomes, name: str) -> None:
+def test_zero_redundancy_optimizer(outcomes, name):
     first, second = outcomes(f"zero-{name}")
     alone = worker.single_process(name)
     assert_close(first["params"], alone["params"], **ROUNDING)
@@ -89,14 +79,14 @@ def test_zero_redundancy_optimizer(outcomes: Outcomes, name: str) -> None:
 
 
 @each_optimizer
-def test_zero_redundancy_optimizer_resumes(outcomes: Outcomes, name: str) -> None:
+def test_zero_redundancy_optimizer_resumes(outcomes, name):
     for rank in outcomes(f"zero-{name}"):
         assert_close(rank["resumed params"], rank["params"], **BITWISE)
 
 
 @each_kernel
 @each_form
-def test_fsdp(outcomes: Outcomes, name: str, kernel: str) -> None:
+def test_fsdp(outcomes, name, kernel):
     ranks = outcomes(f"fsdp-{name}-{kernel}")
     alone = worker.single_process(name)
     for rank in ranks:
@@ -109,7 +99,7 @@ def test_fsdp(outcomes: Outcomes, name: str, kernel: str) -> None:
 @each_checkpoint
 @each_kernel
 @each_form
-def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> None:
+def test_fsdp_resumes(outcomes, name, kernel, kind):
     for rank in outcomes(f"fsdp-{name}-{kernel}"):
         resumed = rank[kind]
         assert_close(resumed["shards when loaded"], rank["shards when saved"], **BITWISE)
@@ -118,14 +108,14 @@ def test_fsdp_resumes(outcomes: Outcomes, name: str, kernel: str, kind: str) -> 
 
 
 @each_form
-def test_fsdp_resumes_from_shards_on_disk(outcomes: Outcomes, name: str) -> None:
+def test_fsdp_resumes_from_shards_on_disk(outcomes, name):
     for rank in outcomes(f"fsdp-on-disk-{name}"):
         assert_close(rank, worker.single_process(name), **ROUNDING)
 
 
 @each_kernel
 @each_optimizer
-def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
+def test_fsdp_bfloat16(outcomes, name, kernel):
     alone = worker.single_process(name, torch.bfloat16)
     for rank in outcomes(f"fsdp-bfloat16-{name}-{kernel}"):
         assert_close(rank["params"], alone["params"], rtol=2**-7, atol=0)
@@ -141,7 +131,7 @@ def test_fsdp_bfloat16(outcomes: Outcomes, name: str, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["loop", "fused"])
 @pytest.mark.parametrize("name", ["SGDF", "FilterAdam", *worker.FORMS])
-def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
+def test_fsdp_8_bit_state(outcomes, name, kernel):
     """Blocks do not cross rows, so no shard cuts one; each rank draws its own random bits."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
     for rank in outcomes(f"fsdp-8-bit-{name}-{kernel}"):
@@ -162,7 +152,7 @@ def test_fsdp_8_bit_state(outcomes: Outcomes, name: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGDF", *worker.FORMS])
-def test_8_bit_state_of_two_ranks_is_loaded_by_one(outcomes: Outcomes, name: str) -> None:
+def test_8_bit_state_of_two_ranks_is_loaded_by_one(outcomes, name):
     rank, _ = outcomes(f"fsdp-8-bit-{name}-fused")
     model = worker.make_model(wide=True)
     model.load_state_dict(rank["params"])
@@ -177,7 +167,7 @@ def test_8_bit_state_of_two_ranks_is_loaded_by_one(outcomes: Outcomes, name: str
 
 
 @pytest.mark.parametrize("kind", worker.FILTERS)
-def test_fsdp_wiener_filter(outcomes: Outcomes, kind: str) -> None:
+def test_fsdp_wiener_filter(outcomes, kind):
     alone = worker.single_process_filter(**worker.FILTERS[kind])
     for rank in outcomes(f"fsdp-WienerFilter-{kind}"):
         assert_close({key: rank[key] for key in alone}, alone, **ROUNDING)
@@ -186,7 +176,7 @@ def test_fsdp_wiener_filter(outcomes: Outcomes, kind: str) -> None:
         assert rank["layout when loaded"] == rank["layout"]
 
 
-def test_fsdp_wiener_filter_8_bit_state(outcomes: Outcomes) -> None:
+def test_fsdp_wiener_filter_8_bit_state(outcomes):
     alone = worker.single_process_filter(**worker.EIGHT_BIT_FILTER)
     for rank in outcomes("fsdp-8-bit-WienerFilter"):
         # Steps in directions that each have the noise of 8-bit state.
@@ -198,7 +188,7 @@ def test_fsdp_wiener_filter_8_bit_state(outcomes: Outcomes) -> None:
         assert rank["layout when loaded"] == rank["layout"]
 
 
-def assert_sharded_like_parameters(layout: dict[str, dict[str, object]]) -> None:
+def assert_sharded_like_parameters(layout):
     for name, tensors in layout.items():
         assert tensors["param"] is not None, f"{name} is no DTensor"
         assert len(tensors) > 1, f"{name} has no state"

@@ -76,21 +76,6 @@ def test_bad_settings_are_refused_at_construction_and_in_groups(optimizer_class,
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"fused": True, "differentiable": True},
-        {"fused": True, "foreach": True},
-        {"foreach": True, "differentiable": True},
-    ],
-)
-def test_flags_that_exclude_each_other(optimizer_class, flags):
-    first, second = flags
-    with pytest.raises(RuntimeError, match=f"`{first}`.*`{second}`"):
-        optimizer_class([one_parameter()], **flags)
-
-
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 def test_a_sparse_gradient_is_refused_before_any_parameter_moves(optimizer_class):
     dense, sparse = one_parameter(), torch.ones(2, 2, requires_grad=True)
     sparse.grad = torch.eye(2).to_sparse()

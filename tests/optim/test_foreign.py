@@ -235,17 +235,6 @@ def test_own_checkpoints_load_without_a_word():
             assert optimizer.param_groups[0]["lr"] == source.param_groups[0]["lr"]
 
 
-def test_a_filter_adam_without_the_setting_second_moment_is_one():
-    """As older versions saved it."""
-    checkpoint = deepcopy(trained(FilterAdam, 3).state_dict())
-    del checkpoint["param_groups"][0]["second_moment"]
-    optimizer = FilterAdam([torch.ones(SIZE, dtype=torch.float64, requires_grad=True)], lr=7.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        optimizer.load_state_dict(checkpoint)
-    assert optimizer.param_groups[0]["lr"] == 1e-3
-
-
 REFUSED = [
     (SGDF, torch.optim.RMSprop, r"its settings \(.*\) and its state \(.*\) are not those"),
     (SGDF, torch.optim.RAdam, r"its settings \(.*\) and its state \(.*\) are not those"),

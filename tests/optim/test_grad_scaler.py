@@ -1,15 +1,12 @@
 """Under GradScaler: scaled steps are plain steps, and a skipped step leaves nothing behind."""
 
 import copy
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.amp import GradScaler
-from torch.optim import Optimizer
 from torch.testing import assert_close
 
 from reference import FORMS
@@ -25,9 +22,7 @@ class Run:
     With `filtered` it has a WienerFilter too, or one with those settings.
     """
 
-    def __init__(
-        self, make: Callable[..., Optimizer], filtered: bool | dict[str, Any], scaled: bool = True
-    ) -> None:
+    def __init__(self, make, filtered, scaled=True):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
         self.optimizer = make(self.model.parameters())
@@ -36,7 +31,7 @@ class Run:
         # One growth on the way, so that steps are taken at two different scales.
         self.scaler = GradScaler("cpu", SCALE, growth_interval=4, enabled=scaled)
 
-    def step(self, seed: int, unscale: bool = False, overflow: bool = False) -> None:
+    def step(self, seed, unscale=False, overflow=False):
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
         self.optimizer.zero_grad()
         self.scaler.scale((self.model(inputs) - 1).square().mean()).backward()
@@ -47,11 +42,11 @@ class Run:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def steps(self, seeds: Iterable[int], **options: bool) -> None:
+    def steps(self, seeds, **options):
         for seed in seeds:
             self.step(seed, **options)
 
-    def everything(self) -> dict[str, Any]:
+    def everything(self):
         """All that a step changes."""
         states = {
             "model": self.model.state_dict(),
@@ -61,15 +56,15 @@ class Run:
         return copy.deepcopy(states)
 
 
-def fused_adam(params: Any) -> Optimizer:
+def fused_adam(params):
     return torch.optim.Adam(params, lr=0.02, fused=True)
 
 
-def sgd(params: Any) -> Optimizer:
+def sgd(params):
     return torch.optim.SGD(params, lr=0.1, momentum=0.5)
 
 
-def adam(params: Any) -> Optimizer:
+def adam(params):
     return torch.optim.Adam(params, lr=0.02)
 
 
@@ -99,9 +94,7 @@ each_run = pytest.mark.parametrize(("make", "filtered", "unscale"), RUNS.values(
 
 
 @each_run
-def test_scaled_steps_are_plain_steps(
-    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool
-) -> None:
+def test_scaled_steps_are_plain_steps(make, filtered, unscale):
     scaled, plain = Run(make, filtered), Run(make, filtered, scaled=False)
     scaled.steps(range(STEPS), unscale=unscale)
     plain.steps(range(STEPS))
@@ -110,9 +103,7 @@ def test_scaled_steps_are_plain_steps(
 
 
 @each_run
-def test_skipped_step_changes_nothing(
-    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool
-) -> None:
+def test_skipped_step_changes_nothing(make, filtered, unscale):
     run = Run(make, filtered)
     run.steps(range(2), unscale=unscale)
     before = run.everything()
@@ -125,9 +116,7 @@ def test_skipped_step_changes_nothing(
 
 @pytest.mark.parametrize("skipped", [0, 3], ids=["first", "later"])
 @each_run
-def test_training_continues_as_if_without_the_skipped_step(
-    make: Callable[..., Optimizer], filtered: bool | dict[str, Any], unscale: bool, skipped: int
-) -> None:
+def test_training_continues_as_if_without_the_skipped_step(make, filtered, unscale, skipped):
     run, other = Run(make, filtered), Run(make, filtered, scaled=False)
     for seed in range(STEPS):
         run.step(seed, unscale, overflow=seed == skipped)
@@ -136,7 +125,7 @@ def test_training_continues_as_if_without_the_skipped_step(
 
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["finite", "inf"])
-def test_filter_refuses_gradients_that_a_fused_step_would_unscale(overflow: bool) -> None:
+def test_filter_refuses_gradients_that_a_fused_step_would_unscale(overflow):
     run = Run(fused_adam, filtered=True)
     before = run.everything()
     with pytest.raises(RuntimeError, match=r"call scaler\.unscale_\(optimizer\) before"):

@@ -4,18 +4,15 @@ import copy
 import gc
 import socket
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
@@ -23,10 +20,10 @@ from reference import CASES, OPTIMIZERS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
 from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
+from stepping import PATHS, each_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-PATHS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 STEPS = 4
 WIDTH = 128  # rows of 128 and more have 8-bit state
 
@@ -36,24 +33,24 @@ each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS)
 class Net(nn.Module):
     """Two layers and a head; the second layer is used twice."""
 
-    def __init__(self, width: int = 6, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, width=6, dtype=torch.float32):
         super().__init__()
         self.first = nn.Linear(4, width, dtype=dtype)
         self.shared = nn.Linear(width, width, dtype=dtype)
         self.head = nn.Linear(width, 1, dtype=dtype)
         self.other_head = nn.Linear(width, 1, dtype=dtype)
 
-    def forward(self, x: Tensor, other: bool = False) -> Tensor:
+    def forward(self, x, other=False):
         x = self.shared(self.shared(self.first(x).tanh()).tanh()).tanh()
         return self.other_head(x) if other else self.head(x)
 
 
-def new_net(**options: Any) -> Net:
+def new_net(**options):
     torch.manual_seed(0)
     return Net(**options)
 
 
-def loss_of(model: nn.Module, seed: int, **options: Any) -> Tensor:
+def loss_of(model, seed, **options):
     inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
     outputs = model(inputs.to(next(model.parameters()).dtype), **options)
     return (outputs.float() - 1).square().mean()
@@ -62,26 +59,20 @@ def loss_of(model: nn.Module, seed: int, **options: Any) -> Tensor:
 class Twins:
     """One model and its copy: the first updated by ordinary steps, the second in backward."""
 
-    def __init__(
-        self,
-        make: Callable[..., Optimizer],
-        model: nn.Module | None = None,
-        groups: Callable[[nn.Module], Any] = nn.Module.parameters,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, make, model=None, groups=nn.Module.parameters, **settings):
         model = new_net() if model is None else model
         self.models = [model, copy.deepcopy(model)]
         self.optimizers = [make(groups(model), **settings) for model in self.models]
         self.handle = step_in_backward(self.optimizers[1])
 
-    def train(self, *seeds: int, loss: Callable[..., Tensor] = loss_of, **options: Any) -> None:
+    def train(self, *seeds, loss=loss_of, **options):
         for seed in seeds:
             for model, optimizer in zip(self.models, self.optimizers, strict=True):
                 optimizer.zero_grad()
                 loss(model, seed, **options).backward()
                 optimizer.step()
 
-    def assert_equal(self) -> None:
+    def assert_equal(self):
         """Bit by bit, in all that a step changes."""
         ordinary, ours = (list(model.parameters()) for model in self.models)
         for p, q in zip(ordinary, ours, strict=True):
@@ -92,7 +83,7 @@ class Twins:
         assert_close(states[1], states[0], rtol=0, atol=0)
 
 
-def frozen(model: nn.Module, name: str = "first") -> nn.Module:
+def frozen(model, name="first"):
     getattr(model, name).requires_grad_(False)
     return model
 
@@ -100,11 +91,9 @@ def frozen(model: nn.Module, name: str = "first") -> nn.Module:
 # --- the bits of ordinary steps -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(("make", "settings"), CASES)
-def test_it_equals_ordinary_steps(
-    make: Callable[..., Optimizer], settings: dict[str, Any], path: str
-) -> None:
+def test_it_equals_ordinary_steps(make, settings, path):
     twins = Twins(make, **settings, **PATHS[path])
     assert twins.optimizers[1].implementation == path
     twins.train(*range(STEPS))
@@ -122,9 +111,7 @@ RANDOM = {
 @pytest.mark.parametrize("path", ["loop", "fused"])
 @pytest.mark.parametrize("case", RANDOM)
 @pytest.mark.parametrize("make", [SGDF, FilterAdam, FilterAdamW])
-def test_it_draws_the_random_bits_of_ordinary_steps(
-    make: Callable[..., Optimizer], case: str, path: str
-) -> None:
+def test_it_draws_the_random_bits_of_ordinary_steps(make, case, path):
     dtype, settings = RANDOM[case]
     # The frozen layer is first in its group: ordinary steps do not count it.
     model = frozen(new_net(width=WIDTH, dtype=dtype))
@@ -137,10 +124,8 @@ def test_it_draws_the_random_bits_of_ordinary_steps(
 
 
 @each_optimizer
-def test_settings_of_groups_and_schedules_are_read_at_each_step(
-    make: Callable[..., Optimizer],
-) -> None:
-    def groups(model: Net) -> list[dict[str, Any]]:
+def test_settings_of_groups_and_schedules_are_read_at_each_step(make):
+    def groups(model):
         heads = [*model.head.parameters(), *model.other_head.parameters()]
         body = [*model.first.parameters(), *model.shared.parameters()]
         return [{"params": body, "weight_decay": 0.1}, {"params": heads, "lr": 0.01}]
@@ -156,7 +141,7 @@ def test_settings_of_groups_and_schedules_are_read_at_each_step(
 
 
 @each_optimizer
-def test_a_parameter_without_a_gradient_is_left_alone(make: Callable[..., Optimizer]) -> None:
+def test_a_parameter_without_a_gradient_is_left_alone(make):
     twins = Twins(make, frozen(new_net(), "shared"))
     twins.train(0)
     assert twins.models[1].other_head.weight not in twins.optimizers[1].state
@@ -172,7 +157,7 @@ def test_a_parameter_without_a_gradient_is_left_alone(make: Callable[..., Optimi
 
 
 @each_optimizer
-def test_parameters_may_be_unfrozen_and_added(make: Callable[..., Optimizer]) -> None:
+def test_parameters_may_be_unfrozen_and_added(make):
     twins = Twins(
         make, frozen(new_net()), lambda m: [*m.first.parameters(), *m.shared.parameters()]
     )
@@ -190,7 +175,7 @@ def test_parameters_may_be_unfrozen_and_added(make: Callable[..., Optimizer]) ->
     twins.assert_equal()
 
 
-def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step() -> None:
+def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step():
     model = frozen(new_net(width=WIDTH, dtype=torch.bfloat16), "head")
     twins = Twins(SGDF, model, stochastic_rounding=True)
     twins.train(0, other=True)
@@ -201,8 +186,8 @@ def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_layers(reentrant: bool) -> None:
-    def loss(model: Net, seed: int) -> Tensor:
+def test_checkpointed_layers(reentrant):
+    def loss(model, seed):
         x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
         x = checkpoint(model.first, x, use_reentrant=reentrant)
         x = checkpoint(lambda x: model.shared(model.shared(x).tanh()), x, use_reentrant=reentrant)
@@ -213,7 +198,7 @@ def test_checkpointed_layers(reentrant: bool) -> None:
     twins.assert_equal()
 
 
-def test_a_checkpointed_segment_that_reads_a_parameter_without_a_gradient_sees_its_update() -> None:
+def test_a_checkpointed_segment_that_reads_a_parameter_without_a_gradient_sees_its_update():
     """The documented exception: were it noticed or prevented, the docstring would be wrong."""
     results = []
     for in_backward in (False, True):
@@ -233,7 +218,7 @@ def test_a_checkpointed_segment_that_reads_a_parameter_without_a_gradient_sees_i
 
 
 @each_optimizer
-def test_checkpoints_are_interchangeable(make: Callable[..., Optimizer]) -> None:
+def test_checkpoints_are_interchangeable(make):
     settings = {} if make is Momentum else {"state_dtype": torch.int8}
     twins = Twins(make, new_net(width=WIDTH), **settings)
     twins.train(0, 1)
@@ -248,12 +233,12 @@ def test_checkpoints_are_interchangeable(make: Callable[..., Optimizer]) -> None
 # --- what is alive, and what a step costs ---------------------------------------------------------
 
 
-def test_one_gradient_is_alive_at_a_time() -> None:
+def test_one_gradient_is_alive_at_a_time():
     model = nn.Sequential(*(nn.Linear(5, 5, bias=False) for _ in range(6)))
-    gradients: list[weakref.ref[Tensor]] = []
-    alive: list[int] = []
+    gradients = []
+    alive = []
 
-    def count(p: Tensor) -> None:  # registered first, so it runs before the update
+    def count(p):  # registered first, so it runs before the update
         gradients.append(weakref.ref(p.grad))
         alive.append(sum(gradient() is not None for gradient in gradients))
 
@@ -273,9 +258,7 @@ def test_one_gradient_is_alive_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("make", [SGDF, FilterAdam, Momentum])
-def test_plans_of_triton_are_made_once_and_free_their_gradients(
-    make: Callable[..., Optimizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_of_triton_are_made_once_and_free_their_gradients(make, monkeypatch):
     """On a GPU the tables are made at the first step, and refreshed without a search after it."""
     monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     made = []
@@ -300,7 +283,7 @@ def test_plans_of_triton_are_made_once_and_free_their_gradients(
         assert torch.equal(p, q)
 
 
-def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch):
     monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Linear(WIDTH, 32))
     twins = Twins(
@@ -314,7 +297,7 @@ def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch: pytest.Monk
 
 
 @each_optimizer
-def test_removing_the_handle_gives_ordinary_steps_back(make: Callable[..., Optimizer]) -> None:
+def test_removing_the_handle_gives_ordinary_steps_back(make):
     twins = Twins(make)
     twins.train(0, 1)
     twins.handle.remove()
@@ -336,7 +319,7 @@ def test_removing_the_handle_gives_ordinary_steps_back(make: Callable[..., Optim
     twins.optimizers[1].step(lambda: loss_of(twins.models[1], 2).backward())  # closures again
 
 
-def test_the_handle_may_be_thrown_away_and_keeps_nothing_alive() -> None:
+def test_the_handle_may_be_thrown_away_and_keeps_nothing_alive():
     model = new_net()
     optimizer = SGDF(model.parameters())
     step_in_backward(optimizer)
@@ -351,7 +334,7 @@ def test_the_handle_may_be_thrown_away_and_keeps_nothing_alive() -> None:
     assert model.head.weight.grad is not None
 
 
-def test_a_copy_of_the_optimizer_takes_ordinary_steps() -> None:
+def test_a_copy_of_the_optimizer_takes_ordinary_steps():
     model = new_net()
     optimizer = SGDF(model.parameters())
     step_in_backward(optimizer)
@@ -365,7 +348,7 @@ def test_a_copy_of_the_optimizer_takes_ordinary_steps() -> None:
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def test_it_refuses_gradient_accumulation() -> None:
+def test_it_refuses_gradient_accumulation():
     twins = Twins(SGDF)
     twins.train(0)
     model, optimizer = twins.models[1], twins.optimizers[1]
@@ -378,7 +361,7 @@ def test_it_refuses_gradient_accumulation() -> None:
     loss_of(model, 3).backward()
 
 
-def test_it_refuses_a_parameter_of_two_reentrant_checkpoints() -> None:
+def test_it_refuses_a_parameter_of_two_reentrant_checkpoints():
     model = new_net()
     step_in_backward(SGDF(model.parameters()))
     x = torch.ones(2, 6, requires_grad=True)
@@ -388,9 +371,9 @@ def test_it_refuses_a_parameter_of_two_reentrant_checkpoints() -> None:
         x.sum().backward()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("unscale", [False, True])
-def test_it_refuses_a_grad_scaler(path: str, unscale: bool) -> None:
+def test_it_refuses_a_grad_scaler(path, unscale):
     model = new_net()
     optimizer = SGDF(model.parameters(), **PATHS[path])
     handle = step_in_backward(optimizer)
@@ -405,7 +388,7 @@ def test_it_refuses_a_grad_scaler(path: str, unscale: bool) -> None:
     assert optimizer._step_supports_amp_scaling == (path == "fused")
 
 
-def test_a_disabled_scaler_is_accepted() -> None:
+def test_a_disabled_scaler_is_accepted():
     twins = Twins(SGDF)
     scaler = GradScaler("cpu", enabled=False)
     for _ in range(2):
@@ -418,7 +401,7 @@ def test_a_disabled_scaler_is_accepted() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
-def test_it_refuses_what_it_cannot_do() -> None:
+def test_it_refuses_what_it_cannot_do():
     model = new_net()
     with pytest.raises(TypeError, match=r"but got Adam; .*register_post_accumulate_grad_hook"):
         step_in_backward(torch.optim.Adam(model.parameters()))
@@ -440,7 +423,7 @@ def test_it_refuses_what_it_cannot_do() -> None:
         loss_of(model, 0).backward(create_graph=True)
 
 
-def test_sparse_gradients_are_refused_as_ever() -> None:
+def test_sparse_gradients_are_refused_as_ever():
     table = nn.Embedding(4, 3, sparse=True)
     step_in_backward(SGDF(table.parameters()))
     with pytest.raises(RuntimeError, match="SGDF does not support sparse gradients"):
@@ -448,9 +431,7 @@ def test_sparse_gradients_are_refused_as_ever() -> None:
 
 
 @pytest.mark.parametrize("triton", [False, True])
-def test_torch_notices_a_value_that_backward_still_needs(
-    triton: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_notices_a_value_that_backward_still_needs(triton, monkeypatch):
     if triton:
         monkeypatch.setattr(cuda, "DEVICES", ("cuda", "cpu"))
     x = torch.ones(3, requires_grad=True)
@@ -461,7 +442,7 @@ def test_torch_notices_a_value_that_backward_still_needs(
 
 
 @pytest.fixture
-def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def process_group(monkeypatch):
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -470,7 +451,7 @@ def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("process_group")
-def test_it_refuses_distributed_data_parallel() -> None:
+def test_it_refuses_distributed_data_parallel():
     alone, model, later = new_net(), new_net(), new_net()
     parallel = DistributedDataParallel(model)
     with pytest.raises(RuntimeError, match="does not support DistributedDataParallel"):
@@ -489,7 +470,7 @@ def test_it_refuses_distributed_data_parallel() -> None:
 
 @each_optimizer
 @pytest.mark.usefixtures("process_group")
-def test_sharded_parameters_are_updated_in_backward(make: Callable[..., Optimizer]) -> None:
+def test_sharded_parameters_are_updated_in_backward(make):
     """`fully_shard` calls the hooks itself, once the gradients are reduced."""
     models = [new_net(), new_net()]
     mesh = init_device_mesh("cpu", (1,))
@@ -507,8 +488,8 @@ def test_sharded_parameters_are_updated_in_backward(make: Callable[..., Optimize
         assert torch.equal(p, q.to_local())
 
 
-def test_a_compiled_model_equals_ordinary_steps() -> None:
-    def loss(model: Net, seed: int) -> Tensor:
+def test_a_compiled_model_equals_ordinary_steps():
+    def loss(model, seed):
         return loss_of(compiled[model], seed)
 
     twins = Twins(SGDF)

@@ -1,6 +1,6 @@
 """State in 8 bits, and training of bfloat16 parameters."""
 
-import io
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from sgdf.kernels.rounding import (
     tensor_seed,
 )
 from sgdf.optim import read_moment
+from stepping import advance, filtered_sgd, through_a_file
 
 PATHS = [{"foreach": False}, {"fused": True}]
 ALL_PATHS = {
@@ -30,13 +31,7 @@ ALL_PATHS = {
 }
 NOISY = [(cls, {}, path) for cls in (SGDF, FilterAdam) for path in PATHS]
 NOISY += [(cls, settings, {"fused": True}) for cls, settings in FORMS.values()]
-
-
-def saved(optimizer):
-    buffer = io.BytesIO()
-    torch.save(optimizer.state_dict(), buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
+NOISY += [(filtered_sgd, {}, {"fused": fused}) for fused in (None, False)]
 
 
 def new_quantized(shape, signed):
@@ -110,7 +105,7 @@ def test_1000_steps_on_a_noisy_quadratic_end_where_float32_ends(optimizer_class,
     def distance(**kwargs):
         generator = torch.Generator().manual_seed(0)
         p = torch.full((32, 256), 3.0).requires_grad_()
-        lr = 0.05 if optimizer_class is SGDF else 0.01
+        lr = 0.05 if optimizer_class in (SGDF, filtered_sgd) else 0.01
         optimizer = optimizer_class([p], lr=lr, **settings, **path, **kwargs)
         curvature = torch.logspace(-1, 0, 256)
         total = 0.0
@@ -124,13 +119,18 @@ def test_1000_steps_on_a_noisy_quadratic_end_where_float32_ends(optimizer_class,
     assert distance(state_dtype=torch.int8) == pytest.approx(distance(), rel=0.05)
 
 
-def test_1000_steps_on_digits_end_where_float32_ends():
-    """Test accuracy within 2 points of float32's, three seeds each (their spread is about 0.5)."""
-    datasets = pytest.importorskip("sklearn.datasets")
-    bunch = datasets.load_digits()
+@pytest.fixture(scope="module")
+def digits():
+    """Images and labels, and the indices of the training and the test set."""
+    bunch = pytest.importorskip("sklearn.datasets").load_digits()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    train, test = order[:1297], order[1297:]
+    return x, y, order[:1297], order[1297:]
+
+
+def test_1000_steps_on_digits_end_where_float32_ends(digits):
+    """Test accuracy within 2 points of float32's, three seeds each (their spread is about 0.5)."""
+    x, y, train, test = digits
 
     def accuracy(seed, **kwargs):
         torch.manual_seed(seed)
@@ -156,17 +156,13 @@ def test_1000_steps_on_digits_end_where_float32_ends():
     assert abs(full - eight) < 2
 
 
-def test_2000_steps_in_6_bytes_per_parameter_end_where_float32_ends():
+def test_2000_steps_in_6_bytes_per_parameter_end_where_float32_ends(digits):
     """FilterAdamW, derived: bfloat16 parameters and gradients and 8-bit state, no float32 copy.
 
     The loss on the training set falls from 2.3 to 0.12, within 5 percent of float32's, and test
     accuracy is within 2 points. Without random rounding most updates are lost: the loss is 1.6.
     """
-    datasets = pytest.importorskip("sklearn.datasets")
-    bunch = datasets.load_digits()
-    x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    train, test = order[:1297], order[1297:]
+    x, y, train, test = digits
 
     def run(dtype, **kwargs):
         torch.manual_seed(0)
@@ -202,15 +198,6 @@ def test_2000_steps_in_6_bytes_per_parameter_end_where_float32_ends():
 def big_and_small(seed=0):
     torch.manual_seed(seed)
     return [torch.randn(16, 512, requires_grad=True), torch.randn(10, requires_grad=True)]
-
-
-def advance(optimizer, steps, first=0):
-    for step in range(first, first + steps):
-        generator = torch.Generator().manual_seed(step)
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
-        optimizer.step()
 
 
 def through_numpy(optimizer):
@@ -269,7 +256,7 @@ def test_an_order_that_is_none_is_refused():
     optimizer = SGDF([p], state_dtype=torch.int8)
     advance(optimizer, 1)
     for order in ([1, 0], [0, 0], [0, 2]):
-        checkpoint = saved(optimizer)
+        checkpoint = through_a_file(optimizer.state_dict())
         checkpoint["state"][0]["memory_order"] = torch.tensor(order, dtype=torch.uint8)
         with pytest.raises(ValueError, match="invalid memory_order of parameter 0"):
             optimizer.load_state_dict(checkpoint)
@@ -320,14 +307,14 @@ def test_checkpoints_convert_both_ways(other):
         key: dequantize(Quantized(state[key], state[f"{key}_scale"]))
         for key in eight.moments_of(eight.param_groups[0])
     }
-    wide.load_state_dict(saved(eight))
+    wide.load_state_dict(through_a_file(eight.state_dict()))
     p = wide.param_groups[0]["params"][0]
     for key, value in before.items():
         assert wide.state[p][key].dtype == (other or torch.float32)
         torch.testing.assert_close(wide.state[p][key].float(), value, rtol=4e-3, atol=0)
     assert set(wide.state[p]) == {"step", *wide.moments_of(wide.param_groups[0])}
 
-    eight.load_state_dict(saved(wide))
+    eight.load_state_dict(through_a_file(wide.state_dict()))
     state = eight.state[params[0]]
     for key, value in before.items():
         back = dequantize(Quantized(state[key], state[f"{key}_scale"]))
@@ -389,6 +376,21 @@ def test_loop_foreach_and_cpp_draw_the_same_bits_for_bfloat16_state():
         torch.testing.assert_close(a, b, rtol=2**-7, atol=0)
 
 
+@pytest.mark.parametrize("beta", [0.9, 0.99, 0.999])
+def test_momentum_warns_where_a_buffer_in_bfloat16_does_not_follow(beta):
+    """It counts no steps, so it has no random bits, and rounds to nearest."""
+    p = torch.zeros(100, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = Momentum([p], beta=beta, mu=1 - beta, state_dtype=torch.bfloat16)
+    for _ in range(round(20 / (1 - beta))):
+        p.grad = torch.ones(100)
+        optimizer.step()
+    off = 1 - optimizer.state[p]["momentum_buffer"].double().mean().item()
+    assert bool(caught) == (off > 0.1)
+    assert not caught or "buffer in bfloat16" in str(caught[0].message)
+
+
 def test_float16_state_is_refused_with_the_reason():
     for make in (SGDF, FilterAdam, Momentum):
         with pytest.raises(ValueError, match=r"float16, in which squares .* use torch.bfloat16"):
@@ -441,7 +443,7 @@ def test_random_rounding_repeats_itself_and_resumes_from_a_checkpoint(path):
         optimizer = SGDF([p], **settings)
         advance(optimizer, 3)
         if interrupted:
-            checkpoint = saved(optimizer)
+            checkpoint = through_a_file(optimizer.state_dict())
             optimizer = SGDF([p], **settings)
             optimizer.load_state_dict(checkpoint)
         advance(optimizer, 3, first=3)

@@ -1,5 +1,6 @@
 """FilterMuon and FilterSOAP: the float64 rule, torch's Muon, SOAP, a whole network, its state."""
 
+import itertools
 import math
 import warnings
 from copy import deepcopy
@@ -169,7 +170,7 @@ def test_the_batched_newton_schulz_is_the_plain_one(shape, steps):
     x = torch.randn(3, *shape[-2:], dtype=F64, generator=torch.Generator().manual_seed(0))
     coefficients = sgdf.matrix.COEFFICIENTS
     plain = sgdf.matrix.newton_schulz(x, steps, coefficients, torch)
-    torch.testing.assert_close(kernel.newton_schulz(x, steps, coefficients), plain)
+    torch.testing.assert_close(kernel.newton_schulz(x.clone(), steps, coefficients), plain)
     in_32 = kernel.newton_schulz(x.float(), steps, coefficients, torch.float32)
     torch.testing.assert_close(in_32.double(), plain, rtol=1e-3, atol=1e-3)
 
@@ -189,6 +190,82 @@ def test_newton_schulz_in_bfloat16_makes_no_singular_value_explode(shape, decay)
     assert torch.linalg.matrix_norm(rough, 2) < 1.3
     # With all five steps on the small products it is more than 10.
     assert (rough - exact).norm() < max(2 * (theirs - exact).norm(), 0.1 * exact.norm())
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (8, 128), (64, 256)])
+def test_nor_where_a_few_singular_values_dominate(shape):
+    """As in gradients with a large mean, which are close to a matrix of rank 1."""
+    coefficients, largest = sgdf.matrix.COEFFICIENTS, 0.0
+    for seed, ratio, few in itertools.product(range(3), (6, 14, 20, 23, 27, 40, 70), (1, 2)):
+        generator = torch.Generator().manual_seed(seed)
+        u, s, v = torch.linalg.svd(torch.randn(shape, generator=generator), False)
+        sizes = torch.ones_like(s)
+        sizes[:few] = ratio
+        sizes *= (1 + 0.4 * torch.randn(len(s), generator=generator)).abs()
+        x = ((u * sizes) @ v)[None]
+        rough = kernel.newton_schulz(x, 5, coefficients, torch.bfloat16)
+        largest = max(largest, torch.linalg.matrix_norm(rough, 2).item())
+    assert largest < 1.3
+
+
+@pytest.mark.parametrize("large", [1, 10**9])
+@pytest.mark.parametrize("without", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (5, 5)])
+@pytest.mark.parametrize("steps", [1, 3, 4, 5])
+def test_newton_schulz_in_a_basis_is_turned_back(steps, shape, without, large, monkeypatch):
+    """One by one and as a batch, with a basis for either side, both or none."""
+    monkeypatch.setattr(kernel, "LARGE_FOR_CPU", large)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, *shape, dtype=F64, generator=generator)
+    basis = sgdf.matrix.Sides(*(
+        None if side in without
+        else torch.linalg.qr(torch.randn(3, n, n, dtype=F64, generator=generator))[0]
+        for side, n in enumerate(shape)
+    ))  # fmt: skip
+    coefficients = sgdf.matrix.COEFFICIENTS
+    plain = sgdf.matrix.newton_schulz(x, steps, coefficients, torch)
+    wanted = sgdf.matrix.rotate_back(plain, basis, torch)
+    torch.testing.assert_close(kernel.newton_schulz(x, steps, coefficients, basis=basis), wanted)
+
+
+@pytest.fixture
+def allowed_bfloat16():
+    """A user who lets products of the model round to bfloat16."""
+    matmul = torch.backends.mkldnn.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    yield matmul
+    matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_products_on_a_cpu_are_in_full_float32(keeps, allowed_bfloat16, monkeypatch):
+    seen = []
+
+    def precision(*_):
+        seen.append(allowed_bfloat16.fp32_precision)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kernel, "onednn_keeps_float32", lambda: keeps)
+    monkeypatch.setattr(kernel, "gradients", precision)
+    p = parameter((4, 6), dtype=torch.float32)
+    with pytest.raises(ZeroDivisionError):
+        run(FilterSOAP([p]), [[torch.ones(4, 6)]])
+    # Where oneDNN does not round, the permission only sends it the products.
+    assert seen == ["bf16" if keeps else "ieee"]
+    assert allowed_bfloat16.fp32_precision == "bf16"
+
+
+def test_onednn_is_asked_only_where_it_keeps_float32(allowed_bfloat16, monkeypatch):
+    fresh = kernel.onednn_keeps_float32.__wrapped__
+    if fresh():
+        x, y = (torch.randn(100, 300, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
+        torch.testing.assert_close((x @ y.T).double(), x.double() @ y.T.double(), rtol=0, atol=1e-4)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert not fresh()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch, "addmm", lambda _, x, y, beta: (x.bfloat16() @ y.bfloat16()).float())
+    assert not fresh()  # a product that rounds shows it
 
 
 # --- SOAP ---------------------------------------------------------------------------------------
@@ -412,6 +489,47 @@ def test_the_rest_is_stepped_by_filter_adamw():
     run(ours, zip(gradients((4, 4), 20), grads, strict=True))
     run(theirs, [[g] for g in grads])
     torch.testing.assert_close(p, q, rtol=0, atol=0)
+
+
+def test_a_complex_matrix_is_stepped_by_filter_adamw():
+    start = torch.complex(parameter((3, 4), 1), parameter((3, 4), 2)).detach()
+    p, q = (start.clone().requires_grad_() for _ in range(2))
+    grads = [torch.complex(*pair) for pair in zip(gradients((3, 4), 9, 3), gradients((3, 4), 9, 4),
+                                                  strict=True)]  # fmt: skip
+    ours = FilterMuon([parameter((2, 2)), p], lr=0.1, aux_lr=0.01)
+    theirs = FilterAdamW([q], lr=0.01, betas=(0.9, 0.95), weight_decay=0.0, gain_scale=2.0,
+                         gain_power=1.0, gain_eps=0.0)  # fmt: skip
+    run(ours, [[None, g] for g in grads])
+    run(theirs, [[g] for g in grads])
+    torch.testing.assert_close(p, q, rtol=0, atol=0)
+
+
+@BY_FORM
+def test_a_compiled_step_is_the_step(form):
+    cls, options = FORMS[form]
+    found = []
+    for compiled in (False, True):
+        params = [parameter((4, 6)), parameter((6,))]
+        optimizer = cls(params, lr=0.01, basis_interval=2, **options)
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for pair in zip(gradients((4, 6), 5), gradients((6,), 5), strict=True):
+            for p, g in zip(params, pair, strict=True):
+                p.grad = g
+            step()
+        found.append([p.detach() for p in params])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+def test_with_counters_on_the_device_it_takes_the_same_steps():
+    """`capturable`: the corrections are of tensors, one for every matrix."""
+    ends = []
+    for capturable in (False, True):
+        params = [parameter((4, 6), seed) for seed in range(3)]
+        optimizer = FilterMuon(params, lr=0.01, capturable=capturable, gain_power=1.0)
+        rows = zip(*(gradients((4, 6), 6, seed) for seed in range(3)), strict=True)
+        run(optimizer, [[*row[:2], row[2] if k else None] for k, row in enumerate(rows)])
+        ends.append([p.detach() for p in params])
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-9, atol=1e-12)
 
 
 def test_a_group_of_both_kinds_is_split_and_schedulers_move_both_rates():
@@ -651,10 +769,13 @@ def test_a_checkpoint_of_adam_is_continued(source, form, named):
     ours = cls(sgdf.param_groups(model, named=named), lr=1.0, **options)
     with pytest.warns(UserWarning, match=f"into {cls.__name__}.*lr .now 0.003"):
         ours.load_state_dict(deepcopy(adam.state_dict()))
+    matrices = {p for g in ours.param_groups if g["matrices"] is not False for p in g["params"]}
     for name, p in model.named_parameters():
         before, after = adam.state[p], ours.state[p]
         m = read_moment(before, "exp_avg")
-        if "exp_avg_slow" in after:  # a matrix: the averages have the value that Adam's had
+        if form == "soap" and p in matrices:  # v of few gradients needs an m of few
+            assert not after
+        elif "exp_avg_slow" in after:  # a matrix: the averages have the value that Adam's had
             t = 6
             torch.testing.assert_close(
                 after["exp_avg"] / (1 - 0.85**t), m.double() / (1 - 0.9**t), msg=name

@@ -1,6 +1,5 @@
 """The filter in front of other people's optimizers."""
 
-import io
 from copy import deepcopy
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from reference import Reference, numpy
 from sgdf import SGDF, WienerFilter
+from stepping import through_a_file
 
 BASES = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -92,10 +92,9 @@ def test_it_resumes_exactly_from_a_checkpoint(dtype):
     wiener = WienerFilter(optimizer, betas=(0.8, 0.99), gain_scale=1.0)
     run(optimizer, params, 4)
 
-    buffer = io.BytesIO()
-    torch.save({"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}, buffer)
-    buffer.seek(0)
-    checkpoint = torch.load(buffer, weights_only=True)
+    checkpoint = through_a_file(
+        {"optimizer": optimizer.state_dict(), "filter": wiener.state_dict()}
+    )
     twins = [p.detach().clone().requires_grad_() for p in params]
     other = torch.optim.SGD(twins, lr=0.1)
     loaded = WienerFilter(other)
@@ -170,3 +169,31 @@ def test_wrong_flags_are_refused(wrong):
     optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
     with pytest.raises(ValueError, match=f"Invalid {next(iter(wrong))} value"):
         WienerFilter(optimizer, **wrong)
+
+
+FOREIGN = {
+    "a list": lambda saved: [1],
+    "no settings": lambda saved: {"state": saved["state"]},
+    "settings of text": lambda saved: {**saved, "settings": "text"},
+    "a setting more": lambda saved: {**saved, "settings": {**saved["settings"], "lr": 0.1}},
+    "a list as state": lambda saved: {**saved, "state": [1]},
+    "a name as an index": lambda saved: {**saved, "state": {"w": saved["state"][0]}},
+    "an entry of text": lambda saved: {**saved, "state": {0: "text"}},
+    "no variance": lambda saved: {
+        **saved,
+        "state": {0: {k: v for k, v in saved["state"][0].items() if k != "exp_var"}},
+    },
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_is_no_state_of_a_filter_is_refused_with_a_sentence(what):
+    p = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    wiener = WienerFilter(optimizer)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    before = wiener.state_dict()
+    with pytest.raises(ValueError, match="loaded state dict"):
+        wiener.load_state_dict(FOREIGN[what](wiener.state_dict()))
+    torch.testing.assert_close(wiener.state_dict(), before, rtol=0, atol=0)

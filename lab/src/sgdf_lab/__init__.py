@@ -14,10 +14,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgdf_lab.api import evidence, report, sweep, train
+    from sgdf_lab.api import evidence, report, sweep, train, train_runs
     from sgdf_lab.reports import read_records, write_page
     from sgdf_lab.runs.config import make as make_config
-    from sgdf_lab.runs.session import train_runs
 
 __version__ = "0.2.0"
 __all__ = [
@@ -34,9 +33,8 @@ __all__ = [
 # Imported when they are used: parts of the lab need no more than torch, others not even that.
 _PLACES = {
     "make_config": ("sgdf_lab.runs.config", "make"),
-    "train_runs": ("sgdf_lab.runs.session", "train_runs"),
     **dict.fromkeys(("read_records", "write_page"), ("sgdf_lab.reports", "")),
-    **dict.fromkeys(("evidence", "report", "sweep", "train"), ("sgdf_lab.api", "")),
+    **dict.fromkeys(("evidence", "report", "sweep", "train", "train_runs"), ("sgdf_lab.api", "")),
 }
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from sgdf_lab.reports.comparison import Comparison
+    from sgdf_lab.runs.config import Config
     from sgdf_lab.runs.records import RunRecord
     from sgdf_lab.sweeps.plan import Grid, Sweep
 
@@ -62,7 +63,6 @@ def train(
         'finished'
     """
     from sgdf_lab.runs import config as configs
-    from sgdf_lab.runs.session import train_runs
 
     planned = [
         configs.make(
@@ -87,6 +87,46 @@ def train(
         checkpoints=checkpoints,
         tensorboard=tensorboard,
     )
+
+
+def train_runs(
+    configs: "Sequence[Config]",
+    *,
+    out: str | Path = "runs",
+    data_dir: str | Path | None = None,
+    device: "str | torch.device | None" = None,
+    keep: int | None = None,
+    compile: bool = True,
+    checkpoints: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, Any]]:
+    """Train planned runs to their end, or resume them.
+
+    Args:
+        configs: of `make_config`.
+        out, data_dir, device, keep, compile, checkpoints, tensorboard: as for `train`.
+
+    Returns:
+        The content of `result.json` of each run.
+
+    Examples:
+        >>> from sgdf_lab import make_config, train_runs
+        >>> config = make_config("digits", epochs=2)
+        >>> results = train_runs([config], out="runs", device="cpu")  # doctest: +SKIP
+    """
+    from sgdf_lab.runs.session import RunContext, train_in_turn
+    from sgdf_lab.support.numerics import find_device
+
+    context = RunContext(
+        out=Path(out),
+        device=find_device(device),
+        data_dir=as_path(data_dir),
+        compile=compile,
+        keep=keep,
+        checkpoints=checkpoints,
+        tensorboard=tensorboard,
+    )
+    return train_in_turn(configs, context)
 
 
 def sweep(
@@ -135,6 +175,7 @@ def sweep(
         >>> grid = {"optimizer": ["sgdf", "adamw"], "lr": [0.01, 0.1]}
         >>> runs = sweep({"task": "digits", "grid": grid, "seeds": [0, 1]})  # doctest: +SKIP
     """
+    from sgdf_lab.reports import page, warn_of
     from sgdf_lab.runs.session import RunContext
     from sgdf_lab.support.numerics import find_device
     from sgdf_lab.sweeps.execute import Engine, run_sweep
@@ -149,7 +190,8 @@ def sweep(
     last: list[RunRecord] = []
 
     def show(stage: "Grid") -> None:
-        last[:] = write_stage(stage, context.out)
+        last[:], _, skipped = page.write_stage(stage, context.out)
+        warn_of(skipped)
 
     run_sweep(
         planned(plan, changes),
@@ -258,19 +300,6 @@ def planned(plan: Plan, changes: Mapping[str, Any] | None) -> "Sweep":
     if plan in PRESET_NAMES:
         return sweep_from_preset(str(plan), changes)
     return sweep_from_file(Path(plan), changes)
-
-
-def write_stage(stage: "Grid", out: Path) -> "list[RunRecord]":
-    """Write the page of a stage; its runs, as far as there are any."""
-    from sgdf_lab.reports import page, read_records
-    from sgdf_lab.reports.comparison import compare_stage
-
-    folders = (out / config.name for config in stage.configs)
-    records = read_records(*(folder for folder in folders if folder.is_dir()))
-    if records:
-        comparisons = compare_stage(stage, records, out)
-        page.write(out / f"{stage.name}.html", records, comparisons, title=stage.title)
-    return records
 
 
 def paths_of(runs: str | Path | Iterable[str | Path]) -> list[Path]:

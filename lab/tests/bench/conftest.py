@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sgdf_lab.bench import timing
+from sgdf_lab.bench import measure
 from sgdf_lab.bench.contestants import Contestant
 from sgdf_lab.cli.main import main
 
@@ -18,7 +18,7 @@ EAGER = [
 
 @pytest.fixture(autouse=True)
 def small_copy(monkeypatch):
-    monkeypatch.setitem(timing.COPY_BYTES, "cpu", 2**16)
+    monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**16)
 
 
 @pytest.fixture

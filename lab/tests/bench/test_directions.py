@@ -9,7 +9,7 @@ import torch
 import why_directions as directions
 from sgdf import FilterAdamW
 from sgdf.filter import bias_corrections, wiener_filter
-from sgdf_lab.models.gpt import build_gpt
+from sgdf_lab.models.language import build_gpt
 from why_directions import QUANTILES, DirectionFilter, TriedSteps, gains_by_part, parts_of
 
 BETAS = (0.9, 0.99)

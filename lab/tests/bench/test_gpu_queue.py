@@ -1,17 +1,28 @@
 """The queue for a GPU: what it skips, how it stops, and that every command runs."""
 
+import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import gpu_blocks
+import gpu_entries
 import gpu_queue
-from gpu_queue import Command, Entry, Queue
+from evidence_page import plans
+from gpu_entries import DATA, LAB, Command, Data, Entry
+from gpu_queue import Queue
+from sgdf_lab.cli.main import parse
+from sgdf_lab.data.dataset import fetch_command
+from sgdf_lab.registry.datasets import DATASETS
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks" / "gpu_queue.py"
@@ -36,7 +47,7 @@ def root(tmp_path, monkeypatch):
 
 def entry(seconds="0", *, resumes=False, minutes=0.0):
     place = f"{gpu_queue.RECORDS}/it.json" if resumes else gpu_queue.OUT
-    command = Command(("measure.py", place, seconds), minutes, "it.json", resumes)
+    command = Command(("measure.py", place, seconds), minutes, "it.json", resumes=resumes)
     return Entry("it", "a measurement", (command,), ("text",), ("plan.toml",))
 
 
@@ -100,26 +111,91 @@ def test_it_stops_when_the_time_is_up(root):
     assert not (root / "results" / "gpu").exists()
 
 
-def test_a_killed_queue_takes_its_command_with_it_and_leaves_no_record(root):
+def test_the_list_answers_without_torch():
     code = (
-        "import sys, time; from pathlib import Path; import gpu_queue as q;"
-        f"q.ROOT = Path({str(root)!r});"
-        "c = q.Command(('measure.py', q.OUT, '600'), 0.0, 'it.json');"
-        "q.Queue(time.monotonic() + 900).take(q.Entry('it', '', (c,)), {})"
+        "import sys, runpy; sys.modules['torch'] = sys.modules['numpy'] = None;"
+        f"sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv = ['gpu_queue.py', '--list'];"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    for one in gpu_entries.entries():
+        assert f"\n{one.name} " in f"\n{ended.stdout}"
+
+
+# --- what makes files for later commands ----------------------------------------------------------
+
+
+def pair(root):
+    """A command that makes a file in the work folder, and one that needs it."""
+    (root / "make.py").write_text(
+        "import pathlib; made = pathlib.Path('runs/gpu-queue/net/last.pt')\n"
+        "made.parent.mkdir(parents=True, exist_ok=True); made.write_text('weights')\n"
+    )
+    (root / "use.py").write_text(
+        "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text(\n"
+        "    pathlib.Path(sys.argv[1].partition('=')[2]).read_text())\n"
+    )
+    maker = Command(("make.py",), 0.0, makes="net/last.pt", resumes=True)
+    user = Command(("use.py", f"net={gpu_queue.WORKING}/*/last.pt", gpu_queue.OUT), 0.0, "it.json")
+    return Entry("it", "", (maker, user), ("text",), ("plan.toml",))
+
+
+def test_a_file_that_is_needed_and_missing_is_made_again(root):
+    """As on the machine of the next contributor, who has the records but not the checkpoints."""
+    which = pair(root)
+    assert states(taken(which)) == ["done", "done"]
+    assert (root / "results" / "it.json").read_text() == "weights"
+    (root / gpu_queue.WORK / "net" / "last.pt").unlink()
+    assert gpu_queue.standing(which) == [True, True]  # nobody needs it any more
+    (root / "results" / "it.json").unlink()
+    assert gpu_queue.standing(which) == [False, False]
+    assert states(taken(which)) == ["done", "done"]
+    assert (root / "results" / "it.json").read_text() == "weights"
+
+
+def test_without_the_file_nothing_after_it_is_tried(root):
+    which = pair(root)
+    (root / "make.py").write_text("raise SystemExit(1)")
+    assert states(taken(which)) == ["failed", "left"]
+
+
+# --- killed and started again ---------------------------------------------------------------------
+
+QUEUE = """
+import sys, time
+from pathlib import Path
+import gpu_queue as q
+from gpu_entries import Command, Entry
+q.ROOT, q.MARGIN = Path(sys.argv[1]), 0.0
+words, record, resumes = sys.argv[4:], sys.argv[2], sys.argv[3] == "resumes"
+entry = Entry("it", "", (Command(tuple(words), 0.0, record, resumes=resumes),))
+queue = q.Queue(time.monotonic() + 900)
+with queue.stopped_by_signals():
+    queue.take(entry, {})
+print([line.state for line in queue.lines])
+"""
+
+
+def started(root, record, how, *words):
+    """A queue with one command, in a process of its own."""
     path = os.pathsep.join([str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    queue = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    made = root / gpu_queue.WORK / "records" / "it" / "it.json"
-    while not made.exists():
-        time.sleep(0.05)
+    return subprocess.Popen(
+        [sys.executable, "-c", QUEUE, str(root), record, how, *words],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_with_its_command(queue):
+    """End the queue by SIGKILL, and wait until its command has gone after it."""
     children = Path(f"/proc/{queue.pid}/task/{queue.pid}/children").read_text().split()
     queue.send_signal(signal.SIGKILL)
     queue.wait()
     for pid in children:
         while Path(f"/proc/{pid}").exists() and "State:\tZ" not in status_of(pid):
-            time.sleep(0.05)
-    assert made.read_text() == "half"
-    assert not (root / "results").exists()
+            time.sleep(0.02)
 
 
 def status_of(pid):
@@ -129,28 +205,280 @@ def status_of(pid):
         return "State:\tZ"
 
 
-def test_the_list_answers_without_torch():
-    code = (
-        "import sys, runpy; sys.modules['torch'] = sys.modules['numpy'] = None;"
-        f"sys.argv = ['gpu_queue.py', '--list']; runpy.run_path({str(SCRIPT)!r}, "
-        "run_name='__main__')"
+SLOW = """
+import pathlib, sys, time
+out = pathlib.Path(sys.argv[1])
+out.mkdir()
+for number in range(20):
+    (out / f"{number}.json").write_text("half")
+    time.sleep(0.03)
+    (out / f"{number}.json").write_text("whole")
+"""
+
+
+def test_killed_at_any_instant_it_continues_and_no_record_is_half_written(root):
+    (root / "slow.py").write_text(SLOW)
+    out = root / gpu_queue.WORK / "records" / "it" / "many"
+    target = root / "results" / "many"
+    for begun in (0, 1, 8, 19):  # files of the record when the queue is killed
+        queue = started(root, "many", "", "slow.py", gpu_queue.OUT)
+        while queue.poll() is None and len(list(out.glob("*.json"))) < begun:
+            time.sleep(0.005)
+        kill_with_its_command(queue)
+        whole = [file.read_text() for file in target.glob("*.json")]
+        assert whole in ([], ["whole"] * 20)
+    queue = started(root, "many", "", "slow.py", gpu_queue.OUT)
+    assert "done" in queue.communicate()[0]
+    assert [file.read_text() for file in target.glob("*.json")] == ["whole"] * 20
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_continues_at_its_record(root):
+    """Killed when two of four runs are in the record; these are not made again."""
+    plan = root / "grid.toml"
+    plan.write_text(
+        'title = "x"\ntask = "digits"\nepochs = 1\nseeds = [0, 1, 2, 3]\n'
+        '[[cells]]\noptimizer = "sgd"\n'
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    for one in gpu_queue.entries():
-        assert f"\n{one.name} " in f"\n{ended.stdout}"
+    record = root / "results" / "grid" / "runs.jsonl"
+    words = (*LAB, "sweep", str(plan), "--record", f"{gpu_queue.RECORDS}/grid/runs.jsonl",
+             "--out", f"{gpu_queue.WORKING}/grid", "--device", "cpu", "--jobs", "1")  # fmt: skip
+    queue = started(root, "grid/runs.jsonl", "resumes", *words)
+    while queue.poll() is None and len(lines_of(record)) < 2:
+        time.sleep(0.01)
+    kill_with_its_command(queue)
+    first = runs_in(record)
+    assert len(first) >= 2
+    queue = started(root, "grid/runs.jsonl", "resumes", *words)
+    assert "done" in queue.communicate()[0]
+    ended = runs_in(record)
+    assert len(ended) == 4
+    assert all(ended[name] == run for name, run in first.items())
+
+
+def runs_in(record):
+    return {run["name"]: run for run in map(json.loads, lines_of(record))}
+
+
+def lines_of(file):
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_ctrl_c_stops_the_command_and_the_table_still_comes(root):
+    (root / "slow.py").write_text(SLOW.replace("0.03", "30"))
+    out = root / gpu_queue.WORK / "records" / "it" / "many"
+    queue = started(root, "many", "", "slow.py", gpu_queue.OUT)
+    while not list(out.glob("*")):
+        time.sleep(0.02)
+    queue.send_signal(signal.SIGINT)
+    assert queue.communicate()[0].endswith("['left']\n")
+    assert not (root / "results").exists()
+
+
+def test_commands_run_the_code_of_this_repository(root, monkeypatch):
+    """An installed copy knows no commit."""
+    (root / "measure.py").write_text(
+        "import pathlib, os, sys; pathlib.Path(sys.argv[1]).write_text(os.environ['PYTHONPATH'])"
+    )
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    taken(entry())
+    found = (root / "results" / "it.json").read_text().split(os.pathsep)
+    assert found == [str(root / "src"), str(root / "lab" / "src"), "/elsewhere"]
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_data_that_is_fetched_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path))
+    for name in DATA.keys() & DATASETS.keys():
+        if DATA[name].how.startswith("sgdf data fetch"):
+            assert DATA[name].how == fetch_command(name, tmp_path)
+    from sgdf_lab import data
+
+    text = DATA["encyclopedia"].path
+    text.parent.mkdir()
+    text.write_text("not it")
+    assert data.find("encyclopedia").home() == text
+    assert "not the published text" in gpu_queue.complaint("encyclopedia")
+
+
+def test_damaged_data_is_a_complaint_before_the_clock_starts(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path))
+    chosen = [one for one in gpu_entries.entries() if one.name == "correction"]
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "cifar-10-python.tar.gz.part").write_bytes(b"half")
+    sums, complaints = gpu_queue.checked(chosen)
+    assert not sums
+    assert complaints.keys() == {"cifar10", "cifar100"}
+    assert "sgdf data fetch cifar100" in complaints["cifar100"]
+
+
+def test_a_folder_needs_its_parts(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGDF_DATA", str(tmp_path))
+    data = Data("photos", "take some", ("train", "val"))
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    assert not data.is_here
+    (tmp_path / "photos" / "val").mkdir()
+    assert data.is_here
+
+
+# --- the entries ----------------------------------------------------------------------------------
+
+CONTEST = {"adamw", "nadamw", "filter-adamw", "muon", "soap", "filter-muon", "filter-muon-eigen"}
+
+
+def plans_of(command):
+    return [ROOT / word for word in command.words if word.endswith(".toml")]
+
+
+def commands():
+    return [(one, command) for one in gpu_entries.entries() for command in one.commands]
 
 
 def test_names_inputs_and_data_exist():
-    found = gpu_queue.entries()
+    found = gpu_entries.entries()
     assert len({one.name for one in found}) == len(found)
     for one in found:
-        assert set(one.data) <= gpu_queue.DATA.keys()
+        assert set(one.data) <= DATA.keys()
         for pattern in one.inputs:
             assert list(ROOT.glob(pattern)), pattern
         for command in one.commands:
             assert command.minutes > 0
             assert command.tiny
+            assert not re.search(r"[{}]", command.shown)
+            for plan in plans_of(command):
+                assert plan.relative_to(ROOT).as_posix() in one.inputs
+
+
+def test_the_order_is_that_of_their_worth():
+    names = [one.name for one in gpu_entries.entries()]
+    assert names[:7] == ["gpu-tests", "step-times", "language", "cifar10-fast", "first-steps",
+                         "map-11m", "map-124m"]  # fmt: skip
+
+
+def test_every_command_at_its_full_size_is_one_of_the_command_line():
+    """`--tiny` runs them with other words at the end."""
+    for _, command in commands():
+        if command.words[:2] == LAB:
+            parse(gpu_queue.with_places(command.words[2:], "out", "work", "results"))
+
+
+def test_the_contest_is_between_seven_with_as_many_trials_and_seeds():
+    for name, trials, seeds in (("map-11m", 8, 5), ("map-124m", 4, 3)):
+        (command,) = next(one for one in gpu_entries.entries() if one.name == name).commands
+        (file,) = plans_of(command)
+        plan = tomllib.loads(file.read_text())
+        assert {cell["optimizer"] for cell in plan["cells"]} == CONTEST
+        assert (plan["trials"], len(plan["seeds"])) == (trials, seeds)
+
+
+def test_tiny_sweeps_have_the_contestants_of_the_full_ones(monkeypatch):
+    from sgdf_lab import paper
+    from sgdf_lab.cli.sweep import sweep_from
+
+    presets = dict(paper.PRESETS)
+    monkeypatch.setattr(paper, "PRESETS", paper.PRESETS.copy())
+    monkeypatch.setattr("sgdf_lab.data.synthetic.TRAIN", 0)
+    monkeypatch.setattr("sgdf_lab.data.synthetic.TEST", 0)
+    gpu_queue.shrink_the_paper()
+    for name, preset in presets.items():
+        full, tiny = ({(c.task, c.optimizer, c.label) for c in p.cells}
+                      for p in (preset, paper.PRESETS[name]))  # fmt: skip
+        assert full == tiny
+    for _, command in commands():
+        if command.words[2:3] == ("sweep",):
+            full, tiny = (
+                {config.optimizer for config in sweep_from(parse(words[2:])).configs}
+                for words in (command.words, (*command.words, *command.tiny))
+            )
+            assert full == tiny
+
+
+def test_the_slices_are_all_gpu_tests_of_make():
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    folders = re.search(r"-m gpu (.*)", make)[1].split()
+    sliced = {command.words[-1] for command in gpu_entries.gpu_tests()}
+    assert all(any(file.startswith(f"{folder}/") for folder in folders) for file in sliced)
+    marked = {
+        file.relative_to(ROOT).as_posix()
+        for folder in folders
+        for file in (ROOT / folder).rglob("test_*.py")
+        if names_the_mark(file)
+    }
+    assert sliced == marked
+
+
+def names_the_mark(file):
+    """Whether `gpu` is an attribute somewhere in it, as of pytest's marks."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.Attribute) and node.attr == "gpu" for node in ast.walk(tree))
+
+
+def test_every_record_has_its_place_in_the_documentation():
+    """So that regenerating the blocks takes new numbers over."""
+    compared = {plan.stem for plan in plans()}
+    sources = "".join(
+        (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
+        for name in ("pages.py", "gpu_blocks.py")
+    )
+    for one, command in commands():
+        name = command.record.removesuffix("/runs.jsonl")
+        if name.startswith("evidence/"):
+            assert name.removeprefix("evidence/") in compared
+        elif name:
+            names = {name, name.replace("cuda", "{device}"), name.replace("resnet18", "{network}")}
+            assert name in gpu_blocks.GRIDS or any(n in sources for n in names), one.name
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """An empty folder of results."""
+    monkeypatch.setattr(gpu_blocks, "RESULTS", tmp_path)
+    gpu_blocks.runs_of.cache_clear()
+    yield tmp_path
+    gpu_blocks.runs_of.cache_clear()
+
+
+def test_blocks_say_what_is_missing(results):
+    (results / "bench-step-cuda.json").write_text('{"lists": {}}')
+    assert "VGG11 on CIFAR-100" in gpu_blocks.grid_tables()
+    assert gpu_blocks.fast_recipe("sgdf") == gpu_blocks.MISSING
+    for words in (gpu_blocks.hessian_table(), gpu_blocks.matrix_steps_table()):
+        assert gpu_blocks.MISSING in words
+
+
+def test_blocks_have_the_numbers_of_new_records(results):
+    old = [json.loads(line) for line in lines_of(ROOT / "results" / "cifar10-fast" / "runs.jsonl")]
+    for name in ("cifar100-vgg11", "cifar10-fast-again"):
+        (results / name).mkdir()
+        lines = "".join(json.dumps(run) + "\n" for run in old)
+        (results / name / "runs.jsonl").write_text(lines)
+    for path in (ROOT / "results" / "resnet18-hessian").glob("*-sgdf-*.json"):
+        place = results / "resnet18-cifar100-hessian"
+        place.mkdir()
+        (place / path.name.replace("cifar10-", "cifar100-")).write_text(path.read_text())
+    row = {"optimizer": "FilterMuon", "path": "matrix", "state_bytes": 8.0, "ms": 1.234}
+    lists = {gpu_blocks.MATRICES: {"title": "matrices", "rows": [row]}}
+    (results / "bench-step-cuda.json").write_text(json.dumps({"lists": lists}))
+    tables = gpu_blocks.grid_tables()
+    assert "**VGG11 on CIFAR-100**" in tables
+    assert "93.94 ± 0.10 (10)" in tables
+    assert gpu_blocks.fast_recipe("sgd-nesterov") == "93.94 ± 0.10 (10)"
+    assert "| `sgdf` | 69.6 | 592.5" in gpu_blocks.hessian_table()
+    assert "| FilterMuon matrix | 8.0 | 1.23 |" in gpu_blocks.matrix_steps_table()
+
+
+def test_the_table_of_entries_says_what_was_measured(results, root):
+    first = entry()
+    assert gpu_blocks.measured_words(first) == "no"
+    taken(first)
+    (results / "gpu").mkdir()
+    (results / "gpu" / "it.json").write_text((root / "results" / "gpu" / "it.json").read_text())
+    words = gpu_blocks.measured_words(first)
+    assert re.search(r", \d{4}-\d\d-\d\d, [0-9a-f]{7}$", words)
+    two = replace(first, commands=first.commands * 2)
+    assert gpu_blocks.measured_words(two).startswith("1 of 2, ")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 
 from sgdf_lab.bench import contestants, measure
 from sgdf_lab.bench.contestants import random_parameters, tiny
-from sgdf_lab.bench.timing import Budget, Timing
+from sgdf_lab.bench.measure import Budget, Timing
 
 
 def test_bytes_of_state_and_bytes_moved(run, eager):

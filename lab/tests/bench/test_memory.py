@@ -4,9 +4,8 @@ import torch
 
 import sgdf
 from sgdf_lab.bench.contestants import CONTESTANTS, LISTS, FilterAlone, random_parameters, tiny
-from sgdf_lab.bench.measure import groups_that_fit, needed_bytes, state_bytes, tensor_bytes
+from sgdf_lab.bench.measure import Budget, groups_that_fit, needed_bytes, state_bytes, tensor_bytes
 from sgdf_lab.bench.run import compared_by_targets
-from sgdf_lab.bench.timing import Budget
 
 
 def test_eight_bit_state_is_counted_with_its_scales():

@@ -14,7 +14,7 @@ import pytest
 
 from runs.commands import folder_in
 from sgdf_lab.cli.main import main
-from sgdf_lab.cli.output import make_printable
+from sgdf_lab.cli.options import make_printable
 from sgdf_lab.support.errors import describe, one_line
 
 QUICK = ["--data", "synthetic", "--epochs", "1", "--device", "cpu"]
@@ -42,35 +42,6 @@ def is_one_sentence(answer: str) -> bool:
 
 
 # --- settings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("milestones=-1", "milestones are epochs, counted from 1, not -1"),
-        ("milestones=0", "milestones are epochs, counted from 1, not 0"),
-        ("drop=-1", "drop is a positive number, not -1"),
-        ("fused=maybe", "fused is true or false, not 'maybe'"),
-        ("foreach=2", "foreach is true or false, not 2"),
-        ("correction=perhaps", "correction is true or false, not 'perhaps'"),
-        ("rounding_seed=x", "rounding_seed is an integer, not 'x'"),
-        ("differentiable=true", "differentiable=True is not supported"),
-        ("state_dtype=int9", "state_dtype is one of float64, float32, bfloat16, float16, int8,"),
-        ("weight_decay=nan", "weight_decay is a number, not 'nan'"),
-        ("eps={1, 2}", "eps is a number, not {1, 2}"),
-        ("betas=1", "betas is 2 numbers, not 1"),
-        ("betas=(0.9, 'x')", "betas is 2 numbers, not (0.9, 'x')"),
-        ("lr=" + "9" * 400, "lr is a number, not 999"),
-        ("eps=" + "-" * 20_000 + "1", "eps is nested too deeply"),
-        ("batch=0x" + "f" * 5000, "batch has an integer of 20,000 bits"),
-    ],
-)
-def test_settings_of_a_wrong_type(sgdf, tmp_path, setting, sentence):
-    code, answer = sgdf("train", "digits", *QUICK, "--set", setting)
-    assert code == 1
-    assert sentence in answer
-    assert is_one_sentence(answer)
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("command", ["train --config", "sweep"])

@@ -110,6 +110,7 @@ class NoTorch:
             raise ImportError(f"{name} is hidden")
 
 sys.meta_path.insert(0, NoTorch())
+from sgdf_lab import api
 from sgdf_lab.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

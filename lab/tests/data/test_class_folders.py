@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from paper.layouts import photograph
-from sgdf_lab.data import class_folders, fingerprints
+from sgdf_lab.data import class_folders, dataset
 from sgdf_lab.support.errors import UserError
 
 
@@ -73,11 +73,31 @@ def test_folders_in_a_class_and_hidden_files(tmp_path):
     assert "cat/more/5.PNG" in all_names
 
 
+def test_folders_behind_links_count_and_loops_end(tmp_path):
+    fill(tmp_path / "photos", images=3)
+    for i in range(5):
+        photograph(tmp_path / "store" / f"{i}.jpg", 1, i)
+    (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "store")
+    (tmp_path / "store" / "loop").symlink_to(tmp_path / "store")
+    found = class_folders.read(tmp_path / "photos")
+    assert len(found.named_files()) == 6 + 5
+
+
+@pytest.mark.parametrize(
+    "parts", [("train", "val", "validation"), ("train", "Train", "test")], ids=str
+)
+def test_two_folders_for_one_part_are_named(tmp_path, parts):
+    for part in parts:
+        fill(tmp_path / part, images=2)
+    with pytest.raises(UserError, match="has 2 folders for"):
+        class_folders.read(tmp_path)
+
+
 # --- fingerprint ----------------------------------------------------------------------------------
 
 
 def fingerprint(folder):
-    return fingerprints.fingerprint(class_folders.read(folder).named_files())
+    return dataset.fingerprint(class_folders.read(folder).named_files())
 
 
 def test_a_copy_has_the_same_fingerprint_and_a_change_another(tmp_path):
@@ -103,14 +123,14 @@ def test_the_same_images_split_otherwise_have_another_fingerprint(tmp_path):
 
 
 def test_large_files_are_known_by_both_ends_and_their_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprints, "WHOLE", 8)
+    monkeypatch.setattr(dataset, "WHOLE", 8)
     fill(tmp_path)
     path = tmp_path / "cat" / "0.jpg"
     contents = [b"ABCDxxxxEFGH", b"ZBCDxxxxEFGH", b"ABCDxxxxEFGZ", b"ABCDxxxxxEFGH"]
     seen = set()
     for content in contents:
         path.write_bytes(content)
-        seen.add(fingerprints.content_digest(path))
+        seen.add(dataset.content_digest(path))
     assert len(seen) == len(contents)
 
 
@@ -130,27 +150,20 @@ def test_no_folder(tmp_path):
     assert wrong(tmp_path / "file") == f"there is no folder {tmp_path / 'file'}"
 
 
-def test_no_class_folders(tmp_path):
-    photograph(tmp_path / "0.jpg", 0, 0)
-    assert wrong(tmp_path).endswith("has no folders: its images have to be in one folder per class")
-
-
-def test_one_class_only(tmp_path):
-    fill(tmp_path, ("cat",))
-    assert "has images of one class only, cat: there is nothing to tell apart" in wrong(tmp_path)
-
-
-def test_a_class_without_images(tmp_path):
-    fill(tmp_path)
-    (tmp_path / "eel").mkdir()
-    (tmp_path / "eel" / "notes.txt").touch()
-    assert wrong(tmp_path).startswith(f"{tmp_path / 'eel'} has no images: files like .jpg")
-
-
-def test_a_class_with_a_single_image(tmp_path):
-    fill(tmp_path)
-    photograph(tmp_path / "eel" / "0.jpg", 2, 0)
-    assert wrong(tmp_path).startswith(f"{tmp_path / 'eel'} has a single image: a class needs two")
+@pytest.mark.parametrize(
+    ("classes", "more", "sentence"),
+    [
+        ((), ("0.jpg",), "has no folders: its images have to be in one folder per class"),
+        (("cat",), (), "has images of one class only, cat: there is nothing to tell apart"),
+        (("cat", "dog"), ("eel/notes.txt",), "eel has no images: files like .jpg"),
+        (("cat", "dog"), ("eel/0.jpg",), "eel has a single image: a class needs two"),
+    ],
+)
+def test_classes_that_are_too_small(tmp_path, classes, more, sentence):
+    fill(tmp_path, classes)
+    for name in more:
+        photograph(tmp_path / name, 2, 0)
+    assert sentence in wrong(tmp_path)
 
 
 def test_classes_that_differ_between_the_parts(tmp_path):
@@ -173,7 +186,7 @@ def test_a_link_to_nothing(tmp_path):
 @pytest.mark.parametrize("link", ["cat/up", "cat/deep/up"])
 def test_a_link_to_a_folder_above_the_class_is_refused(tmp_path, link):
     """It would put the dogs into class cat."""
-    two_classes(tmp_path)
+    fill(tmp_path, images=4)
     (tmp_path / link).parent.mkdir(exist_ok=True)
     (tmp_path / link).symlink_to(tmp_path)
     with pytest.raises(UserError, match=rf"{link} cannot be read"):
@@ -181,7 +194,7 @@ def test_a_link_to_a_folder_above_the_class_is_refused(tmp_path, link):
 
 
 def test_a_folder_of_two_classes_is_refused(tmp_path):
-    two_classes(tmp_path)
+    fill(tmp_path, images=4)
     (tmp_path / "cat" / "more").symlink_to(tmp_path / "dog")
     with pytest.raises(UserError, match="dog cannot be read"):
         class_folders.read(tmp_path)
@@ -189,14 +202,8 @@ def test_a_folder_of_two_classes_is_refused(tmp_path):
 
 def test_a_pipe_among_the_images_is_refused(tmp_path):
     """Opening it would wait for ever."""
-    two_classes(tmp_path)
+    fill(tmp_path, images=4)
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     files = class_folders.read(tmp_path).named_files()
     with pytest.raises(UserError, match=r"pipe\.jpg is not a regular file"):
-        fingerprints.fingerprint(files)
-
-
-def two_classes(folder):
-    for name in ("cat", "dog"):
-        for i in range(4):
-            photograph(folder / name / f"{i}.jpg", 0, i)
+        dataset.fingerprint(files)

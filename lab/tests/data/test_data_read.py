@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +10,8 @@ import torch
 
 from data import published
 from sgdf_lab import data
-from sgdf_lab.data import cifar
-from sgdf_lab.data.arrays import split_digest
+from sgdf_lab.data import Split, cifar
+from sgdf_lab.data.arrays import TOLERANCE, split_digest
 from sgdf_lab.support.errors import UserError
 
 
@@ -258,7 +256,75 @@ def test_a_part_of_a_download_is_never_read(tiny):
         data.load("cifar10", tiny)
 
 
-def test_the_package_needs_none_of_the_extras():
-    code = "import sys, sgdf_lab.data; print({'sklearn', 'PIL', 'rich'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+# --- CIFAR-100 has no published checksum of its pixels: the means of channels tell it -------------
+
+
+def like_cifar100(order=(0, 1, 2), reverse=False):
+    """Images with the means of CIFAR-100's channels, every class equally often."""
+    splits = []
+    for count in (200, 100):
+        random = torch.Generator().manual_seed(count)
+        means = torch.tensor(cifar.CIFAR100.channel_means).view(1, 3, 1, 1)[:, list(order)]
+        noise = torch.rand(count, 3, 32, 32, generator=random) - 0.5
+        images = ((means + 0.8 * noise) * 255).round().to(torch.uint8)
+        labels = torch.arange(count) % 100
+        splits.append(Split(images.flip(0), labels.flip(0)) if reverse else Split(images, labels))
+    return tuple(splits)
+
+
+@pytest.fixture
+def few_with_means(monkeypatch):
+    """CIFAR-100 with fewer images, and its real means."""
+    few = replace(cifar.CIFAR100, train=200, test=100)
+    published.put(monkeypatch, "cifar100", few)
+
+
+@pytest.mark.parametrize("write", [published.cifar100_pickles, published.cifar100_binary])
+def test_the_images_may_have_any_order(few_with_means, tmp_path, write):
+    for reverse in (False, True):
+        folder = tmp_path / str(reverse)
+        write(folder, like_cifar100(reverse=reverse))
+        assert len(data.load("cifar100", folder).train.labels) == 200
+
+
+@pytest.mark.parametrize("write", [published.cifar100_pickles, published.cifar100_binary])
+def test_other_pixels_are_refused(few_with_means, tmp_path, write):
+    write(tmp_path, like_cifar100(order=(2, 1, 0)))
+    message = r"other pixels than the published .* means 0\.44.*, not 0\.5071, .* training split"
+    with pytest.raises(UserError, match=message):
+        data.load("cifar100", tmp_path)
+
+
+def test_the_tolerance_tells_channels_apart():
+    red, green, blue = cifar.CIFAR100.channel_means
+    assert min(red - green, green - blue) > 2 * TOLERANCE
+
+
+# --- the stand-in: the same everywhere, of the right shape ----------------------------------------
+
+DIGESTS = {
+    "digits": ("070998e933920288", "24213f969a63b11d"),
+    "fashion-mnist": ("38ce71a6f13a8140", "9446c2a5d4cba1fb"),
+    "cifar10": ("6e6b50baeb116e3a", "cff8ccc5fdcc33d4"),
+    "cifar100": ("a6fe88988666618a", "022ae096b551c5d1"),
+}
+
+
+def test_every_dataset_in_memory_has_one():
+    names = {s.name for s in data.all_datasets() if isinstance(s, data.ArrayDataset)}
+    assert names == DIGESTS.keys()
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_stand_in_looks_like_the_dataset_on_every_machine(name):
+    stand_in = data.load(name, synthetic=True)
+    spec = data.find(name)
+    assert (stand_in.name, stand_in.source) == (name, "synthetic")
+    assert (stand_in.classes, stand_in.mean) == (spec.classes, spec.mean)
+    for split, count in ((stand_in.train, 2048), (stand_in.test, 512)):
+        assert split.images.shape == (count, *spec.shape)
+        assert split.images.dtype == torch.uint8
+        assert split.labels.dtype == torch.int64
+        counts = split.labels.bincount(minlength=spec.classes)
+        assert counts.max() - counts.min() <= 1
+    assert (split_digest(stand_in.train)[:16], split_digest(stand_in.test)[:16]) == DIGESTS[name]

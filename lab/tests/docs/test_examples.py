@@ -4,7 +4,9 @@ One that cannot run here has a comment just before it: `<!-- not run: the reason
 `<!-- run by tests/... -->` if another test runs it, with what it needs.
 """
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import matplotlib
@@ -44,3 +46,16 @@ def test_an_excuse_has_a_reason_or_names_a_test(page):
             assert (ROOT / block.excuse.removeprefix("run by ")).is_file(), block.excuse
         elif block.excuse.startswith("not run"):
             assert len(block.excuse.removeprefix("not run: ").split()) >= 3, block.excuse
+
+
+def test_what_a_page_installs_exists():
+    """Each extra in a line such as `pip install . "./lab[vision]"` is one of that package."""
+    files = {".": "pyproject.toml", "./lab": "lab/pyproject.toml"}
+    found = set()
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
+        for line in re.findall(r"pip install [^\n`#]*", page.read_text(encoding="utf-8")):
+            found.update(re.findall(r"(?:^|[\s\"])(\.(?:/lab)?)\[([\w,]+)\]", line))
+    assert len(found) >= 4
+    for package, extras in found:
+        told = tomllib.loads((ROOT / files[package]).read_text(encoding="utf-8"))["project"]
+        assert set(extras.split(",")) <= set(told["optional-dependencies"]), (package, extras)

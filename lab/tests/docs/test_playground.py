@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from docs.links import Page
 from reference import Reference
 from report.browser import Browser
 from sgdf import SGDF, FilterAdam
@@ -259,27 +259,12 @@ def test_colours_are_the_projects(browser):
         assert colour == optimizers.style(row).colour.lower()
 
 
-class Addresses(HTMLParser):
-    """Collects what a page links to and what it loads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: set[str] = set()
-        self.loaded: set[str] = set()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        for name, value in attributes:
-            if name in ("src", "srcset", "href", "data", "poster", "action"):
-                (self.links if tag == "a" else self.loaded).add(str(value))
-
-
 def test_the_page_is_small_and_loads_nothing():
     text = PAGE.read_text(encoding="utf-8")
     assert PAGE.stat().st_size < 500_000
-    addresses = Addresses()
-    addresses.feed(text)
-    assert addresses.loaded == {"data:,"}  # an empty icon: a browser would ask a server for one
-    assert addresses.links == {PAPER, "../index.html"}
+    page = Page(PAGE)
+    assert page.loads == ["data:,"]  # an empty icon: a browser would ask a server for one
+    assert set(page.links) == {PAPER, "../index.html"}
     assert re.findall(r"https?://[^\s\"'<]+", text) == [PAPER]
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|sendBeacon", text)
 

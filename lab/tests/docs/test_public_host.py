@@ -43,3 +43,6 @@ def test_the_workflow_runs_what_the_repository_has():
     ci = yaml.safe_load((HOST / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     matrix = ci["jobs"]["core"]["strategy"]["matrix"]
     assert min(matrix["python"]) == needed["requires-python"].removeprefix(">=")
+    (torch_version,) = [n for n in needed["dependencies"] if n.startswith("torch")]
+    by_number = sorted(matrix["torch"], key=lambda version: [*map(int, version.split("."))])
+    assert by_number[0] == torch_version.removeprefix("torch>=")

@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from gpu.trainers import NEEDS_GPU
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf_lab.instruments.estimators import estimator_errors
 from sgdf_lab.instruments.probe import Probe, probe_overhead
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = NEEDS_GPU
 
 OPTIMIZERS = {
     "sgdf, fused": lambda p: SGDF(p, lr=0.1, weight_decay=0.01),

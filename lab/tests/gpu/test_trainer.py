@@ -1,37 +1,25 @@
 """The trainer on a GPU: captured, compiled, several at once, with the numbers of the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from gpu.trainers import NEEDS_GPU, assert_resumes, assert_undisturbed, epochs, same
 from sgdf_lab import data, optimizers
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.runs import config as configs
 from sgdf_lab.tasks.classify import resident_classifier
 from sgdf_lab.training import device as cuda_graphs
-from sgdf_lab.training.loop import Trainer, take_turns
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = NEEDS_GPU
 
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     whole = data.load("cifar10", synthetic=True)
-
-    def first(split: Split, count: int) -> Split:
-        return Split(split.images[:count], split.labels[:count])
-
-    return Dataset(
-        whole.name,
-        first(whole.train, 300),
-        first(whole.test, 100),
-        whole.classes,
-        whole.mean,
-        whole.std,
-        whole.source,
-    )
+    parts = [Split(s.images[:n], s.labels[:n]) for s, n in ((whole.train, 300), (whole.test, 100))]
+    return replace(whole, train=parts[0], test=parts[1])
 
 
 def make(
@@ -48,24 +36,6 @@ def make(
         overrides={"batch": 64, **overrides},
     )
     return resident_classifier(config, dataset, torch.device(device), compile=compile)
-
-
-def epochs(trainer: Trainer, count: int) -> list[dict]:
-    return [last(trainer) for _ in range(count)]
-
-
-def last(trainer: Trainer) -> dict:
-    for _ in trainer.epoch():
-        pass
-    return trainer.metrics()
-
-
-def same(first: list[dict], second: list[dict], rel: float = 2e-3) -> None:
-    for a, b in zip(first, second, strict=True):
-        assert a.keys() == b.keys()
-        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=rel)
-        assert a["test_loss"] == pytest.approx(b["test_loss"], rel=rel)
-        assert a["lr"] == b["lr"]
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
@@ -117,17 +87,12 @@ def test_compiled_is_near(dataset, precision):
 @pytest.mark.parametrize("model", ["vgg11", "resnet18"])
 def test_trainers_that_take_turns_do_not_disturb_each_other(dataset, model, repeatable):
     """With dropout and batch norm: each has random numbers and buffers of its own."""
-    settings = {"model": model, "lr": 0.02}
-    alone = [epochs(make(dataset, seed=seed, **settings), 4) for seed in (0, 1)]
-    trainers = [make(dataset, seed=seed, **settings) for seed in (0, 1)]
-    together = [[], []]
-    for _ in range(4):
-        take_turns([trainer.epoch() for trainer in trainers])
-        for trainer, results in zip(trainers, together, strict=True):
-            results.append(trainer.metrics())
-    for first, second in zip(alone, together, strict=True):
-        same(first, second, rel=1e-5)
-    assert alone[0][-1]["train_loss"] != alone[1][-1]["train_loss"]
+
+    def trainer(seed):
+        return make(dataset, seed=seed, model=model, lr=0.02)
+
+    first, second = assert_undisturbed(trainer, 4, rel=1e-5)
+    assert first["train_loss"] != second["train_loss"]
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed(dataset):
@@ -143,13 +108,7 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed(dataset):
 
 @pytest.mark.parametrize("name", ["sgdf", "adam", "adabelief", "sophia-g"])
 def test_resuming_from_a_checkpoint(dataset, name, tmp_path):
-    straight = epochs(make(dataset, optimizer=name), 6)
-    broken = make(dataset, optimizer=name)
-    epochs(broken, 4)
-    torch.save(broken.state_dict(), tmp_path / "last.pt")
-    again = make(dataset, optimizer=name)
-    again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True, map_location="cuda"))
-    same(straight[4:], epochs(again, 2))
+    assert_resumes(lambda: make(dataset, optimizer=name), tmp_path / "last.pt", 4, 6)
 
 
 def test_a_run_moves_from_gpu_to_cpu_and_back(dataset, tmp_path):

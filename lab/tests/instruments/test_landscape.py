@@ -4,9 +4,6 @@ import copy
 import dataclasses
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -214,32 +211,6 @@ def test_an_interrupted_surface_resumes(tmp_path):
     assert np.array_equal(look(convnet(), finished, save=file).values, straight.values)
     assert finished.calls == 4
     assert os.listdir(file.parent) == ["surface.npz"]
-
-
-KILLED = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from test_landscape import *
-torch.set_num_threads(1)
-def killing(outputs, targets):
-    if os.path.exists(sys.argv[1]):  # the first row is saved
-        os.kill(os.getpid(), signal.SIGKILL)
-    return F.cross_entropy(outputs, targets)
-look(convnet(), killing, save=sys.argv[1], size=9)
-"""
-
-
-def test_a_killed_surface_resumes(tmp_path):
-    file = tmp_path / "surface.npz"
-    command = [sys.executable, "-c", KILLED, str(file), str(Path(__file__).parent)]
-    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert ended.returncode == -signal.SIGKILL
-    done = int(np.load(file)["done"].sum())
-    assert 0 < done < 9
-    counted = Breaking(0)
-    found = look(convnet(), counted, save=file, size=9)
-    assert counted.calls == 4 + 2 * 9 * (9 - done)
-    assert np.array_equal(found.values, look(convnet(), size=9).values)
 
 
 @pytest.mark.parametrize(

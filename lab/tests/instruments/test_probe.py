@@ -12,6 +12,7 @@ from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.instruments import probe as probe_module
 from sgdf_lab.instruments.probe import Probe, ProbeOverhead, ProbeRecord, probe_overhead, summaries
+from sgdf_lab.instruments.sampling import Histogram
 
 OPTIMIZERS = {
     "sgdf, fused": lambda p: SGDF(p, lr=0.1, weight_decay=0.01, fused=True),
@@ -122,26 +123,14 @@ def test_the_estimate_is_that_of_the_filter(kind, settings, seen):
     assert probe.record().estimate == "filter"
 
 
-def test_the_estimate_of_float32_sgdf_is_its_step(seen):
-    torch.manual_seed(0)
-    p = nn.Parameter(torch.zeros(500))
-    optimizer = SGDF([p], lr=1.0)
-    gs = torch.randn(5, 500)
-    with Probe(optimizer, every=1, coordinates=500):
-        for g in gs:
-            before = p.detach().clone()
-            p.grad = g
-            optimizer.step()
-            moved = (before - p.detach()).numpy()
-            np.testing.assert_allclose(seen[-1][1], moved, rtol=1e-4, atol=1e-5)
-
-
-def test_eight_bit_state_is_read_before_it_is_rounded(seen):
+@pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)
+def test_the_estimate_of_float32_sgdf_is_its_step(seen, state_dtype):
+    """8-bit state is read before it is rounded."""
     torch.manual_seed(0)
     p = nn.Parameter(torch.zeros(32, 256))
-    optimizer = SGDF([p], lr=1.0, state_dtype=torch.int8)
+    optimizer = SGDF([p], lr=1.0, state_dtype=state_dtype)
     with Probe(optimizer, every=1, coordinates=32 * 256):
-        for _ in range(3):
+        for _ in range(4):
             before = p.detach().clone()
             p.grad = torch.randn_like(p)
             optimizer.step()
@@ -149,20 +138,16 @@ def test_eight_bit_state_is_read_before_it_is_rounded(seen):
             np.testing.assert_allclose(seen[-1][1], moved, rtol=1e-3, atol=1e-5)
 
 
+def momentum_sgd(**settings):
+    return lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, **settings)
+
+
 @pytest.mark.parametrize(
     ("build", "kind", "estimate"),
     [
         (lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.5), "momentum", lambda g, h: h),
-        (
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, maximize=True),
-            "momentum",
-            lambda g, h: 0.9 * g + h,
-        ),
-        (
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-            "momentum",
-            lambda g, h: h + 0.9 * (0.9 * g + h),
-        ),
+        (momentum_sgd(maximize=True), "momentum", lambda g, h: 0.9 * g + h),
+        (momentum_sgd(nesterov=True), "momentum", lambda g, h: h + 0.9 * (0.9 * g + h)),
         (lambda p: Momentum(p, lr=0.1, mu=0.1), "momentum", lambda g, h: 0.09 * g + 0.1 * h),
         (lambda p: torch.optim.RMSprop(p, lr=1e-3, alpha=0, eps=0), "direction", np.sign),
         (lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-3)), "direction", None),
@@ -261,6 +246,15 @@ def test_histogram_and_density_are_those_of_the_distribution():
     expected = 0.75 * np.exp(-((at / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
     np.testing.assert_allclose(raw.density(at), expected, rtol=0.06, atol=0.02 * expected.max())
     assert record.estimated.counts == raw.counts  # of plain SGD
+
+
+def test_values_outside_all_bins_are_counted():
+    histogram = Histogram(1.0)
+    histogram.add(np.array([0.0, 1e7, -1e7, -1e7, np.nan, np.inf, 0.5, -0.5]))
+    outside = (histogram.zeros, histogram.above, histogram.below, histogram.not_finite)
+    assert outside == (1, 1, 2, 2)
+    assert sum(histogram.counts) == 2
+    assert histogram.total == 6
 
 
 def test_memory_does_not_grow(monkeypatch):

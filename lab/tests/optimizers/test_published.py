@@ -8,16 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from optimizers.steps import build, problem, step_with
 from sgdf_lab import optimizers
-from sgdf_lab.optimizers.adam_variants import CautiousAdamW, EAdam
-from sgdf_lab.optimizers.sophia import SophiaG
-
-CPU = torch.device("cpu")
-
-
-def build(name, params, **settings):
-    return optimizers.build_optimizer(name, params, settings, device=CPU)
-
+from sgdf_lab.optimizers.adam_variants import CautiousAdamW, EAdam, SophiaG
 
 # Each statement is given the weights p, the gradient g, the number t of the step from 1, a memory s
 # that starts empty, and the settings; it returns the new weights. `decay` is decoupled; where there
@@ -190,25 +183,6 @@ LOOSE = ("mars", "laprop", "adan", "ademamix", "adopt", "grokfast-adamw", "cauti
 
 def decouples(name):
     return "decay" in inspect.signature(PUBLISHED[name][0]).parameters
-
-
-def problem(steps, *shapes):
-    """Weights and random gradients in float64; one coordinate's gradient is always 0."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    weights, grads = [draw(s) for s in shapes], [[draw(s) for s in shapes] for _ in range(steps)]
-    for first, *_ in grads:
-        first[0, 0] = 0
-    return weights, grads
-
-
-def step_with(optimizer, params, grads):
-    for p, g in zip(params, grads, strict=True):
-        p.grad = g.clone()
-    optimizer.step()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

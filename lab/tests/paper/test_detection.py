@@ -1,10 +1,8 @@
 """Detection: average precision on cases worked out by hand, weights, and the command line on a
 small dataset in the official layout."""
 
-import json
 import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,17 @@ pytest.importorskip("pycocotools")
 from PIL import Image
 
 from paper import made_voc
-from runs.commands import fault
 from sgdf_lab.cli.main import main
-from sgdf_lab.paper.detection import average_precision, drawing, voc, voc_synthetic
+from sgdf_lab.paper.detection import detections as found_in
 from sgdf_lab.paper.detection import faster_rcnn as detectors
 from sgdf_lab.paper.detection import trainer as detector
-from sgdf_lab.paper.detection.average_precision import Detections
+from sgdf_lab.paper.detection import voc
+from sgdf_lab.paper.detection.detections import Detections
 from sgdf_lab.paper.detection.voc import Example
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.training.distributed import Team
+from tasks.processes import assert_resumes, lines, trained, two_and_one, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,11 +43,6 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def empty_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-
-
-def metrics(out: Path) -> list[dict]:
-    (path,) = out.glob("*/metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # --- average precision --------------------------------------------------------------------------
@@ -76,80 +70,57 @@ A, B, C = [0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0], [50.0, 50.0, 60.0, 60
 NOTHING = detections([], [], [])
 
 
-def test_perfect_and_missing_detections():
-    pictures = [example([A, B], [1, 2]), example([C], [1])]
-    perfect = [detections([B, A], [2, 1], [0.3, 0.9]), detections([C], [1], [0.2])]
-    assert average_precision.voc2007(perfect, pictures) == 100
-    assert average_precision.coco(perfect, pictures) == pytest.approx({"ap50": 100, "ap": 100})
-    assert average_precision.voc2007([NOTHING, NOTHING], pictures) == 0
-    assert average_precision.coco([NOTHING, NOTHING], pictures) == {"ap50": 0, "ap": 0}
+HALF, LESS, NEAR = [0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9], [0.0, 0.0, 10.0, 9.0]
+ROW = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
+TWO, ONE_EACH = [example([A, B], [1, 1])], [example([A], [1]), example([B], [1])]
+HARD = [example([A, B], [1, 1], [False, True])]
+TWO_THIRDS = 100 * (6 * 1 + 5 * 2 / 3) / 11  # precision 1 up to a recall of half, then 2 / 3
+#: Images, what was found, and the precision by VOC's rule; None: COCO's at IoU 0.5 is not the same.
+CASES = {
+    "perfect": (
+        [example([A, B], [1, 2]), example([C], [1])],
+        [detections([B, A], [2, 1], [0.3, 0.9]), detections([C], [1], [0.2])], 100, 100,
+    ),
+    "nothing": (ONE_EACH, [NOTHING, NOTHING], 0, 0),
+    "right, wrong, right": (
+        ONE_EACH, [detections([A, C], [1, 1], [0.9, 0.8]), detections([B], [1], [0.7])],
+        TWO_THIRDS, None,
+    ),
+    "scores are compared between images: wrong, right, right": (
+        ONE_EACH, [detections([A], [1], [0.6]), detections([B, C], [1, 1], [0.7, 0.8])],
+        100 * 2 / 3, None,
+    ),
+    "an object is found once, though the second fits better and counts for no other": (
+        TWO, [detections([NEAR, A, B], [1, 1, 1], [0.9, 0.8, 0.7])], TWO_THIRDS, None,
+    ),
+    "half of it": ([example([A], [1])], [detections([HALF], [1], [0.9])], 100, None),
+    "less than half": ([example([A], [1])], [detections([LESS], [1], [0.9])], 0, None),
+    "difficult ones count for nothing": (
+        HARD, [detections([A, B, B], [1, 1, 1], [0.5, 0.9, 0.8])], 100, 100,
+    ),
+    "nor against": (HARD, [detections([A], [1], [0.5])], 100, 100),
+    "what is wrong beside them does": (HARD, [detections([A, C], [1, 1], [0.5, 0.9])], 50, 50),
+    "class 1 is found, 2 is not, 3 does not occur, 4 is difficult": (
+        [example([A, B, C], [1, 2, 4], [False, False, True])],
+        [detections([A, C, C], [1, 3, 4], [0.9, 0.9, 0.9])], 50, 50,
+    ),
+    "nothing, of nothing": ([example([], [])], [NOTHING], 0, 0),
+    "something, of nothing": ([example([], [])], [detections([A], [1], [0.9])], 0, 0),
+    "something, of what is difficult": (
+        [example([A], [1], [True])], [detections([A], [1], [0.9])], 0, 0,
+    ),
+    "three of ten reach a recall of 0.3, though 3 / 10 is not 0.1 * 3 to a computer": (
+        [example(ROW, [1] * 10)], [detections(ROW[:3], [1] * 3, [0.9, 0.8, 0.7])],
+        100 * 4 / 11, None,
+    ),
+}  # fmt: skip
 
 
-def test_eleven_points():
-    """Right, wrong, right: precision 1 up to a recall of half, and two thirds above it."""
-    pictures = [example([A], [1]), example([B], [1])]
-    found = [detections([A, C], [1, 1], [0.9, 0.8]), detections([B], [1], [0.7])]
-    expected = 100 * (6 * 1 + 5 * 2 / 3) / 11
-    assert average_precision.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_scores_are_compared_between_images():
-    """Wrong, right, right."""
-    pictures = [example([A], [1]), example([B], [1])]
-    found = [detections([A], [1], [0.6]), detections([B, C], [1, 1], [0.7, 0.8])]
-    expected = 100 * 2 / 3
-    assert average_precision.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_an_object_is_found_once():
-    """The second detection is wrong, although it fits better, and counts for no other object."""
-    near = [0.0, 0.0, 10.0, 9.0]
-    pictures = [example([A, B], [1, 1])]
-    found = [detections([near, A, B], [1, 1, 1], [0.9, 0.8, 0.7])]
-    expected = 100 * (6 * 1 + 5 * 2 / 3) / 11
-    assert average_precision.voc2007(found, pictures) == pytest.approx(expected)
-
-
-def test_an_iou_of_one_half_is_enough():
-    half, less = [0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9]
-    for box, expected in ((half, 100), (less, 0)):
-        found = [detections([box], [1], [0.9])]
-        assert average_precision.voc2007(found, [example([A], [1])]) == expected
-
-
-def test_difficult_objects_are_neither_right_nor_wrong():
-    pictures = [example([A, B], [1, 1], [False, True])]
-    both = [detections([A, B, B], [1, 1, 1], [0.5, 0.9, 0.8])]
-    assert average_precision.voc2007(both, pictures) == 100
-    assert average_precision.coco(both, pictures)["ap50"] == pytest.approx(100)
-    easy = [detections([A], [1], [0.5])]
-    assert average_precision.voc2007(easy, pictures) == 100
-    wrong = [detections([A, C], [1, 1], [0.5, 0.9])]
-    assert average_precision.voc2007(wrong, pictures) == 50
-    assert average_precision.coco(wrong, pictures)["ap50"] == pytest.approx(50)
-
-
-def test_classes_that_do_not_occur_do_not_count():
-    """Class 1 is found, class 2 is not, class 3 is seen where it is not, 4 is difficult."""
-    pictures = [example([A, B, C], [1, 2, 4], [False, False, True])]
-    found = [detections([A, C, C], [1, 3, 4], [0.9, 0.9, 0.9])]
-    assert average_precision.voc2007(found, pictures) == 50
-    assert average_precision.coco(found, pictures)["ap50"] == pytest.approx(50)
-
-
-@pytest.mark.parametrize("found", [NOTHING, detections([A], [1], [0.9])])
-def test_without_objects_precision_is_zero(found):
-    for picture in (example([], []), example([A], [1], [True])):
-        assert average_precision.voc2007([found], [picture]) == 0
-        assert average_precision.coco([found], [picture]) == {"ap50": 0, "ap": 0}
-
-
-def test_three_of_ten_reach_a_recall_of_three_tenths():
-    """3 / 10 and 0.1 * 3 are not the same number to a computer."""
-    boxes = [[20.0 * i, 0.0, 20.0 * i + 10, 10.0] for i in range(10)]
-    found = [detections(boxes[:3], [1] * 3, [0.9, 0.8, 0.7])]
-    expected = 100 * 4 / 11
-    assert average_precision.voc2007(found, [example(boxes, [1] * 10)]) == pytest.approx(expected)
+@pytest.mark.parametrize("case", CASES)
+def test_average_precision(case):
+    pictures, found, voc2007, coco = CASES[case]
+    assert found_in.voc2007(found, pictures) == pytest.approx(voc2007)
+    assert coco is None or found_in.coco(found, pictures)["ap50"] == pytest.approx(coco)
 
 
 # --- images to train on ---------------------------------------------------------------------------
@@ -300,48 +271,19 @@ FIRST = "backbone.body.stage0.0.weight"
     [
         (lambda path: None, "there is no weights file {path}"),
         (lambda path: path.write_bytes(b"weights"), "{path} is not a weights file: "),
-        (lambda path: torch.save([1, 2], path), "{path} is not a weights file: it holds no"),
-        (
-            lambda path: torch.save({"model": {FIRST: 1}}, path),
-            "{path} does not fit the model: its " + FIRST + " is no tensor, not [8, 3, 7, 7]",
-        ),
-        (
-            lambda path: spoilt(path, FIRST, None),
-            "{path} does not fit the model: it has no " + FIRST,
-        ),
-        (
-            lambda path: spoilt(path, FIRST, torch.zeros(8, 3, 3, 3)),
-            "{path} does not fit the model: its " + FIRST + " is [8, 3, 3, 3], not [8, 3, 7, 7]",
-        ),
-        (
-            lambda path: spoilt(path, "head.weight", torch.zeros(1)),
-            "{path} does not fit the model, which has no head.weight",
-        ),
+        (lambda path: torch.save({"model": {FIRST: 1}}, path), f"its {FIRST} is no tensor, not"),
+        (lambda path: spoilt(path, FIRST, None), f"it has no {FIRST}"),
+        (lambda path: spoilt(path, FIRST, torch.zeros(8, 3, 3, 3)), "is [8, 3, 3, 3], not"),
+        (lambda path: spoilt(path, "head.weight", torch.zeros(1)), "which has no head.weight"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(make, words, data, tmp_path, capsys):
     path = tmp_path / "some.pth"
     make(path)
-    argv = train(data, tmp_path / "runs", "--set", f"weights={path}")
+    argv = train(data, "--set", f"weights={path}", "--out", str(tmp_path / "runs"))
     assert main(argv) == 1
-    assert words.format(path=path) in capsys.readouterr().err
+    assert words.replace("{path}", str(path)) in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-class Malicious:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_weights_run_no_code(data, tmp_path, capsys):
-    torch.save({"x": Malicious(tmp_path / "touched")}, tmp_path / "some.pth")
-    argv = train(data, tmp_path / "runs", "--set", f"weights={tmp_path}/some.pth")
-    assert main(argv) == 1
-    assert "some.pth is not a weights file" in capsys.readouterr().err
-    assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.parametrize(
@@ -349,7 +291,6 @@ def test_weights_run_no_code(data, tmp_path, capsys):
     [
         (["--model", "fasterrcnn"], "download https://download.pytorch.org/models/fasterrcnn"),
         (["--model", "fasterrcnn-tiny"], "fasterrcnn-tiny has no published weights"),
-        (["--set", "weights=randon"], "there is no weights file randon: --set weights takes"),
         (["--set", "weights=3"], "weights is pretrained, random or the path of a file, not 3"),
         (["--model", "vgg11"], "there is no model 'vgg11'; there are fasterrcnn, fasterrcnn-tiny"),
         ([*TINY, "--set", "validation=6"], "validation takes all 6 training images"),
@@ -372,17 +313,17 @@ def test_what_is_not_supported_is_one_sentence(words, said, data, tmp_path, caps
 # --- the command --------------------------------------------------------------------------------
 
 
-def train(data: Path, out: Path, *words: str) -> list[str]:
-    return ["train", "voc", *TINY, *ANY, "--data-dir", str(data), "--out", str(out), *words]
+def train(data: Path, *words: str) -> list[str]:
+    return ["train", "voc", *TINY, *ANY, "--data-dir", str(data), *words]
 
 
 def test_a_run_from_images_on_disk_to_table_and_page(data, tmp_path, capsys):
     out = tmp_path / "runs"
     words = ("--epochs", "4", "--optimizer", "sgd", "--set", "validation=2", "--set", "norms=true")
-    assert main(train(data, out, *words)) == 0
+    folder = trained(train(data, *words), out)
     said = capsys.readouterr().out
     assert re.search(r"best mAP at IoU 0.5 \d+\.\d\d in epoch \d, final", said)
-    first, *_, third, last = metrics(out)
+    first, *_, third, last = lines(folder)
     assert first.keys() >= {
         *("test_ap50", "test_ap", "test_voc_ap", "train_loss", "gradient_norm"),
         *("validation_ap50", "validation_ap", "validation_voc_ap"),
@@ -401,31 +342,30 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path, capsys):
     devkit = made_voc.make(tmp_path / "data", train=3, test=1)
     path = devkit / "VOC2012" / "JPEGImages" / "2008_000001.jpg"
     path.write_bytes(path.read_bytes()[:-200])
-    assert main(train(tmp_path / "data", tmp_path / "runs")) == 1
+    assert main([*train(tmp_path / "data"), "--out", str(tmp_path / "runs")]) == 1
     assert f"{path} cannot be read: " in capsys.readouterr().err
 
 
 def test_the_synthetic_data_can_be_learnt(tmp_path, monkeypatch):
-    monkeypatch.setattr(voc_synthetic, "CLASSES", ("red", "cyan"))
-    monkeypatch.setattr(voc_synthetic, "TEST", 12)
+    monkeypatch.setattr(voc, "DRAWN_CLASSES", 2)  # red and cyan
+    monkeypatch.setattr(voc, "DRAWN_TEST", 12)
     detector.load_dataset.cache_clear()
     words = ("--data", "synthetic", "--optimizer", "adam", "--set", "lr=0.003", "--epochs", "5")
-    assert main(train(tmp_path, tmp_path / "runs", *words)) == 0
+    first, *_, last = lines(trained(train(tmp_path, *words), tmp_path / "runs"))
     detector.load_dataset.cache_clear()
-    lines = metrics(tmp_path / "runs")
-    assert lines[-1]["train_loss"] < 0.5 * lines[0]["train_loss"]
-    assert lines[-1]["test_ap50"] > 50
-    assert abs(lines[-1]["test_voc_ap"] - lines[-1]["test_ap50"]) < 10
+    assert last["train_loss"] < 0.5 * first["train_loss"]
+    assert last["test_ap50"] > 50
+    assert abs(last["test_voc_ap"] - last["test_ap50"]) < 10
 
 
 def test_detections_are_drawn(data):
     """However small their boxes; but not those with low scores."""
     given = voc.load(data, official=False).test[0]
-    plain = drawing.draw([(given, NOTHING)])
+    plain = found_in.draw([(given, NOTHING)])
     unsure = detections([A], [1], [0.4])
-    assert drawing.draw([(given, unsure)]) == plain
+    assert found_in.draw([(given, unsure)]) == plain
     for box in (A, [5.0, 5.0, 5.1, 5.1], [0.0, 0.0, *map(float, given.size)]):
-        assert drawing.draw([(given, detections([box], [20], [0.9]))]) != plain
+        assert found_in.draw([(given, detections([box], [20], [0.9]))]) != plain
 
 
 # --- several processes, and the end of one ------------------------------------------------------
@@ -435,41 +375,20 @@ def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     """With micro-batches of one image, they also draw the same proposals."""
     coco_like(tmp_path / "coco.pth")
     made_voc.make(tmp_path / "data", train=5, test=3)
-    words = ["--epochs", "2", "--set", f"weights={tmp_path}/coco.pth", "--set", "accumulate=2",
-             "--set", "lr=0.05"]  # fmt: skip
-    argv = tuple(train(tmp_path / "data", tmp_path / "two", *words))
-    two = teams.start_two(argv, tmp_path / "two", env={"TORCH_HOME": os.environ["TORCH_HOME"]})
-    assert main(train(tmp_path / "data", tmp_path / "one", *words)) == 0
-    ended = two.wait()
-    assert ended.code == 0, ended.output
-    assert ended.output.count("best mAP at IoU 0.5") == 1, "only one of them prints"
-    pairs = list(zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True))
-    for ours, alone in pairs:
+    words = train(tmp_path / "data", "--epochs", "2", "--set", f"weights={tmp_path}/coco.pth",
+                  "--set", "accumulate=2", "--set", "lr=0.05")  # fmt: skip
+    env = {"TORCH_HOME": os.environ["TORCH_HOME"]}
+    two, one = two_and_one(teams, tmp_path, words, "best mAP at IoU 0.5", env=env)
+    for ours, alone in zip(lines(two), lines(one), strict=True):
         assert ours.keys() == alone.keys()
         assert ours["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-4)
         assert ours["test_ap50"] == pytest.approx(alone["test_ap50"], abs=1)
-    states = [
-        torch.load(*(tmp_path / out).glob("*/last.pt"), weights_only=True)["model"]
-        for out in ("one", "two")
-    ]
-    torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(weights(one), weights(two), rtol=1e-3, atol=1e-5)
 
 
 def test_a_killed_run_resumes_and_ends_the_same(teams, data, tmp_path):
-    words = ("--epochs", "4")
-    argv = tuple(train(data, tmp_path / "killed", *words))
-    request = {"env": {"TORCH_HOME": os.environ["TORCH_HOME"]}}
-    kill = fault("replace last.pt", "SIGKILL", 2)
-    ended = teams.run(argv, tmp_path / "killed", **request, **kill)
-    assert ended.code == -signal.SIGKILL, ended.output
-    assert not list((tmp_path / "killed").glob("*/result.json"))
-    assert main(train(data, tmp_path / "killed", *words)) == 0
-    assert main(train(data, tmp_path / "straight", *words)) == 0
-    for name in ("metrics.jsonl", "pictures/detections.png"):
-        (killed,), (straight,) = ((tmp_path / o).glob(f"*/{name}") for o in ("killed", "straight"))
-        assert killed.read_bytes() == straight.read_bytes(), name
-    (path,) = (tmp_path / "killed").glob("*/env.json")
-    assert json.loads(path.read_text())["from_epoch"] == 2
+    env = {"TORCH_HOME": os.environ["TORCH_HOME"]}
+    assert_resumes(teams, tmp_path, train(data, "--epochs", "4"), 2, env=env)
 
 
 # --- published numbers --------------------------------------------------------------------------

@@ -156,75 +156,29 @@ def too_many(root):
 
 
 VAL = "imagenet/val/n01443537"
+PETS, FLOWERS = "pets/annotations/test.txt", "flowers102/setid.mat"
+DISHES = "apple_pie\nwaffles\npizza\n"
 MISTAKES = [
-    (
-        "imagenet",
-        remove("imagenet/val"),
-        r"imagenet has no val: get it from https://image-net\.org",
-    ),
+    ("imagenet", remove("imagenet/val"), r"imagenet has no val: get it from https://image-net"),
     ("imagenet", remove(VAL), rf"{VAL} does not exist, but .+train/n01443537 does"),
     ("imagenet", rename(VAL, "imagenet/val/n9"), r"val/n9 is a class that .+train does not have"),
-    (
-        "imagenet",
-        flat_val,
-        r"imagenet/val has no folders: its images have to be in one folder per cl",
-    ),
+    ("imagenet", flat_val, r"imagenet/val has no folders"),
     ("imagenet", lambda root: [p.unlink() for p in (root / VAL).iterdir()], f"{VAL} has no images"),
-    (
-        "pets",
-        remove("pets/annotations/test.txt"),
-        r"pets has no annotations/test\.txt: get it from",
-    ),
-    (
-        "pets",
-        remove("pets/images/Bengal_3.jpg"),
-        r"Bengal_3\.jpg does not exist, but .+trainval\.txt",
-    ),
-    (
-        "pets",
-        write("pets/annotations/test.txt", "# head\n\nBengal_9 zero\n"),
-        r"test\.txt has no image and class in line 3",
-    ),
-    (
-        "pets",
-        write("pets/annotations/test.txt", "Bengal_9 1 1 1\n"),
-        r"test\.txt gives Bengal_9 the class 1 in line 1, which is Abyssinian",
-    ),
-    (
-        "pets",
-        write("pets/annotations/test.txt", "Bengal_9 3 1 1\n"),
-        r"pets has no test images of the class Abyssinian",
-    ),
-    ("pets", write("pets/annotations/test.txt", b"\xff\xfe"), r"pets cannot be read: .+utf-8"),
-    ("flowers102", remove("flowers102/setid.mat"), r"flowers102 has no setid\.mat: get it from"),
-    (
-        "flowers102",
-        remove("flowers102/jpg/image_00036.jpg"),
-        r"00036\.jpg does not exist, but .+setid",
-    ),
+    ("pets", remove(PETS), r"pets has no annotations/test\.txt: get it from"),
+    ("pets", remove("pets/images/Bengal_3.jpg"), r"Bengal_3\.jpg does not .+trainval\.txt"),
+    ("pets", write(PETS, "# head\n\nBengal_9 zero\n"), r"test\.txt has no .+ in line 3"),
+    ("pets", write(PETS, "Bengal_9 1 1 1\n"), r"Bengal_9 the class 1 in line 1, .+ Abyssinian"),
+    ("pets", write(PETS, "Bengal_9 3 1 1\n"), r"no test images of the class Abyssinian"),
+    ("pets", write(PETS, b"\xff\xfe"), r"pets cannot be read: .+utf-8"),
+    ("flowers102", remove(FLOWERS), r"flowers102 has no setid\.mat: get it from"),
+    ("flowers102", remove("flowers102/jpg/image_00036.jpg"), r"00036\.jpg does not .+setid"),
     ("flowers102", without_key, r"setid\.mat has no valid"),
     ("flowers102", too_many, r"setid\.mat has images from 3 to 37, and imagelabels.+for 36"),
-    (
-        "flowers102",
-        write("flowers102/setid.mat", b"no MATLAB"),
-        r"setid\.mat is not a MATL",
-    ),
+    ("flowers102", write(FLOWERS, b"no MATLAB"), r"setid\.mat is not a MATL"),
     ("food101", remove("food101/meta"), r"food101 has no meta: get it from .+food-101"),
-    (
-        "food101",
-        remove("food101/images/waffles/1001.jpg"),
-        r"1001\.jpg does not exist, but .+meta lists",
-    ),
-    (
-        "food101",
-        remove("food101/images/waffles"),
-        r"waffles/1000\.jpg does not exist, but .+meta lists",
-    ),
-    (
-        "food101",
-        write("food101/meta/classes.txt", "apple_pie\nwaffles\npizza\n"),
-        r"meta has baby_back_ribs/1000 in train, whose class is not in classes\.txt",
-    ),
+    ("food101", remove("food101/images/waffles/1001.jpg"), r"1001\.jpg does not .+meta lists"),
+    ("food101", remove("food101/images/waffles"), r"waffles/1000\.jpg does not .+meta lists"),
+    ("food101", write("food101/meta/classes.txt", DISHES), r"whose class is not in classes\.txt"),
 ]
 
 

@@ -15,7 +15,6 @@ from paper import layouts
 from runs.commands import TEAMS, Server, fault, folder_in
 from sgdf_lab import data as datasets
 from sgdf_lab import tasks
-from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.errors import UserError
@@ -24,6 +23,7 @@ pytest.importorskip("torchvision")
 from sgdf_lab.models import vision as models
 from sgdf_lab.paper.photos import trainer as photos
 from sgdf_lab.registry.tasks import IMAGENET_MODELS, VIT_MODELS
+from tasks.processes import assert_same_lines, lines, typed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,18 +48,11 @@ def sgdf(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SGDF_DATA", str(data))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     photos.load_files.cache_clear()
-
-    def command(*words):
-        code = main([*map(str, words)])
-        said = capsys.readouterr()
-        return code, " ".join((said.out + said.err).split())
-
-    return command
+    return typed(capsys)
 
 
 def metrics(out):
-    lines = (folder_in(out) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return lines(folder_in(out))
 
 
 # --- every task ---------------------------------------------------------------------------------
@@ -71,17 +64,17 @@ def test_a_run_from_files(sgdf, tmp_path, task):
     code, said = sgdf("train", task, *model, *SMALL, "--epochs", 3)
     assert code == 0, said
     assert f"{task} {model[1]} sgdf" in said
-    lines = metrics(tmp_path / "runs")
-    assert lines[-1]["train_loss"] < lines[0]["train_loss"]
+    first, *_, last = metrics(tmp_path / "runs")
+    assert last["train_loss"] < first["train_loss"]
     if model is TINY:
-        assert lines[-1]["test_accuracy"] > 60, "the colours tell the classes"
+        assert last["test_accuracy"] > 60, "the colours tell the classes"
     has_top5 = task.endswith("imagenet")
     assert [metric.key for metric in tasks.find(task).metrics] == ["test_accuracy"] + (
         ["test_top5_accuracy"] * has_top5
     )
-    assert ("test_top5_accuracy" in lines[0]) == has_top5
+    assert ("test_top5_accuracy" in first) == has_top5
     if has_top5:
-        assert lines[0]["test_top5_accuracy"] == 100, "there are but three classes"
+        assert first["test_top5_accuracy"] == 100, "there are but three classes"
 
 
 def test_a_run_from_small_images(sgdf, tmp_path):
@@ -202,11 +195,7 @@ def test_two_processes_take_the_steps_of_one(server, data, tmp_path, shard, held
     ended = two.wait()
     assert ended.code == 0, ended.output
     assert ended.output.count("best test accuracy") == 1
-    both = metrics(tmp_path / "two"), metrics(tmp_path / "one")
-    for ours, alone in zip(*both, strict=True):
-        assert ours.keys() == alone.keys()
-        for name, value in alone.items():
-            assert ours[name] == pytest.approx(value, rel=1e-4), name
+    assert_same_lines(folder_in(tmp_path / "two"), folder_in(tmp_path / "one"), rel=1e-4)
 
 
 # --- weights ------------------------------------------------------------------------------------

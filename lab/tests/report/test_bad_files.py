@@ -9,6 +9,7 @@ import pytest
 
 from report import made
 from sgdf_lab.cli.main import main
+from sgdf_lab.runs.records import read_runs
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_VALUE = "[" * 400 + "]" * 400
@@ -29,8 +30,11 @@ DAMAGE = {
         settings_with(milestones=["x"]),
         settings_with(milestones=3),
         settings_with(optimizer={}),
+        settings_with(settings=3),
+        settings_with(version=99),
         '{"version": 1}',
         "null",
+        "{",
         "\\ud800",
     ],
     "metrics.jsonl": [
@@ -43,8 +47,16 @@ DAMAGE = {
         ),
         "\n",
         "{}\n",
+        "[1]\n",
+        '{"epoch": 2, "test_accuracy": 1}\n',
+        '{"epoch": 1, "test_accuracy": 1}\n',
+        '{"epoch": 1, "test_accuracy": "high"}\n',
+        '{"epoch": 1, "test_accuracy": 1, "train_loss": 1e999}\n',
+        b"\xff\xfe",
     ],
-    "result.json": [DEEP, "{}", "[]", '{"status": []}', '{"status": null}', ""],
+    "result.json": [
+        *(DEEP, "{}", "[]", "7", "", '{"status": []}', '{"status": null}', '{"status": "splendid"}')
+    ],
 }
 
 
@@ -68,13 +80,22 @@ def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_damaged_run_is_named_and_the_others_shown(name, good, tmp_path, capsys):
     for number, content in enumerate(DAMAGE[name]):
         shutil.copytree(good, tmp_path / "runs" / f"bad{number:02}")
-        (tmp_path / "runs" / f"bad{number:02}" / name).write_text(content)
+        bad = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / "runs" / f"bad{number:02}" / name).write_bytes(bad)
     lines = report(tmp_path, capsys).splitlines()
     for number, content in enumerate(DAMAGE[name]):
         named = [line for line in lines if f"/bad{number:02}" in line]
         assert len(named) == 1, content[:100]
         assert named[0].startswith("skipped: ")
         assert "is the same run" not in named[0], content[:100]
+
+
+def test_what_is_no_run_is_named(good, tmp_path):
+    (tmp_path / "runs" / "foreign").mkdir()
+    (tmp_path / "notes.txt").write_text("not a folder")
+    found, complaints = read_runs([tmp_path / "runs", tmp_path / "notes.txt"])
+    assert len(found) == 2
+    assert ["foreign" in complaints[0], "notes.txt" in complaints[1]] == [True, True]
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json"])
@@ -99,6 +120,8 @@ def test_a_damaged_environment_loses_no_result(content, good, tmp_path, capsys):
 def test_damaged_times_lose_no_result(seconds, good, tmp_path, capsys):
     (good / "times.jsonl").write_text(f'{{"epoch": 1, "seconds": {seconds}}}\n')
     assert "skipped" not in report(tmp_path, capsys)
+    (record,), complaints = read_runs([good])
+    assert (record.seconds, record.seconds_to(1), complaints) == ({}, None, [])
 
 
 @pytest.mark.parametrize("content", [DEEP, "{", "[]", '{"configs": [3]}', '{"configs": 3}'])

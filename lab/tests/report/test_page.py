@@ -13,7 +13,6 @@ from PIL.PngImagePlugin import PngInfo
 
 from report import made
 from report.browser import Browser
-from sgdf_lab.cli.main import parse
 from sgdf_lab.reports import page
 from sgdf_lab.reports.comparison import compare_runs
 from sgdf_lab.runs.records import read_runs
@@ -305,9 +304,3 @@ def test_the_command(tmp_path: Path) -> None:
     assert "to 2 %" in ran.stdout
     assert ran.stdout.endswith("The page is in new/report.html\n")
     assert "<h3>Not read</h3>" in (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
-
-
-def test_no_runs_at_all(tmp_path: Path) -> None:
-    options = parse(["report", str(tmp_path)])
-    with pytest.raises(UserError, match="there are no runs in"):
-        options.run(options)

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -23,43 +22,6 @@ def test_a_run_folder_and_a_folder_of_runs_are_read_once_each(tmp_path: Path) ->
     assert records[0].epochs_to(55) == 2
     assert records[0].epochs_to(61) is None
     assert records[0].seconds_to(2) == 4.0
-
-
-def test_damaged_and_foreign_folders_are_named_and_skipped(tmp_path: Path) -> None:
-    good = made.run(tmp_path, made.config(), [50, 60, 55])
-    damage = {
-        "no-json": ("config.json", "{"),
-        "newer": ("config.json", json.dumps({"version": 99})),
-        "no-settings": ("config.json", json.dumps({**made.config().as_json(), "settings": 3})),
-        "a-list": ("metrics.jsonl", "[1]\n"),
-        "a-gap": ("metrics.jsonl", '{"epoch": 2, "test_accuracy": 1}\n'),
-        "a-word": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": "high"}\n'),
-        "infinite": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": 1, "train_loss": 1e999}\n'),
-        "short": ("metrics.jsonl", '{"epoch": 1, "test_accuracy": 1}\n'),
-        "odd-status": ("result.json", '{"status": "splendid"}'),
-        "odd-result": ("result.json", "7"),
-        "not-text": ("metrics.jsonl", b"\xff\xfe"),
-    }
-    for name, (file, content) in damage.items():
-        shutil.copytree(good, tmp_path / name)
-        text = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / name / file).write_bytes(text)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "notes.txt").write_text("not a folder")
-    found, complaints = read_runs([tmp_path, tmp_path / "notes.txt"])
-    assert [record.folder for record in found] == [good]
-    for name in (*damage, "foreign", "notes.txt"):
-        assert sum(f"/{name}" in complaint for complaint in complaints) == 1, name
-    assert not any("is the same run" in complaint for complaint in complaints)
-
-
-def test_a_run_is_read_without_its_times_or_environment(tmp_path: Path) -> None:
-    folder = made.run(tmp_path, made.config(), [50, 60, 55])
-    (folder / "times.jsonl").write_text("{\n")
-    (folder / "env.json").write_text("[3]")
-    (record,), complaints = read_runs([folder])
-    assert (dict(record.seconds), record.environment, complaints) == ({}, {}, [])
-    assert record.seconds_to(1) is None
 
 
 def test_a_run_without_a_result_is_unfinished_and_its_torn_line_is_ignored(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from report import made
 from sgdf_lab import tasks
-from sgdf_lab.reports import numbers, wording
+from sgdf_lab.reports import numbers, page, wording
 from sgdf_lab.reports.choice import choices_of
 from sgdf_lab.reports.comparison import Comparison, compare_runs
 from sgdf_lab.reports.evidence.summary import summarize
@@ -194,7 +194,7 @@ RECORDED = sorted(
 
 
 @pytest.mark.parametrize("plan", RECORDED, ids=lambda plan: plan.stem)
-def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
+def test_page_terminal_and_report_agree_with_the_evidence(plan: Path) -> None:
     """The last stage of a tuned sweep as `sgdf sweep` shows it, beside `sgdf evidence`."""
     sweep = sweep_from_file(plan)
     folder = ROOT / "results" / "evidence" / plan.stem
@@ -202,15 +202,17 @@ def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
     summary = summarize(sweep, records)
     contestants = contestants_of(sweep, records)
     runs = [run.record for c in contestants for run in c.seeds if run.record]
-    (page,) = compare_runs(runs, choices=choices_of(contestants))
+    (found,) = compare_runs(runs, choices=choices_of(contestants))
     first = summary["comparisons"][0]
     by_label = {row["contestant"]: row for row in first["rows"]}
-    rows = {row.cell.config.cell_key: row for row in page.rows}
-    compared = 0
+    rows = {row.cell.config.cell_key: row for row in found.rows}
+    labels = {}
+    on_page, in_terminal = page.table(found), made.in_terminal(found, 500)
     for contestant, values in zip(contestants, summary["contestants"], strict=True):
         done = [run.record for run in contestant.seeds if run.record]
         if not done:
             continue
+        labels[done[0].config.cell_key] = values["label"]
         row = rows[done[0].config.cell_key]
         assert row.is_reference == (values["label"] == first["reference"])
         if values["final"]:
@@ -222,7 +224,24 @@ def test_the_page_of_a_sweep_agrees_with_the_evidence(plan: Path) -> None:
         for name in ("n", "mean", "low", "high", "p", "p_holm", "p_choice", "p_verdict"):
             assert getattr(row.paired, name) == pytest.approx(known[name]), name
         assert row.verdict == known["verdict"]
-        shown = wording.against_reference(row, page.result.digits)
+        shown = wording.against_reference(row, found.result.digits)
         assert shown.endswith(known["verdict"] or "]") or row.paired.low is None
-        compared += 1
-    assert compared
+        assert shown in on_page
+        assert shown in in_terminal
+    assert labels
+    assert_report_does_not_contradict(records, labels, summary)
+
+
+def assert_report_does_not_contradict(records, labels, summary) -> None:  # type: ignore[no-untyped-def]
+    """`sgdf report` on all runs of a sweep does not know its plan: it may find less, or more."""
+    (found,) = compare_runs(records)
+    (reference,) = [row for row in found.rows if row.is_reference]
+    verdicts = {
+        row["contestant"]: row["verdict"]
+        for comparison in summary["comparisons"]
+        if comparison["reference"] == labels[reference.cell.config.cell_key]
+        for row in comparison["rows"]
+    }
+    for row in found.rows:
+        if row.verdict:
+            assert verdicts[labels[row.cell.config.cell_key]] in (row.verdict, "")

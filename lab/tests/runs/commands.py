@@ -1,5 +1,9 @@
-"""Start `sgdf` in other processes, which can be made to fail at one of their disk operations."""
+"""Start `sgdf` in other processes, which can be made to fail at one of their disk operations.
 
+And what tests of sweeps share.
+"""
+
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from runs import run_driver
+from sgdf_lab.runs import config as configs
+from sgdf_lab.runs.config import Config
 
 #: What a server imports whose processes train together.
 TEAMS = ("torch.distributed.fsdp", "torch.distributed.tensor", "sgdf_lab.training.distributed")
@@ -105,6 +111,15 @@ class Server:
         return self.start_two(argv, out, **request).wait()
 
 
+class Clock:
+    """In the place of the module `time`: a test sets it."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def folder_in(out: Path) -> Path:
     """The folder of the only run in `out`."""
     [folder] = (path for path in out.iterdir() if (path / "config.json").exists())
@@ -114,3 +129,41 @@ def folder_in(out: Path) -> Path:
 def fault(op: str, do: str, nth: int = 0) -> dict[str, Any]:
     """A request to fail at the nth such operation, in a run that saves every epoch."""
     return {"fault": {"op": op, "nth": nth, "do": do}, "saving_share": EVERY_EPOCH}
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+#: Two trials of two optimizers, and two seeds of the better ones: eight runs of an epoch.
+PLAN = """
+task = "digits"
+epochs = 1
+trials = 2
+seeds = [1, 2]
+[set]
+validation = 200
+batch = 256
+[grid]
+optimizer = ["sgdf", "adamw"]
+"""
+
+
+def long_runs(epochs: int, *optimizers: str) -> list[Config]:
+    """Two seeds of each, much longer than the epochs in which one of them is killed."""
+    overrides = {"lr": 0.05, "batch": 128}
+    return [
+        configs.make(
+            "digits", optimizer=name, seed=seed, epochs=epochs, data="synthetic",
+            overrides=overrides,
+        )
+        for name in optimizers
+        for seed in (0, 1)
+    ]  # fmt: skip
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found

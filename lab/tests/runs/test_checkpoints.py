@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sgdf_lab.reports.pictures import last_picture
+from sgdf_lab.reports.page import last_picture
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.config import Config

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from report import made
+from runs.commands import PLAN
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import packed, results, run_folder
 from sgdf_lab.runs.packed import pack, unpack
@@ -220,21 +221,8 @@ def test_a_report_reads_a_packed_file_and_a_folder_that_has_one(tmp_path, capsys
     assert "Comparing 2 runs" in capsys.readouterr().out
 
 
-SWEEP = """
-task = "digits"
-epochs = 1
-trials = 2
-seeds = [1, 2]
-[set]
-validation = 200
-batch = 256
-[grid]
-optimizer = ["sgdf", "adamw"]
-"""
-
-
 def test_a_sweep_resumes_from_its_record_and_trains_nothing_again(tmp_path, capsys):
-    (tmp_path / "s.toml").write_text(SWEEP)
+    (tmp_path / "s.toml").write_text(PLAN)
     words = ["sweep", str(tmp_path / "s.toml"), "--device", "cpu", "--jobs", "1"]
     file = tmp_path / "results" / "runs.jsonl"
     record = ["--record", str(file)]
@@ -250,7 +238,7 @@ def test_a_sweep_resumes_from_its_record_and_trains_nothing_again(tmp_path, caps
 
 def test_runs_are_recorded_as_they_end(tmp_path, monkeypatch):
     """A machine that vanishes loses no run that has ended."""
-    (tmp_path / "s.toml").write_text(SWEEP)
+    (tmp_path / "s.toml").write_text(PLAN)
     file, counts = tmp_path / "runs.jsonl", []
     from sgdf_lab.sweeps import execute
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from runs.commands import Clock
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import progress as progresses
 from sgdf_lab.runs.config import Config
@@ -97,17 +98,19 @@ def metrics_of(epoch: int, accuracy: float | None) -> dict[str, Any]:
     return {"epoch": epoch, "train_loss": 0.5, "test_accuracy": accuracy}
 
 
-class Clock:
-    now = 1000.0
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progresses, "time", made)
+    return made
 
-    def monotonic(self) -> float:
-        return self.now
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
 
 
-def test_lines_now_and_then_and_after_the_last_epoch(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(progresses, "time", clock)
-    console = Console(file=io.StringIO(), width=200)
+def test_lines_now_and_then_and_after_the_last_epoch(clock, console):
     config = configs.make("digits", epochs=40, overrides={"lr": 0.1})
     with shown_on(console) as lines:
         assert isinstance(lines, ProgressLines)
@@ -144,11 +147,8 @@ def texts_of(console: Console) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_line_now_and_then_within_a_long_epoch(monkeypatch):
+def test_a_line_now_and_then_within_a_long_epoch(clock, console):
     """Two steps a second, in an epoch of an hour: a line every 30 seconds, and no flood."""
-    clock = Clock()
-    monkeypatch.setattr(progresses, "time", clock)
-    console = Console(file=io.StringIO(), width=200)
     config = configs.make("digits", epochs=2, overrides={"lr": 0.1})
     lines = ProgressLines(console)
     lines.started(config)
@@ -162,10 +162,7 @@ def test_a_line_now_and_then_within_a_long_epoch(monkeypatch):
     assert len(printed) == 4
 
 
-def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(progresses, "time", clock)
-    console = Console(file=io.StringIO(), width=200)
+def test_several_runs_take_turns_at_lines_about_steps(clock, console):
     runs = [short_run(seed) for seed in range(3)]
     lines = ProgressLines(console)
     for second in range(1, 151):
@@ -179,10 +176,7 @@ def test_several_runs_take_turns_at_lines_about_steps(monkeypatch):
     assert seeds == ["0", "1", "2", "0", "2"]
 
 
-def test_a_text_counts_steps_of_the_run(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(progresses, "time", clock)
-    console = Console(file=io.StringIO(), width=200)
+def test_a_text_counts_steps_of_the_run(clock, console):
     config = configs.make("text", overrides={"lr": 0.1, "steps": 500, "eval_every": 250})
     lines = ProgressLines(console)
     for done in range(255, 300):
@@ -193,9 +187,7 @@ def test_a_text_counts_steps_of_the_run(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_bars_cut_no_number(monkeypatch, width):
-    clock = Clock()
-    monkeypatch.setattr(progresses, "time", clock)
+def test_bars_cut_no_number(clock, width):
     console = Console(file=io.StringIO(), width=width, force_terminal=True)
     config = configs.make("finetune-flowers102", epochs=100, overrides={"lr": 0.125})
     with shown_on(console) as bars:

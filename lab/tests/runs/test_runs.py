@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-from runs.commands import EVERY_EPOCH, Ended, Server, fault, folder_in
+from runs.commands import EVERY_EPOCH, Clock, Ended, Server, fault, folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder, session
@@ -768,16 +768,6 @@ def test_every_start_is_recorded(half_done, ends_the_same):
 
 
 # --- how often it is saved ----------------------------------------------------------------------
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(("epoch_takes", "saving_takes"), [(1.0, 0.01), (1.0, 0.1), (1.0, 3.0)])

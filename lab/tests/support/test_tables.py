@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sgdf_lab.support.tables import Column, as_lines, as_rich, columns_of, fitting, say
+from sgdf_lab.support.tables import Column, as_rich, columns_of, fitting, say
 
 console = pytest.importorskip("rich.console")
 
@@ -48,18 +48,6 @@ def test_names_with_brackets_are_text():
     screen = console.Console(file=io.StringIO(), width=80)
     screen.print(as_rich([Column("", "label"), Column("x")], [["[red]evil", "1"]], 80))
     assert "[red]evil" in screen.file.getvalue()
-
-
-def test_plain_lines_align_numbers_right():
-    columns = [Column("name", "label"), Column("loss")]
-    lines = list(as_lines(columns, [["sgdf", "0.125"], ["adam", "12.5"]], 80))
-    assert lines == ["name   loss", "sgdf  0.125", "adam   12.5"]
-
-
-def test_a_narrow_terminal_without_rich_splits_too():
-    lines = list(as_lines(COLUMNS[:1] + COLUMNS[2:], [[r[0], *r[2:]] for r in ROWS], 70))
-    assert "" in lines
-    assert max(map(len, lines)) <= 70
 
 
 @pytest.mark.parametrize(("text", "width"), [("m̂", 1), ("‖raw‖", 5), ("汉字", 4)])

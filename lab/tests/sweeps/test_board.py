@@ -7,17 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from runs.commands import Clock
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.sweeps import progress
 from sgdf_lab.sweeps.execute import Engine, run_all
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ pytest.importorskip("ray")
 import torch
 from rich.console import Console
 
+from runs.commands import children_of, long_runs
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
@@ -31,23 +32,9 @@ CPU = torch.device("cpu")
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "OMP_NUM_THREADS": "1"}
 PATIENCE = 900  # seconds: on a machine that is busy otherwise, a cluster takes minutes
 
+CELLS = long_runs(80, "sgdf", "sgd")
+
 pytestmark = pytest.mark.timeout(PATIENCE + 100)
-
-
-def cells():
-    """Long enough to be killed in the middle."""
-    return [
-        configs.make(
-            "digits",
-            optimizer=optimizer,
-            seed=seed,
-            epochs=80,
-            data="synthetic",
-            overrides={"lr": 0.05, "batch": 128},
-        )
-        for seed in (0, 1)
-        for optimizer in ("sgdf", "sgd")
-    ]
 
 
 # --- the other process, which is the cluster's driver -------------------------------------------
@@ -68,15 +55,6 @@ def two_nodes() -> Iterator[int]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
 
 
 def kill_when_busy(raylet: int, out: Path) -> None:
@@ -101,7 +79,7 @@ def drive(out: Path) -> None:
     console = Console(file=sys.stderr)
     torch.set_num_threads(1)
     alone = RunContext(out / "undisturbed", CPU)
-    undisturbed = execute.run_all(cells(), alone, Engine(jobs=1), console=console)
+    undisturbed = execute.run_all(CELLS, alone, Engine(jobs=1), console=console)
     shared = out / "shared"
     with two_nodes() as raylet:
         address = os.environ["TEST_RAY_ADDRESS"]
@@ -112,7 +90,7 @@ def drive(out: Path) -> None:
         bad = configs.make("digits", optimizer="torch.optim.LBFGS", epochs=1, data="synthetic",
                            overrides={"lr": 1.0})  # fmt: skip
         results = execute.run_all(
-            [*cells(), bad], context, Engine("ray", address=address), console=console
+            [*CELLS, bad], context, Engine("ray", address=address), console=console
         )
     print(json.dumps([undisturbed, results]))
 
@@ -141,7 +119,7 @@ def driven(tmp_path_factory) -> tuple[Path, list, list]:
 def test_runs_of_a_killed_node_end_with_the_same_numbers(driven):
     out, undisturbed, results = driven
     killed = (out / "shared" / "killed").read_text()
-    for config, result, expected in zip(cells(), results[:-1], undisturbed, strict=True):
+    for config, result, expected in zip(CELLS, results[:-1], undisturbed, strict=True):
         assert result["status"] == "finished"
         assert result["final_test_accuracy"] == expected["final_test_accuracy"]
         folder, twin = (out / place / config.name for place in ("shared", "undisturbed"))
@@ -177,9 +155,9 @@ def test_no_cluster_there(tmp_path):
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"no Ray cluster answers at {address}"):
-            execute.run_all(cells(), RunContext(tmp_path, CPU), Engine("ray", address=address))
+            execute.run_all(CELLS, RunContext(tmp_path, CPU), Engine("ray", address=address))
     with pytest.raises(UserError, match="HOST:PORT"):
-        execute.run_all(cells(), RunContext(tmp_path, CPU), Engine("ray", address="here"))
+        execute.run_all(CELLS, RunContext(tmp_path, CPU), Engine("ray", address="here"))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """The demo: real runs, a table and a page of what there is, and nothing done twice."""
 
+import dataclasses
 import re
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from sgdf_lab.cli.main import main
 from sgdf_lab.reports import demo as report
@@ -32,6 +36,31 @@ def test_steps_are_counted_to_the_last_loss_of_adamw():
     assert shown["Muon"][:4] == ("1.000", "1.000 to 1.000", "17 of 30", "44%")
     assert shown["AdamW"][2:4] == ("30 of 30", "–")
     assert shown["NAdamW"][2:4] == ("not reached", "–")
+
+
+def run_of(name, seed):
+    return SimpleNamespace(config=SimpleNamespace(optimizer=name, seed=seed))
+
+
+def test_a_demo_that_was_stopped_compares_the_seeds_that_all_have():
+    runs = [run_of("adamw", 1), run_of("adamw", 0), run_of("muon", 0)]
+    assert report.comparable(runs) == {"adamw": [runs[1]], "muon": [runs[2]]}
+    assert report.comparable([]) == {}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_breaks_no_word(width, tmp_path, monkeypatch):
+    written = "def f():\n" + " " * 300 + "return 1.25\n" + " " * 40 + "far " * 30
+    found = [dataclasses.replace(outcome(name, [4, 3, 2]), sample=written)
+             for name in demo.SETTINGS]  # fmt: skip
+    monkeypatch.setattr(report, "outcomes", lambda *_: (found, []))
+    out = StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    report.show(demo.gpt_sweep(demo.write_corpus(tmp_path / "text")), tmp_path, console)
+    shown = out.getvalue()
+    for word in ("FilterAdamW", "validation", "2.000", "8.0 bytes"):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= max(80, width)
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import json
 import pytest
 import torch
 
+from sgdf_lab import train_runs
 from sgdf_lab.optimizers.pipeline import STEPS
 from sgdf_lab.runs.config import make
-from sgdf_lab.runs.session import RunContext, train_runs
+from sgdf_lab.runs.session import RunContext
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import stacked
 from sgdf_lab.sweeps.execute import Engine, run_all

@@ -21,6 +21,7 @@ pytest.importorskip("rich")
 import torch
 from rich.console import Console
 
+from runs.commands import children_of, long_runs
 from sgdf_lab import paper
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs import config as configs
@@ -35,38 +36,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 DOCS = Path(__file__).parents[3] / "docs" / "sweeps.md"
+CELLS = long_runs(60, "sgdf", "sgd", "sgd-ema")
 
 
 # --- killing -------------------------------------------------------------------------------------
 
 
-def cells():
-    """Six runs, each much longer than the epochs in which one of them is killed."""
-    return [
-        configs.make(
-            "digits",
-            optimizer=optimizer,
-            seed=seed,
-            epochs=60,
-            data="synthetic",
-            overrides={"lr": 0.05, "batch": 128},
-        )
-        for optimizer in ("sgdf", "sgd", "sgd-ema")
-        for seed in (0, 1)
-    ]
-
-
 def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
 
 
 def wait_for_a_busy_child(out: Path, parent: int, done: int = 0) -> tuple[int, str]:
@@ -100,14 +77,14 @@ def starts_of(out: Path, name: str) -> list[int]:
 def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     """The metrics of an uninterrupted sweep."""
     out = tmp_path_factory.mktemp("undisturbed")
-    results = execute.run_all(cells(), RunContext(out, CPU), Engine(jobs=2), console=quiet())
+    results = execute.run_all(CELLS, RunContext(out, CPU), Engine(jobs=2), console=quiet())
     assert [result["status"] for result in results] == ["finished"] * 6
-    assert all(starts_of(out, config.name) == [0] for config in cells())
-    return {c.name: (out / c.name / "metrics.jsonl").read_bytes() for c in cells()}
+    assert all(starts_of(out, config.name) == [0] for config in CELLS)
+    return {c.name: (out / c.name / "metrics.jsonl").read_bytes() for c in CELLS}
 
 
 def assert_ended_the_same(out: Path, results: list[dict], undisturbed: dict[str, bytes]) -> None:
-    for config, result in zip(cells(), results, strict=True):
+    for config, result in zip(CELLS, results, strict=True):
         assert result == RunFolder(out, config).result()
         assert result["status"] == "finished"
         metrics = (out / config.name / "metrics.jsonl").read_bytes()
@@ -129,10 +106,10 @@ def test_a_killed_worker(tmp_path, undisturbed):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    results = execute.run_all(cells(), RunContext(tmp_path, CPU), Engine(jobs=2), console=quiet())
+    results = execute.run_all(CELLS, RunContext(tmp_path, CPU), Engine(jobs=2), console=quiet())
     killer.join()
     assert_ended_the_same(tmp_path, results, undisturbed)
-    for config in cells():
+    for config in CELLS:
         assert len(starts_of(tmp_path, config.name)) == 1 + (config.name in killed)
     assert starts_of(tmp_path, killed[0])[-1] > 0
     assert not workers_of(os.getpid())
@@ -166,7 +143,7 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(KeyboardInterrupt, match=r"after \d of 6 runs; the same command resumes"):
-        execute.run_all(cells(), RunContext(tmp_path, CPU), Engine(jobs=2), console=quiet())
+        execute.run_all(CELLS, RunContext(tmp_path, CPU), Engine(jobs=2), console=quiet())
     stopper.join()
     assert not workers_of(os.getpid())
     saved = lines_in(tmp_path / stopped[0] / "metrics.jsonl")
@@ -178,7 +155,7 @@ def test_a_sweep_that_is_stopped_and_then_killed(tmp_path, undisturbed):
     killed.wait()
     starts = len(starts_of(tmp_path, hit))
     # Started again at once, it has to wait for the locks that the orphans still hold.
-    results = execute.run_all(cells(), RunContext(tmp_path, CPU), Engine(jobs=1), console=quiet())
+    results = execute.run_all(CELLS, RunContext(tmp_path, CPU), Engine(jobs=1), console=quiet())
     assert_ended_the_same(tmp_path, results, undisturbed)
     assert starts_of(tmp_path, stopped[0])[1] == saved  # nothing was lost when it stopped
     assert len(starts_of(tmp_path, hit)) == starts + 1  # the orphan stopped
@@ -523,4 +500,4 @@ def test_the_example_of_the_documentation(command):
 
 
 if __name__ == "__main__":  # the sweep that a test kills
-    execute.run_all(cells(), RunContext(Path(sys.argv[1]), CPU), Engine(jobs=2))
+    execute.run_all(CELLS, RunContext(Path(sys.argv[1]), CPU), Engine(jobs=2))

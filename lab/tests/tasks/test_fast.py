@@ -1,7 +1,5 @@
 """CIFAR-10 in few steps: the recipe's parts against plain ones, and its runs, on a CPU."""
 
-import json
-import signal
 from typing import Any
 
 import numpy as np
@@ -10,17 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runs.commands import Server, fault, folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.results import outcome, summary_of
 from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
 from sgdf_lab.training import schedules
 from sgdf_lab.training.images import SteppedBatches
+from tasks.processes import assert_resumes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -247,24 +244,9 @@ def test_steps_equal_a_plain_loop():
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_and_ends_the_same(tmp_path):
-    """With the lab's own stand-in for CIFAR-10, which another process reads."""
-    server = Server()
-    words = ("train", *TINY, *WORDS, "--optimizer", "sgd-nesterov")
-    straight = tmp_path / "straight"
-    assert server.run(words, straight).code == 0
-    out = tmp_path / "killed"
-    ended = server.run(words, out, **fault("replace last.pt", "SIGKILL", 2))
-    assert ended.code == -signal.SIGKILL, ended.output
-    ended = server.run(words, out)
-    server.process.communicate(timeout=30)
-    assert ended.code == 0, ended.output
-    again, straight = folder_in(out), folder_in(straight)
-    assert json.loads((again / "env.json").read_text())["from_epoch"] == 2
-    assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (run_folder.read_checkpoint(f / "last.pt", CPU) for f in (again, straight))
-    for part in ("model", "lookahead"):
-        assert all(torch.equal(mine[part][name], value) for name, value in other[part].items())
+def test_a_killed_run_resumes_and_ends_the_same(teams, tmp_path, monkeypatch):
+    monkeypatch.undo()  # the lab's own stand-in for CIFAR-10, which another process reads
+    assert_resumes(teams, tmp_path, ["train", *TINY, *WORDS, "--optimizer", "sgd-nesterov"], 2)
 
 
 @pytest.mark.parametrize(

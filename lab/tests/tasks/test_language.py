@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shlex
-import signal
 import sys
 import zipfile
 from dataclasses import replace
@@ -18,7 +17,7 @@ import pytest
 import torch
 
 from data.published import put
-from runs.commands import fault, folder_in
+from runs.commands import folder_in
 from sgdf_lab import data
 from sgdf_lab.cli.main import main
 from sgdf_lab.data import corpora, tokens
@@ -26,11 +25,18 @@ from sgdf_lab.data.fetch import Remote
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import Tokenizer
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import run_folder
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks.language import LanguageModel
 from sgdf_lab.training.tokens import EvaluationWindows
+from tasks.processes import (
+    assert_resumes,
+    assert_same_lines,
+    assert_same_steps,
+    lines,
+    two_and_one,
+    weights,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,10 +55,6 @@ def own_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train(out: Path, *words: str) -> Path:
     assert main(["train", *SYNTHETIC, *words, "--out", str(out)]) == 0
     return folder_in(out)
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def build(data_dir: Path | None = None, **overrides: Any) -> LanguageModel:
@@ -244,47 +246,20 @@ def test_a_network_that_is_no_language_model(tmp_path, networks, capsys, name, s
 
 
 def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
-    """Killed with SIGKILL while the third checkpoint takes its place."""
-    words = ("--set", "steps=12", "--set", "eval_every=2", "--optimizer", "adamw")
-    straight = train(tmp_path / "straight", *words)
-    out, env = tmp_path / "killed", {"SGDF_DATA": str(own_data_folder)}
-    kill = fault("replace last.pt", "SIGKILL", 2)
-    ended = teams.run(("train", *SYNTHETIC, *words), out, env=env, **kill)
-    assert ended.code == -signal.SIGKILL, ended.output
-    again = train(out, *words)
-    environment = json.loads((again / "env.json").read_text())
-    assert environment["from_epoch"] == 2
-    assert (again / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
-    mine, other = (
-        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
-        for folder in (again, straight)
-    )
-    assert all(torch.equal(mine[name], value) for name, value in other.items())
+    words = ["train", *SYNTHETIC, "--set", "steps=12", "--set", "eval_every=2"]
+    words += ["--optimizer", "adamw"]
+    assert_resumes(teams, tmp_path, words, 2, env={"SGDF_DATA": str(own_data_folder)})
 
 
 @pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["batches", "weights"])
 def test_two_processes_take_the_steps_of_one(tmp_path, shard, teams, own_data_folder):
     """Batches of 5 windows are shared as 3 and 2, and 33 windows of the evaluation as 17 and 16."""
-    words = ["--set", "steps=8", "--set", "eval_every=4", "--set", "batch=5",
-             "--set", "eval_tokens=528", "--optimizer", "sgd"]  # fmt: skip
-    argv, env = ("train", *SYNTHETIC, *words, *shard), {"SGDF_DATA": str(own_data_folder)}
-    two = teams.start_two(argv, tmp_path / "two", env=env)
-    alone = train(tmp_path / "one", *words)
-    ended = two.wait()
-    assert ended.code == 0, ended.output
-    assert ended.output.count("best validation loss") == 1
-    ours = folder_in(tmp_path / "two")
-    for mine, other in zip(lines(ours), lines(alone), strict=True):
-        assert mine.keys() == other.keys()
-        for name, value in other.items():
-            assert mine[name] == pytest.approx(value, rel=1e-4), name
-    begun = build().model.state_dict()
-    mine, other = (
-        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
-        for folder in (ours, alone)
-    )
-    for name, end in other.items():
-        assert (mine[name] - end).norm() <= 1e-3 * (end - begun[name]).norm() + 1e-6, name
+    words = ["train", *SYNTHETIC, "--set", "steps=8", "--set", "eval_every=4",
+             "--set", "batch=5", "--set", "eval_tokens=528", "--optimizer", "sgd"]  # fmt: skip
+    request = {"more": shard, "env": {"SGDF_DATA": str(own_data_folder)}}
+    folders = two_and_one(teams, tmp_path, words, "best validation loss", **request)
+    assert_same_lines(*folders, rel=1e-4)
+    assert_same_steps(build().model.state_dict(), *folders)
 
 
 def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
@@ -298,9 +273,7 @@ def test_a_test_text_is_looked_at_once_and_not_validated_on(tmp_path):
     half = len(trainer.test.tokens)
     assert abs(half - len(trainer.evaluation.tokens)) <= 1
     assert half + len(trainer.evaluation.tokens) == len(build().evaluation.tokens)
-    trainer.model.load_state_dict(
-        run_folder.read_checkpoint(folder / "last.pt", torch.device("cpu"))["model"]
-    )
+    trainer.model.load_state_dict(weights(folder))
     for name, part in (("val_loss", trainer.evaluation), ("test_loss", trainer.test)):
         expected = float(trainer._evaluate_on(part)) / len(part) / part.context
         assert last[name] == pytest.approx(expected, rel=1e-5)

@@ -13,17 +13,15 @@ from torch import nn
 from paper.layouts import photograph
 from runs.commands import folder_in
 from sgdf_lab import make_config, train_runs
-from sgdf_lab.cli.main import main
-from sgdf_lab.data import class_folders
 from sgdf_lab.reports import read_records
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
 
 pytest.importorskip("torchvision")
 from sgdf_lab.models import own, vision
-from sgdf_lab.tasks import photos
 from sgdf_lab.tasks import photos as images
 from sgdf_lab.training.decoded import decode
+from tasks.processes import lines, typed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,13 +65,7 @@ def sgdf(tmp_path, monkeypatch, capsys):
             photograph(tmp_path / "photos" / name / f"{i}.jpg", label, 10 * label + i)
     (tmp_path / "my_networks.py").write_text(NETWORKS)
     sys.modules.pop("my_networks", None)
-
-    def command(*words):
-        code = main([*map(str, words)])
-        said = capsys.readouterr()
-        return code, " ".join((said.out + said.err).split())
-
-    yield command
+    yield typed(capsys)
     sys.modules.pop("my_networks", None)
 
 
@@ -86,9 +78,9 @@ def test_a_run_on_ones_own_images_and_network(sgdf, tmp_path):
     assert code == 0, said
     assert "photos has no split: 6 of its 30 images" in said
     folder = folder_in(tmp_path / "runs")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["train_loss"] < lines[0]["train_loss"]
-    assert lines[-1]["test_accuracy"] > 60, "the colours tell the classes"
+    first, *_, last = lines(folder)
+    assert last["train_loss"] < first["train_loss"]
+    assert last["test_accuracy"] > 60, "the colours tell the classes"
     assert str(tmp_path) not in sys.path, "its files would hide packages"
 
 
@@ -179,33 +171,9 @@ def test_a_photograph_is_turned_as_pillow_does(tmp_path, orientation):
 
 @pytest.mark.parametrize("size", [(1, 3000), (3000, 1), (40, 30), (90, 30)])
 def test_a_thin_image_is_not_enlarged_as_a_whole(size):
-    picture = photos.middle(Image.new("RGB", size))
+    picture = images.middle(Image.new("RGB", size))
     assert max(picture.size) <= 2 * min(picture.size)
     assert min(picture.size) == min(size)
-
-
-def test_folders_behind_links_count_and_loops_end(tmp_path):
-    for name in ("cat", "dog"):
-        for i in range(3):
-            photograph(tmp_path / "photos" / name / f"{i}.jpg", 0, i)
-    for i in range(5):
-        photograph(tmp_path / "store" / f"{i}.jpg", 1, i)
-    (tmp_path / "photos" / "cat" / "more").symlink_to(tmp_path / "store")
-    (tmp_path / "store" / "loop").symlink_to(tmp_path / "store")
-    found = class_folders.read(tmp_path / "photos")
-    assert len(found.named_files()) == 6 + 5
-
-
-@pytest.mark.parametrize(
-    "parts", [("train", "val", "validation"), ("train", "Train", "test")], ids=str
-)
-def test_two_folders_for_one_part_are_named(tmp_path, parts):
-    for part in parts:
-        for name in ("cat", "dog"):
-            for i in range(2):
-                photograph(tmp_path / part / name / f"{i}.jpg", 0, i)
-    with pytest.raises(UserError, match="has 2 folders for"):
-        class_folders.read(tmp_path)
 
 
 def test_a_single_image_that_cannot_be_normalised_is_explained(sgdf):
@@ -309,10 +277,7 @@ def test_the_check_of_a_network_changes_nothing():
         ("my_networks:", "there is no model in my_networks ''"),
         ("no_such_module:net", "the model 'no_such_module:net' cannot be loaded (No module named"),
         ("my_networks:too_many", "returns 2 x 4 outputs for 2 images, not 2 x 3"),
-        (
-            "my_networks:no_network",
-            "returned a value of type int, not a torch.nn.Module",
-        ),
+        ("my_networks:no_network", "a value of type int, not a torch.nn.Module"),
         ("my_networks:no_argument", "cannot be called with num_classes=3: no_argument() got an un"),
         ("my_networks:one_channel", "my_networks:one_channel fails on images of 3x32x32: "),
         ("my_networks:Pair", "Pair returns a value of type tuple, not a tensor of logits"),
@@ -352,6 +317,3 @@ def test_options_that_are_wrong(sgdf, tmp_path, words, sentence):
     assert code == 1
     assert sentence in said
     assert not (tmp_path / "runs").exists()
-
-
-# --- from Python ----------------------------------------------------------------------------------

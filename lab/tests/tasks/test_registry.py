@@ -118,17 +118,6 @@ def test_a_new_task_is_a_row_and_its_trainer(tmp_path):
     assert "line" in python(tmp_path, "-m", "sgdf_lab", "train", "--help")
 
 
-def test_listing_tasks_imports_no_extra():
-    """torchvision and the like are imported when a run begins."""
-    code = (
-        "import sys, sgdf_lab.tasks; "
-        "print({m.partition('.')[0] for m in sys.modules} & "
-        "{'torchvision', 'torchmetrics', 'pycocotools', 'PIL', 'scipy', 'sklearn', 'rich'})"
-    )
-    (package,) = sgdf_lab.__path__
-    assert python(Path(package).parent, "-c", code).strip() == "set()"
-
-
 def test_the_tasks():
     photos = ("cifar10", "cifar100", "pets", "flowers102", "food101", "imagenet")
     assert list(tasks.TASKS) == [

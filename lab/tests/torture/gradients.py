@@ -1,13 +1,13 @@
 """Generated gradients of all magnitudes through every path, beside the statement in float64."""
 
 import contextlib
-import functools
 import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
@@ -34,9 +34,9 @@ KINDS: dict[str, Any] = {
     "FilterAdam": FilterAdam,
     "FilterAdamW": FilterAdamW,
     "Momentum": Momentum,
-    "SGDF constant": functools.partial(SGDF, gain_scale=0.1, gain_power=0),
-    "FilterAdamW derived": functools.partial(FilterAdamW, second_moment="derived"),
-    "FilterAdamW constant": functools.partial(FilterAdamW, gain_scale=0.05, gain_power=0),
+    "SGDF constant": partial(SGDF, gain_scale=0.1, gain_power=0),
+    "FilterAdamW derived": partial(FilterAdamW, second_moment="derived"),
+    "FilterAdamW constant": partial(FilterAdamW, gain_scale=0.05, gain_power=0),
 }
 MOMENTS = {"exp_avg": "m", "exp_var": "s", "exp_avg_sq": "v", "momentum_buffer": "m"}
 PATHS: dict[str, dict[str, Any]] = {
@@ -56,47 +56,23 @@ def uniform(chance: np.random.Generator, shape: Any, low: float, high: float) ->
     return np.asarray(sign * 10.0 ** chance.uniform(low, high, size=shape))
 
 
-def every_magnitude(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return uniform(chance, shape, -45, 38.4)
-
-
-def denormal(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return uniform(chance, shape, -45, -37)
-
-
-def small(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return uniform(chance, shape, -30, -3)
-
-
-def moderate(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return uniform(chance, shape, -6, 6)
-
-
-def large(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return uniform(chance, shape, 3, 18)
-
-
-def huge(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    """Whose squares are beyond float32."""
-    return uniform(chance, shape, 19, 38.4)
-
-
-def zeros(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return np.zeros(shape)
-
-
-def mostly_zero(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    return every_magnitude(chance, shape) * (chance.random(shape) < 0.1)
-
-
-def one_magnitude(chance: np.random.Generator, shape: Any) -> np.ndarray:
-    """Another one at every step, shared by all elements."""
-    return chance.normal(size=shape) * 10.0 ** chance.uniform(-40, 37)
-
-
-PATTERNS = {f.__name__.replace("_", " "): f for f in (
-    every_magnitude, denormal, small, moderate, large, huge, zeros, mostly_zero, one_magnitude
-)}  # fmt: skip
+Pattern: TypeAlias = Callable[[np.random.Generator, Any], np.ndarray]
+PATTERNS: dict[str, Pattern] = {
+    "every magnitude": partial(uniform, low=-45, high=38.4),
+    "denormal": partial(uniform, low=-45, high=-37),
+    "small": partial(uniform, low=-30, high=-3),
+    "moderate": partial(uniform, low=-6, high=6),
+    "large": partial(uniform, low=3, high=18),
+    "huge": partial(uniform, low=19, high=38.4),  # whose squares are beyond float32
+    "zeros": lambda _, shape: np.zeros(shape),
+    "mostly zero": lambda chance, shape: (
+        uniform(chance, shape, -45, 38.4) * (chance.random(shape) < 0.1)
+    ),
+    # Another magnitude at every step, shared by all elements.
+    "one magnitude": lambda chance, shape: (
+        chance.normal(size=shape) * 10.0 ** chance.uniform(-40, 37)
+    ),
+}
 
 
 def cases(round_: int, paths: tuple[str, ...] = tuple(PATHS)) -> Iterator[Case]:
@@ -106,49 +82,54 @@ def cases(round_: int, paths: tuple[str, ...] = tuple(PATHS)) -> Iterator[Case]:
                 for pattern in PATTERNS:
                     short = str(dtype).removeprefix("torch.")
                     name = f"{path} {kind} {short} {pattern} {round_}"
-                    yield Case(KIND, path, name, generated(path, make, dtype, pattern, name))
+                    yield Case(
+                        KIND, path, name, partial(generated, path, make, dtype, pattern, name)
+                    )
 
 
 # --- comparing ------------------------------------------------------------------------------------
 
 
 def generated(
-    path: str, kind: Any, dtype: torch.dtype, pattern: str, name: str
-) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench | None, folder: Path | None) -> Outcome:
-        chance = np.random.default_rng(random.Random(name).getrandbits(63))
-        interpreted = path.startswith("Triton")
-        numbers: dict[str, float] = {}
-        with ONE_AT_A_TIME, as_triton(interpreted), quiet():
-            start = torch.Generator().manual_seed(int(chance.integers(2**31)))
-            params = [torch.randn(s, generator=start).to(dtype).requires_grad_()
-                      for s in (FEW if interpreted else SHAPES)]  # fmt: skip
-            optimizer = kind(params, lr=1e-3, **PATHS[path])
-            references = [Statement(optimizer, numpy(p)) for p in params]
-            whole_units = interpreted  # which truncates to bfloat16 instead of rounding
-            for _ in range(4 if interpreted else STEPS):
-                for p in params:
-                    g = np.clip(PATTERNS[pattern](chance, p.shape), -TOP, TOP)
-                    p.grad = torch.from_numpy(g).to(torch.float32).to(dtype)
-                    p.grad = p.grad.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
-                for p, reference in zip(params, references, strict=True):
-                    reference.step(numpy(p.grad))
-                before = [row_of(optimizer, p) for p in params]
-                optimizer.step()
-                for p, row, reference in zip(params, before, references, strict=True):
-                    found = measured(optimizer, p, row, reference, whole_units)
-                    numbers = joined(numbers, found)
-                numbers["steps"] = numbers.get("steps", 0) + 1
-        steps = int(numbers["steps"])
-        if numbers["not finite"]:
-            detail = f"{numbers['not finite']:.0f} elements are not finite, and float64 is"
-            return Outcome(DIFFERENT, steps, detail, numbers)
-        if numbers["largest distance"] > LARGEST:
-            detail = f"{numbers['largest distance']:.3g} eps from the statement"
-            return Outcome(DIFFERENT, steps, detail, numbers)
-        return Outcome(CLOSE, steps, numbers=numbers)
-
-    return run
+    path: str,
+    kind: Any,
+    dtype: torch.dtype,
+    pattern: str,
+    name: str,
+    bench: Bench | None,
+    folder: Path | None,
+) -> Outcome:
+    chance = np.random.default_rng(random.Random(name).getrandbits(63))
+    interpreted = path.startswith("Triton")
+    numbers: dict[str, float] = {}
+    with ONE_AT_A_TIME, as_triton(interpreted), quiet():
+        start = torch.Generator().manual_seed(int(chance.integers(2**31)))
+        params = [torch.randn(s, generator=start).to(dtype).requires_grad_()
+                  for s in (FEW if interpreted else SHAPES)]  # fmt: skip
+        optimizer = kind(params, lr=1e-3, **PATHS[path])
+        references = [Statement(optimizer, numpy(p)) for p in params]
+        whole_units = interpreted  # which truncates to bfloat16 instead of rounding
+        for _ in range(4 if interpreted else STEPS):
+            for p in params:
+                g = np.clip(PATTERNS[pattern](chance, p.shape), -TOP, TOP)
+                p.grad = torch.from_numpy(g).to(torch.float32).to(dtype)
+                p.grad = p.grad.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+            for p, reference in zip(params, references, strict=True):
+                reference.step(numpy(p.grad))
+            before = [row_of(optimizer, p) for p in params]
+            optimizer.step()
+            for p, row, reference in zip(params, before, references, strict=True):
+                found = measured(optimizer, p, row, reference, whole_units)
+                numbers = joined(numbers, found)
+            numbers["steps"] = numbers.get("steps", 0) + 1
+    steps = int(numbers["steps"])
+    if numbers["not finite"]:
+        detail = f"{numbers['not finite']:.0f} elements are not finite, and float64 is"
+        return Outcome(DIFFERENT, steps, detail, numbers)
+    if numbers["largest distance"] > LARGEST:
+        detail = f"{numbers['largest distance']:.3g} eps from the statement"
+        return Outcome(DIFFERENT, steps, detail, numbers)
+    return Outcome(CLOSE, steps, numbers=numbers)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,62 +45,62 @@ from torture.outcome import (
     Outcome,
     check_refusal,
     check_success,
+    ended_well,
 )
 
 
 def cases() -> Iterator[Case]:
     for what in test_data_unpack.EVIL:
-        yield Case(KIND, "archives", f"archive with {what}", hostile_archive(what))
+        yield Case(KIND, "archives", f"archive with {what}", partial(hostile_archive, what))
     for what, damage in BATCHES.items():
-        yield Case(KIND, "datasets", f"dataset with {what}", hostile_dataset(damage))
+        yield Case(KIND, "datasets", f"dataset with {what}", partial(hostile_dataset, damage))
     for what, damage in IMAGES.items():
-        yield Case(KIND, "class folders", f"class folder with {what}", hostile_images(damage))
+        yield Case(
+            KIND, "class folders", f"class folder with {what}", partial(hostile_images, damage)
+        )
     for what, content in TOKENIZERS.items():
-        yield Case(KIND, "tokenizers", f"tokenizer: {what}", hostile_tokenizer(content))
+        yield Case(KIND, "tokenizers", f"tokenizer: {what}", partial(hostile_tokenizer, content))
     for what, plant in CACHES.items():
-        yield Case(KIND, "kernel caches", f"cache with {what}", hostile_cache(plant))
+        yield Case(KIND, "kernel caches", f"cache with {what}", partial(hostile_cache, plant))
     for i, name in enumerate(NAMES):
-        yield Case(KIND, "names in a page", f"page with name {i}", hostile_page(name))
+        yield Case(KIND, "names in a page", f"page with name {i}", partial(hostile_page, name))
     for file in ("config.json", "result.json", "env.json", "metrics.jsonl", "times.jsonl"):
         for what, damage in SPECIAL.items():
             name = f"report: {file} is {what}"
-            yield Case(KIND, "runs in a report", name, hostile_report(file, damage))
+            yield Case(KIND, "runs in a report", name, partial(hostile_report, file, damage))
         for what, content in JSON_TEXTS.items():
             name = f"report: {file} holds {what}"
-            yield Case(KIND, "runs in a report", name, hostile_report(file, text(content)))
+            yield Case(KIND, "runs in a report", name, partial(hostile_report, file, text(content)))
     for command in RECORDS:
         for number in range(MUTATIONS):
             name = f"{command} of a changed record {number}"
-            yield Case(KIND, "changed records", name, changed_record(command, name))
+            yield Case(KIND, "changed records", name, partial(changed_record, command, name))
 
 
 # --- archives and datasets ------------------------------------------------------------------------
 
 
-def hostile_archive(what: str) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        outside, home = folder / "outside", folder / "home"
-        outside.mkdir()
-        home.mkdir()
-        (outside / "secret").write_text("secret")
-        archive = folder / "evil.tar.gz"
-        with tarfile.open(archive, "w:gz") as file:
-            for info in test_data_unpack.EVIL[what]:
-                name, link = (t.format(outside=outside) for t in (info.name, info.linkname))
-                entry = test_data_unpack.entry(name, info.type, link)
-                file.addfile(entry, io.BytesIO(b""))
-        before = sorted(folder.rglob("*"))
-        try:
-            unpack(archive, "root", home / "target")
-        except UserError as error:
-            if sorted(folder.rglob("*")) != before:
-                raise Bug(DIFFERENT, "it wrote something") from None
-            return Outcome(SENTENCE, detail=str(error))
-        except Exception as error:
-            raise Bug(TRACEBACK, repr(error)) from None
-        raise Bug(DIFFERENT, "it was unpacked")
-
-    return run
+def hostile_archive(what: str, bench: Bench, folder: Path) -> Outcome:
+    outside, home = folder / "outside", folder / "home"
+    outside.mkdir()
+    home.mkdir()
+    (outside / "secret").write_text("secret")
+    archive = folder / "evil.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        for info in test_data_unpack.EVIL[what]:
+            name, link = (t.format(outside=outside) for t in (info.name, info.linkname))
+            entry = test_data_unpack.entry(name, info.type, link)
+            file.addfile(entry, io.BytesIO(b""))
+    before = sorted(folder.rglob("*"))
+    try:
+        unpack(archive, "root", home / "target")
+    except UserError as error:
+        if sorted(folder.rglob("*")) != before:
+            raise Bug(DIFFERENT, "it wrote something") from None
+        return Outcome(SENTENCE, detail=str(error))
+    except Exception as error:
+        raise Bug(TRACEBACK, repr(error)) from None
+    raise Bug(DIFFERENT, "it was unpacked")
 
 
 def pickle_with_code(path: Path) -> None:
@@ -113,20 +114,17 @@ BATCHES: dict[str, Damage] = {
 }
 
 
-def hostile_dataset(damage: Damage) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        data = folder / "data"
-        batches = published.cifar10_pickles(data / "cifar10", published.made_up("cifar10"))
-        damage(batches / "data_batch_2")
-        argv = ("train", "cifar10", "--model", "cnn", "--epochs", "1", "--device", "cpu",
-                "--data-dir", str(data))  # fmt: skip
-        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
-        if list(folder.rglob("code-ran")):
-            raise Bug(RAN_CODE, "code of a batch ran")
-        check_refusal(ended)
-        return Outcome(SENTENCE, detail=ended.output)
-
-    return run
+def hostile_dataset(damage: Damage, bench: Bench, folder: Path) -> Outcome:
+    data = folder / "data"
+    batches = published.cifar10_pickles(data / "cifar10", published.made_up("cifar10"))
+    damage(batches / "data_batch_2")
+    argv = ("train", "cifar10", "--model", "cnn", "--epochs", "1", "--device", "cpu",
+            "--data-dir", str(data))  # fmt: skip
+    ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+    if list(folder.rglob("code-ran")):
+        raise Bug(RAN_CODE, "code of a batch ran")
+    check_refusal(ended)
+    return Outcome(SENTENCE, detail=ended.output)
 
 
 # --- images and tokenizers of a user's own --------------------------------------------------------
@@ -149,31 +147,24 @@ IMAGES: dict[str, Damage] = {
 }
 
 
-def hostile_images(damage: Damage) -> Callable[[Bench, Path], Outcome]:
+def hostile_images(damage: Damage, bench: Bench, folder: Path) -> Outcome:
     """The intruder is refused or left out, and no program is started for it."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        for label, name in enumerate(("cat", "dog")):
-            for i in range(4):
-                photograph(folder / "photos" / name / f"{i}.jpg", label, i)
-        damage(folder / "photos" / "cat" / "0.jpg")
-        programs, marker = folder / "bin", folder / "code-ran"
-        programs.mkdir()
-        (programs / "gs").write_text(f"#!/bin/sh\ntouch {marker}\n")
-        (programs / "gs").chmod(0o755)
-        argv = ("train", "images", "--data-dir", str(folder / "photos"), "--device", "cpu",
-                "--model", "vit-tiny", "--set", "size=32", "--set", "batch=2",
-                "--epochs", "1")  # fmt: skip
-        env = {"PATH": f"{programs}:{os.environ['PATH']}"}
-        ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
-        if marker.exists():
-            raise Bug(RAN_CODE, "an image started Ghostscript")
-        if ended.code:
-            check_refusal(ended)
-            return Outcome(SENTENCE, detail=ended.output)
-        return Outcome(SAME)
-
-    return run
+    for label, name in enumerate(("cat", "dog")):
+        for i in range(4):
+            photograph(folder / "photos" / name / f"{i}.jpg", label, i)
+    damage(folder / "photos" / "cat" / "0.jpg")
+    programs, marker = folder / "bin", folder / "code-ran"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\ntouch {marker}\n")
+    (programs / "gs").chmod(0o755)
+    argv = ("train", "images", "--data-dir", str(folder / "photos"), "--device", "cpu",
+            "--model", "vit-tiny", "--set", "size=32", "--set", "batch=2",
+            "--epochs", "1")  # fmt: skip
+    env = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
+    if marker.exists():
+        raise Bug(RAN_CODE, "an image started Ghostscript")
+    return Outcome(ended_well(ended), detail=ended.output)
 
 
 TOKENIZERS: dict[str, Damage] = {
@@ -184,21 +175,18 @@ TOKENIZERS: dict[str, Damage] = {
 }  # fmt: skip
 
 
-def hostile_tokenizer(damage: Damage) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        (folder / "text.txt").write_bytes(b"To be, or not to be.\n" * 20_000)
-        path = folder / "tokenizer.json"
-        path.touch()
-        damage(path)
-        argv = ("train", "text", "--model", "gpt-tiny", "--device", "cpu", "--set", "steps=1",
-                "--set", "eval_every=1", "--set", f"corpus={folder / 'text.txt'}",
-                "--set", f"tokenizer={path}")  # fmt: skip
-        env = {"SGDF_DATA": str(folder / "data")}
-        ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
-        check_refusal(ended)
-        return Outcome(SENTENCE, detail=ended.output)
-
-    return run
+def hostile_tokenizer(damage: Damage, bench: Bench, folder: Path) -> Outcome:
+    (folder / "text.txt").write_bytes(b"To be, or not to be.\n" * 20_000)
+    path = folder / "tokenizer.json"
+    path.touch()
+    damage(path)
+    argv = ("train", "text", "--model", "gpt-tiny", "--device", "cpu", "--set", "steps=1",
+            "--set", "eval_every=1", "--set", f"corpus={folder / 'text.txt'}",
+            "--set", f"tokenizer={path}")  # fmt: skip
+    env = {"SGDF_DATA": str(folder / "data")}
+    ended = bench.run(argv, folder / "out", env=env, more_memory=MEMORY)
+    check_refusal(ended)
+    return Outcome(SENTENCE, detail=ended.output)
 
 
 # --- libraries in the cache of kernels ------------------------------------------------------------
@@ -217,12 +205,12 @@ cp LIBRARY "$last"
 _compiling = threading.Lock()
 
 
-def real_library() -> str:
+def real_library() -> bytes:
+    """The library that a run compiles here; the one that is loaded has no file any more."""
+    compiler = build.find_compiler()
+    compile_to = partial(cpu._compile, compiler)
     with _compiling:
-        library = cpu.library()
-    if library is None or not Path(library._name).exists():
-        raise Bug(TRACEBACK, "the kernels cannot be compiled here")
-    return str(library._name)
+        return build.load_or_compile(f"filter-{cpu._key(compiler)}", compile_to, Path.read_bytes)
 
 
 def planted_library(folder: Path, marker: Path) -> bytes:
@@ -281,28 +269,26 @@ CACHES: dict[str, Plant] = {
 }
 
 
-def hostile_cache(plant: Plant) -> Callable[[Bench, Path], Outcome]:
+def hostile_cache(plant: Plant, bench: Bench, folder: Path) -> Outcome:
     """A run that would load the planted library; it has to compile its own."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.undisturbed(SHORT, folder)
-        compiler, marker = folder / "compiler", folder / "code-ran"
-        compiler.write_text(COMPILER.replace("LIBRARY", real_library()))
-        compiler.chmod(0o755)
-        env = {"CXX": str(compiler), "XDG_CACHE_HOME": str(folder / "cache")}
-        real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        cache = folder / "cache" / build._cache().relative_to(real_root)
-        cache.mkdir(parents=True, mode=0o700)
-        stem = f"filter-{cpu._key([str(compiler)])}"
-        plant(cache, stem, planted_library(folder, marker))
-        ended = bench.run(SHORT, folder / "out", env=env, more_memory=MEMORY)
-        if marker.exists():
-            raise Bug(RAN_CODE, "the planted library was loaded")
-        check_success(ended)
-        check_same(next((folder / "out").iterdir()), expected)
-        return Outcome(SAME)
-
-    return run
+    expected = bench.undisturbed(SHORT, folder)
+    compiler, marker = folder / "compiler", folder / "code-ran"
+    library = folder / "real.so"
+    library.write_bytes(real_library())
+    compiler.write_text(COMPILER.replace("LIBRARY", str(library)))
+    compiler.chmod(0o755)
+    env = {"CXX": str(compiler), "XDG_CACHE_HOME": str(folder / "cache")}
+    real_root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = folder / "cache" / build._cache().relative_to(real_root)
+    cache.mkdir(parents=True, mode=0o700)
+    stem = f"filter-{cpu._key([str(compiler)])}"
+    plant(cache, stem, planted_library(folder, marker))
+    ended = bench.run(SHORT, folder / "out", env=env, more_memory=MEMORY)
+    if marker.exists():
+        raise Bug(RAN_CODE, "the planted library was loaded")
+    check_success(ended)
+    check_same(next((folder / "out").iterdir()), expected)
+    return Outcome(SAME)
 
 
 # --- reports --------------------------------------------------------------------------------------
@@ -335,46 +321,33 @@ class Elements(html.parser.HTMLParser):
         self.in_script = False
 
 
-def hostile_page(name: str) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        run_folder = made.run(folder / "runs", made.hostile(name, note=name), [1, 2, 3])
-        with contextlib.suppress(OSError, ValueError):  # where a folder can have such a name
-            run_folder.rename(run_folder.with_name(name.replace("/", "-")))
-        page = folder / "page.html"
-        title = name.replace("\x00", "").encode(errors="replace").decode()
-        argv = ("report", str(folder / "runs"), "-o", str(page), "--title", title)
-        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
-        if ended.code:
-            check_refusal(ended)
-            return Outcome(SENTENCE)
-        check_success(ended)
-        elements = Elements()
-        elements.feed(page.read_text(encoding="utf-8"))
-        if elements.found:
-            raise Bug(RAN_CODE, f"the page has {elements.found[:3]}")
-        return Outcome(SAME)
-
-    return run
+def hostile_page(name: str, bench: Bench, folder: Path) -> Outcome:
+    run_folder = made.run(folder / "runs", made.hostile(name, note=name), [1, 2, 3])
+    with contextlib.suppress(OSError, ValueError):  # where a folder can have such a name
+        run_folder.rename(run_folder.with_name(name.replace("/", "-")))
+    page = folder / "page.html"
+    title = name.replace("\x00", "").encode(errors="replace").decode()
+    argv = ("report", str(folder / "runs"), "-o", str(page), "--title", title)
+    ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+    if ended_well(ended) == SENTENCE:
+        return Outcome(SENTENCE)
+    elements = Elements()
+    elements.feed(page.read_text(encoding="utf-8"))
+    if elements.found:
+        raise Bug(RAN_CODE, f"the page has {elements.found[:3]}")
+    return Outcome(SAME)
 
 
-def hostile_report(file: str, damage: Damage) -> Callable[[Bench, Path], Outcome]:
+def hostile_report(file: str, damage: Damage, bench: Bench, folder: Path) -> Outcome:
     """Two runs, one with a hostile file: the other one is still shown."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        victim = made.run(folder / "runs", made.config("sgdf"), [71.25, 72.5, 73.75])
-        made.run(folder / "runs", made.config("adam"), [41.25, 42.5, 43.75])
-        damage(victim / file)
-        argv = ("report", str(folder / "runs"), "-o", str(folder / "page.html"))
-        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
-        if ended.code:
-            check_refusal(ended)
-            raise Bug(DIFFERENT, f"the intact run is not shown either: {ended.output}")
-        check_success(ended)
-        if "43.75" not in ended.output:
-            raise Bug(DIFFERENT, f"the intact run is not shown: {ended.output}")
-        return Outcome(SAME if "73.75" in ended.output else SENTENCE)
-
-    return run
+    victim = made.run(folder / "runs", made.config("sgdf"), [71.25, 72.5, 73.75])
+    made.run(folder / "runs", made.config("adam"), [41.25, 42.5, 43.75])
+    damage(victim / file)
+    argv = ("report", str(folder / "runs"), "-o", str(folder / "page.html"))
+    ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+    if ended_well(ended) == SENTENCE or "43.75" not in ended.output:
+        raise Bug(DIFFERENT, f"the intact run is not shown: {ended.output}")
+    return Outcome(SAME if "73.75" in ended.output else SENTENCE)
 
 
 # --- records of runs and summaries ----------------------------------------------------------------
@@ -410,34 +383,26 @@ def mutated(value: Any, chance: random.Random) -> Any:
     return chance.choice(WRONG)
 
 
-def changed_record(command: str, name: str) -> Callable[[Bench, Path], Outcome]:
+def changed_record(command: str, name: str, bench: Bench, folder: Path) -> Outcome:
     """A record with one wrong value: shown without it, or refused in one sentence."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        chance = random.Random(name)
-        kept = EVIDENCE / "mlp-fashion"
-        if command == "evidence --across":
-            summary = mutated(json.loads((kept / "summary.json").read_text()), chance)
-            file = folder / "summary.json"
-            file.write_text(json.dumps(summary))
-            others = [str(EVIDENCE / other / "summary.json") for other in ("cnn-cifar10",)]
-            argv = ("evidence", "--across", str(file), *others)
-        else:
-            lines = (kept / "runs.jsonl").read_text().splitlines()
-            for _ in range(3):
-                at = chance.randrange(len(lines))
-                lines[at] = json.dumps(mutated(json.loads(lines[at]), chance))
-            file = folder / "runs.jsonl"
-            file.write_text("\n".join(lines) + "\n")
-            plan = EVIDENCE.parents[1] / "benchmarks" / "evidence" / "small" / "mlp-fashion.toml"
-            argv = ("report", str(file), "-o", str(folder / "page.html"))
-            if command == "evidence":
-                argv = ("evidence", str(plan), "--runs", str(file), "--out", str(folder / "shown"))
-        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
-        if ended.code:
-            check_refusal(ended)
-            return Outcome(SENTENCE, detail=ended.output[-300:])
-        check_success(ended)
-        return Outcome(SAME)
-
-    return run
+    chance = random.Random(name)
+    kept = EVIDENCE / "mlp-fashion"
+    if command == "evidence --across":
+        summary = mutated(json.loads((kept / "summary.json").read_text()), chance)
+        file = folder / "summary.json"
+        file.write_text(json.dumps(summary))
+        others = [str(EVIDENCE / other / "summary.json") for other in ("cnn-cifar10",)]
+        argv = ("evidence", "--across", str(file), *others)
+    else:
+        lines = (kept / "runs.jsonl").read_text().splitlines()
+        for _ in range(3):
+            at = chance.randrange(len(lines))
+            lines[at] = json.dumps(mutated(json.loads(lines[at]), chance))
+        file = folder / "runs.jsonl"
+        file.write_text("\n".join(lines) + "\n")
+        plan = EVIDENCE.parents[1] / "benchmarks" / "evidence" / "small" / "mlp-fashion.toml"
+        argv = ("report", str(file), "-o", str(folder / "page.html"))
+        if command == "evidence":
+            argv = ("evidence", str(plan), "--runs", str(file), "--out", str(folder / "shown"))
+    ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+    return Outcome(ended_well(ended), detail=ended.output[-300:])

@@ -1,20 +1,21 @@
 """Hostile files that a user names on the command line, and damaged runs of a sweep with trials."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from torture.bench import Bench
 from torture.hostile_runs import DEEP, JSON_TEXTS, KIND, MEMORY, SPECIAL, Damage, removed, text
 from torture.outcome import (
     DIFFERENT,
-    SAME,
     SENTENCE,
     Bug,
     Case,
     Outcome,
     check_refusal,
     check_success,
+    ended_well,
 )
 
 COMMANDS = {
@@ -47,56 +48,51 @@ def cases() -> Iterator[Case]:
     contents = {f"holds {what}": text(content) for what, content in TOML_TEXTS.items()}
     for what, command in COMMANDS.items():
         for how, damage in {**{f"is {k}": v for k, v in SPECIAL.items()}, **contents}.items():
-            yield Case(KIND, "files that a user names", f"{what} {how}", named(command, damage))
+            yield Case(
+                KIND, "files that a user names", f"{what} {how}", partial(named, command, damage)
+            )
     for file in ("metrics.jsonl", "result.json", "config.json"):
         damages = {f"is {what}": damage for what, damage in SPECIAL.items()}
         damages |= {f"holds {what}": text(content) for what, content in JSON_TEXTS.items()}
         for how, damage in damages.items():
-            yield Case(KIND, "trials of a sweep", f"trial: {file} {how}", trial(file, damage))
+            yield Case(
+                KIND, "trials of a sweep", f"trial: {file} {how}", partial(trial, file, damage)
+            )
 
 
-def named(command: tuple[str, ...], damage: Damage) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        folder.mkdir(exist_ok=True)
-        damage(folder / "it.toml")
-        argv = [*command, str(folder / "it.toml")]
-        if command[0] != "train":  # to which the bench adds it
-            argv += ["--out", str(folder / "out")]
-        ended = bench.run(argv, folder / "out", more_memory=MEMORY)
-        check_refusal(ended)
-        if list((folder / "out").glob("*/metrics.jsonl")):
-            raise Bug(DIFFERENT, "something was trained")
-        return Outcome(SENTENCE, detail=ended.output)
-
-    return run
+def named(command: tuple[str, ...], damage: Damage, bench: Bench, folder: Path) -> Outcome:
+    folder.mkdir(exist_ok=True)
+    damage(folder / "it.toml")
+    argv = [*command, str(folder / "it.toml")]
+    if command[0] != "train":  # to which the bench adds it
+        argv += ["--out", str(folder / "out")]
+    ended = bench.run(argv, folder / "out", more_memory=MEMORY)
+    check_refusal(ended)
+    if list((folder / "out").glob("*/metrics.jsonl")):
+        raise Bug(DIFFERENT, "something was trained")
+    return Outcome(SENTENCE, detail=ended.output)
 
 
-def trial(file: str, damage: Damage) -> Callable[[Bench, Path], Outcome]:
+def trial(file: str, damage: Damage, bench: Bench, folder: Path) -> Outcome:
     """A file of the chosen trial is damaged: the sweep ends with the same runs and numbers."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        plan = folder / "plan.toml"
-        whole = bench.peace.of("sweep with trials", lambda: swept(bench, folder))
-        out = folder / "out"
-        for name, content in whole.items():
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_bytes(content)
-        plan.write_text(PLAN)
-        expected, victim = metrics_in(out), chosen(out)
-        damage(victim / file)
-        ended = bench.run(sweep(plan, out), out, more_memory=MEMORY)
-        word = SAME
-        if ended.code:
-            check_refusal(ended)
-            word = SENTENCE
-            removed(victim / file)
-            ended = bench.run(sweep(plan, out), out)
-        check_success(ended)
-        if metrics_in(out) != expected:
-            raise Bug(DIFFERENT, "the sweep ended with other runs")
-        return Outcome(word)
-
-    return run
+    plan = folder / "plan.toml"
+    whole = bench.peace.of("sweep with trials", lambda: swept(bench, folder))
+    out = folder / "out"
+    for name, content in whole.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    plan.write_text(PLAN)
+    expected, victim = metrics_in(out), chosen(out)
+    damage(victim / file)
+    ended = bench.run(sweep(plan, out), out, more_memory=MEMORY)
+    word = ended_well(ended)
+    if word == SENTENCE:
+        removed(victim / file)
+        ended = bench.run(sweep(plan, out), out)
+    check_success(ended)
+    if metrics_in(out) != expected:
+        raise Bug(DIFFERENT, "the sweep ended with other runs")
+    return Outcome(word)
 
 
 def sweep(plan: Path, out: Path) -> tuple[str, ...]:

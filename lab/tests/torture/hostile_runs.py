@@ -6,6 +6,7 @@ import random
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from torture.outcome import (
     CRASH,
     DIFFERENT,
     RAN_CODE,
-    SAME,
     SENTENCE,
     Bug,
     Case,
     Outcome,
-    check_refusal,
     check_success,
+    ended_well,
 )
 from torture.tasks import TASKS
 
@@ -155,65 +155,48 @@ def old_torch_format(path: Path) -> None:
     torch.save(checkpoint, path, _use_new_zipfile_serialization=False)
 
 
-def emptied_state(c: dict[str, Any]) -> None:
-    c["optimizer"]["state"] = {}
+def put(*where: Any, value: Any) -> Damage:
+    """Another value at this place of the checkpoint."""
+
+    def change(checkpoint: Any) -> None:
+        *path, last = where
+        for key in path:
+            checkpoint = checkpoint[key]
+        checkpoint[last] = value
+
+    return changed(change)
 
 
-def other_betas(c: dict[str, Any]) -> None:
-    c["optimizer"]["param_groups"][0]["betas"] = (0.0, 0.0)
+def without(name: str) -> Damage:
+    return changed(lambda c: {key: value for key, value in c.items() if key != name})
 
 
-def no_groups(c: dict[str, Any]) -> None:
-    c["optimizer"]["param_groups"] = []
+def other_weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    return changed(lambda c: {**c, "model": {n: change(value) for n, value in c["model"].items()}})
 
 
-def moments_of_text(c: dict[str, Any]) -> None:
-    c["optimizer"]["state"][0]["exp_avg"] = "text"
-
-
-def step_of_nan(c: dict[str, Any]) -> None:
-    c["optimizer"]["state"][0]["step"] = torch.tensor(float("nan"))
-
-
-def other_shapes(c: dict[str, Any]) -> None:
-    c["model"] = {name: torch.zeros(3) for name in c["model"]}
-
-
-def integer_weights(c: dict[str, Any]) -> None:
-    c["model"] = {name: value.int() for name, value in c["model"].items()}
-
-
-def a_weight_less(c: dict[str, Any]) -> None:
-    c["model"].popitem()
-
-
-def fewer_lines(c: dict[str, Any]) -> None:
-    c["metrics"].pop()
-
-
-def other_lines(c: dict[str, Any]) -> None:
-    c["metrics"] = [{"epoch": 7}, "text"]
-
-
+MOMENTS = ("optimizer", "state", 0)
 CONTENTS: dict[str, Damage] = {
     **{
-        f"epoch {value!r}": changed(lambda c, value=value: {**c, "epoch": value})  # type: ignore[misc]
+        f"epoch {value!r}": put("epoch", value=value)
         for value in (10**9, -1, 0, 1, 3, "2", 2.5, None, True, [2])
     },
-    "no state of the optimizer": changed(emptied_state),
-    "other settings of the optimizer": changed(other_betas),
-    "no groups of the optimizer": changed(no_groups),
-    "a moment that is a text": changed(moments_of_text),
-    "a step that is NaN": changed(step_of_nan),
-    "weights of other shapes": changed(other_shapes),
-    "weights that are integers": changed(integer_weights),
-    "a weight less": changed(a_weight_less),
-    "no model": changed(lambda c: {k: v for k, v in c.items() if k != "model"}),
-    "no optimizer": changed(lambda c: {k: v for k, v in c.items() if k != "optimizer"}),
-    "a line of metrics less": changed(fewer_lines),
-    "metrics of something else": changed(other_lines),
-    "metrics that are a text": changed(lambda c: {**c, "metrics": "text"}),
-    "times that are a number": changed(lambda c: {**c, "times": 3}),
+    "no state of the optimizer": put("optimizer", "state", value={}),
+    "other settings of the optimizer": put(
+        "optimizer", "param_groups", 0, "betas", value=(0.0, 0.0)
+    ),
+    "no groups of the optimizer": put("optimizer", "param_groups", value=[]),
+    "a moment that is a text": put(*MOMENTS, "exp_avg", value="text"),
+    "a step that is NaN": put(*MOMENTS, "step", value=torch.tensor(float("nan"))),
+    "weights of other shapes": other_weights(lambda _: torch.zeros(3)),
+    "weights that are integers": other_weights(torch.Tensor.int),
+    "a weight less": changed(lambda c: {**c, "model": dict([*c["model"].items()][:-1])}),
+    "no model": without("model"),
+    "no optimizer": without("optimizer"),
+    "a line of metrics less": changed(lambda c: {**c, "metrics": c["metrics"][:-1]}),
+    "metrics of something else": put("metrics", value=[{"epoch": 7}, "text"]),
+    "metrics that are a text": put("metrics", value="text"),
+    "times that are a number": put("times", value=3),
     "a list": changed(lambda _: [1, 2]),
     "a tensor": changed(lambda _: torch.zeros(3)),
     "code in a checkpoint": runs_code,
@@ -245,7 +228,7 @@ def cases() -> Iterator[Case]:
         both = ("last.pt", "previous.pt")
         yield case("checkpoints with other contents", f"both with {what}", both, damage)
     for what, words in FOREIGN.items():
-        yield Case(KIND, "checkpoints of other runs", f"last.pt of {what}", foreign(words))
+        yield Case(KIND, "checkpoints of other runs", f"last.pt of {what}", partial(foreign, words))
     names = ("last.pt", "previous.pt", "config.json", "result.json", "env.json", "metrics.jsonl",
              "times.jsonl", "lock", "last.pt.new", "metrics.jsonl.new")  # fmt: skip
     for name in names:
@@ -259,15 +242,15 @@ def cases() -> Iterator[Case]:
 
 
 def case(row: str, name: str, files: tuple[str, ...], damage: Damage) -> Case:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.undisturbed(SHORT, folder)
-        run_folder = half_done(bench, folder / "out")
-        for file in files:
-            damage(run_folder / file)
-        word = resumed(bench, folder / "out", expected, [run_folder / file for file in files])
-        return Outcome(word)
+    return Case(KIND, row, name, partial(damaged, files, damage))
 
-    return Case(KIND, row, name, run)
+
+def damaged(files: tuple[str, ...], damage: Damage, bench: Bench, folder: Path) -> Outcome:
+    expected = bench.undisturbed(SHORT, folder)
+    run_folder = half_done(bench, folder / "out")
+    for file in files:
+        damage(run_folder / file)
+    return Outcome(resumed(bench, folder / "out", expected, [run_folder / file for file in files]))
 
 
 def half_done(bench: Bench, out: Path, argv: tuple[str, ...] = SHORT) -> Path:
@@ -287,24 +270,18 @@ def resumed(bench: Bench, out: Path, expected: Any, files: list[Path]) -> str:
     victim = out / "victim"
     if victim.exists() and victim.read_bytes() != b"precious":
         raise Bug(DIFFERENT, f"{files[0].name} was a link, and the file it leads to was written")
-    if ended.code == 0:
-        check_success(ended)
-        check_same(folder, expected)
-        return SAME
-    check_refusal(ended)
-    for file in files:
-        removed(file)
-    check_success(bench.run(SHORT, out))
+    word = ended_well(ended)
+    if word == SENTENCE:
+        for file in files:
+            removed(file)
+        check_success(bench.run(SHORT, out))
     check_same(folder, expected)
-    return SENTENCE
+    return word
 
 
-def foreign(words: tuple[str, ...]) -> Callable[[Bench, Path], Outcome]:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.undisturbed(SHORT, folder)
-        other = half_done(bench, folder / "other", (*SHORT, *words))
-        mine = half_done(bench, folder / "out")
-        shutil.copy(other / "last.pt", mine / "last.pt")
-        return Outcome(resumed(bench, folder / "out", expected, [mine / "last.pt"]))
-
-    return run
+def foreign(words: tuple[str, ...], bench: Bench, folder: Path) -> Outcome:
+    expected = bench.undisturbed(SHORT, folder)
+    other = half_done(bench, folder / "other", (*SHORT, *words))
+    mine = half_done(bench, folder / "out")
+    shutil.copy(other / "last.pt", mine / "last.pt")
+    return Outcome(resumed(bench, folder / "out", expected, [mine / "last.pt"]))

@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def cases(round_: int) -> Iterator[Case]:
     """All combinations; another round has other instants."""
     for form, task, optimizer, argv in combinations():
         name = f"{task.name} {optimizer.rpartition('.')[2]} {form} {round_}"
-        yield Case(KIND, f"{task.name}, {form}", name, killed(argv, task, name))
+        yield Case(KIND, f"{task.name}, {form}", name, partial(killed, argv, task, name))
     for task in TASKS.values():
         for optimizer in SHARDED if task.shards else ("sgdf", "adam"):
             wide = ("--model", "cnn") if "int8" in optimizer and task.name == "digits" else ()
@@ -33,7 +34,7 @@ def cases(round_: int) -> Iterator[Case]:
             label = "sharded" if task.shards else "together"
             row = f"{task.name}, 1, 2, then 1 processes{', sharded' if task.shards else ''}"
             name = f"{task.name} {optimizer.rpartition('.')[2]} {label} {round_}"
-            yield Case(KIND, row, name, regrouped(argv, task, name))
+            yield Case(KIND, row, name, partial(regrouped, argv, task, name))
 
 
 def was_killed(ended: Ended) -> bool:
@@ -45,62 +46,58 @@ def was_killed(ended: Ended) -> bool:
     return True
 
 
-def killed(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
+def killed(
+    argv: tuple[str, ...], task: SmallTask, name: str, bench: Bench, folder: Path
+) -> Outcome:
     """Delays are parts of the time that the run takes in peace."""
-
-    def run(bench: Bench, folder: Path) -> Outcome:
-        expected = bench.undisturbed(argv, folder, images=task.images)
-        chance, seconds = random.Random(name), expected.seconds
-        out, story = folder / "out", []
-        request = {"images": task.images, "saving_share": EVERY_EPOCH}
-        for attempt in range(KILLS):
-            delay, start = chance.uniform(0, 0.7) * seconds, time.monotonic()
-            if was_killed(bench.kill_after(bench.start(argv, out, **request), delay)):
-                story.append(delay)
-            else:  # it was faster: begin another one
-                seconds = min(seconds, time.monotonic() - start)
-                check_same(folder_in(out), expected)
-                out = folder / f"out-{attempt}"
-        bench.ends_the_same(argv, out, expected, **request)
-        return Outcome(SAME, len(story), f"killed after {story} s")
-
-    return run
+    expected = bench.undisturbed(argv, folder, images=task.images)
+    chance, seconds = random.Random(name), expected.seconds
+    out, story = folder / "out", []
+    request = {"images": task.images, "saving_share": EVERY_EPOCH}
+    for attempt in range(KILLS):
+        delay, start = chance.uniform(0, 0.7) * seconds, time.monotonic()
+        if was_killed(bench.kill_after(bench.start(argv, out, **request), delay)):
+            story.append(delay)
+        else:  # it was faster: begin another one
+            seconds = min(seconds, time.monotonic() - start)
+            check_same(folder_in(out), expected)
+            out = folder / f"out-{attempt}"
+    bench.ends_the_same(argv, out, expected, **request)
+    return Outcome(SAME, len(story), f"killed after {story} s")
 
 
 # --- another number of processes ------------------------------------------------------------------
 
 
-def regrouped(argv: tuple[str, ...], task: SmallTask, name: str) -> Any:
+def regrouped(
+    argv: tuple[str, ...], task: SmallTask, name: str, bench: Bench, folder: Path
+) -> Outcome:
     """One process, then two, then one again, and random kills in each part.
 
     Sums over other shares of a batch round differently, so the parts have to end after the same
     epochs in both runs that are compared: every process is killed at the latest in the epoch that
     follows its part, before it saves that.
     """
+    alone = bench.undisturbed(without(argv, "--shard"), folder, images=task.images)
+    epochs = alone.result["epochs"]
+    parts = [(1, epochs // 3), (2, 2 * epochs // 3), (1, epochs)]
 
-    def run(bench: Bench, folder: Path) -> Outcome:
-        alone = bench.undisturbed(without(argv, "--shard"), folder, images=task.images)
-        epochs = alone.result["epochs"]
-        parts = [(1, epochs // 3), (2, 2 * epochs // 3), (1, epochs)]
-
-        def regrouped_in_peace() -> Left:
-            out = folder / "peace"
-            for size, last in parts:
-                one_part(bench, argv, out, size, last, epochs, task)
-            return Left(folder_in(out))
-
-        expected = bench.peace.of((*argv, "regrouped"), regrouped_in_peace)
-        chance = random.Random(name)
-        out, kills = folder / "out", 0
+    def regrouped_in_peace() -> Left:
+        out = folder / "peace"
         for size, last in parts:
-            delays = [chance.uniform(0, 0.5) * max(alone.seconds, 0.5) for _ in range(2)]
-            kills += one_part(bench, argv, out, size, last, epochs, task, delays, chance)
-        check_same(folder_in(out), expected)
-        if task.shards:  # the GAN has batch norm, whose statistics are those of a process's share
-            check_close(expected, alone)
-        return Outcome(SAME, kills)
+            one_part(bench, argv, out, size, last, epochs, task)
+        return Left(folder_in(out))
 
-    return run
+    expected = bench.peace.of((*argv, "regrouped"), regrouped_in_peace)
+    chance = random.Random(name)
+    out, kills = folder / "out", 0
+    for size, last in parts:
+        delays = [chance.uniform(0, 0.5) * max(alone.seconds, 0.5) for _ in range(2)]
+        kills += one_part(bench, argv, out, size, last, epochs, task, delays, chance)
+    check_same(folder_in(out), expected)
+    if task.shards:  # the GAN has batch norm, whose statistics are those of a process's share
+        check_close(expected, alone)
+    return Outcome(SAME, kills)
 
 
 def without(argv: tuple[str, ...], word: str) -> tuple[str, ...]:

@@ -3,9 +3,8 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from runs.commands import EVERY_EPOCH, fault
 from torture.bench import Bench
@@ -54,28 +53,27 @@ def cases(round_: int, bench: Bench, folder: Path, every: int = 1) -> Iterator[C
             for i in range(PAIRS):
                 pair = (chance.choice(moments), chance.choice(moments))
                 name = f"{task.name} pair {i} {round_}"
-                yield Case(KIND, f"{task.name}, two kills", name, killed_at(task, pair))
+                yield Case(KIND, f"{task.name}, two kills", name, partial(killed_at, task, pair))
             continue
         for op, nth in moments:
             if op == "write last.pt.new" and nth % step:
                 continue
             verb = op.partition(" ")[0]
             row = f"{task.name}, {verb}" if task.name == "digits" else f"{task.name}, any"
-            yield Case(KIND, row, f"{task.name} {op} {nth}", killed_at(task, ((op, nth),)))
+            yield Case(KIND, row, f"{task.name} {op} {nth}", partial(killed_at, task, ((op, nth),)))
 
 
-def killed_at(task: SmallTask, moments: tuple[tuple[str, int], ...]) -> Any:
-    def run(bench: Bench, folder: Path) -> Outcome:
-        argv = short(task)
-        expected = bench.undisturbed(argv, folder, images=task.images)
-        out, kills = folder / "out", 0
-        for i, (op, nth) in enumerate(moments):
-            ended = bench.run(argv, out, images=task.images, **fault(op, "SIGKILL", nth))
-            if ended.code == -9:
-                kills += 1
-            elif ended.code != 0 or i == 0:  # a second start may do less
-                raise Bug(DIFFERENT, f"{op} {nth} not reached: {ended.code} {ended.output[-500:]}")
-        bench.ends_the_same(argv, out, expected, images=task.images)
-        return Outcome(SAME, kills, f"killed at {moments}")
-
-    return run
+def killed_at(
+    task: SmallTask, moments: tuple[tuple[str, int], ...], bench: Bench, folder: Path
+) -> Outcome:
+    argv = short(task)
+    expected = bench.undisturbed(argv, folder, images=task.images)
+    out, kills = folder / "out", 0
+    for i, (op, nth) in enumerate(moments):
+        ended = bench.run(argv, out, images=task.images, **fault(op, "SIGKILL", nth))
+        if ended.code == -9:
+            kills += 1
+        elif ended.code != 0 or i == 0:  # a second start may do less
+            raise Bug(DIFFERENT, f"{op} {nth} not reached: {ended.code} {ended.output[-500:]}")
+    bench.ends_the_same(argv, out, expected, images=task.images)
+    return Outcome(SAME, kills, f"killed at {moments}")

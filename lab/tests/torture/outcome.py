@@ -99,3 +99,12 @@ def check_success(ended: Ended) -> None:
         raise Bug(DIFFERENT, f"it refused: {ended.output[-2000:]}")
     if "Traceback" in ended.output:
         raise Bug(TRACEBACK, ended.output[-3000:])
+
+
+def ended_well(ended: Ended) -> str:
+    """SAME if a command succeeded, SENTENCE if it refused; a `Bug` if it ended otherwise."""
+    if ended.code == 0:
+        check_success(ended)
+        return SAME
+    check_refusal(ended)
+    return SENTENCE

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum
 from sgdf.optim import read_moment
+from sgdf.optim.closed_gain import CHECKED
 from torture.bench import Bench
 from torture.gradients import ONE_AT_A_TIME
 from torture.outcome import CLOSE, DIFFERENT, SAME, SENTENCE, TRACEBACK, Bug, Case, Outcome
@@ -68,7 +69,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 SHAPE = (32, 16, 3, 3)  # 4,608 elements in rows of 144: large enough for 8 bits
 FOREIGN = ("torch.optim", "pytorch_optimizer", "timm.optim")
 #: Classes whose state means what it means in torch's SGD, Adam and AdamW, or in ours.
-KNOWN = {("torch.optim", name) for name in ("SGD", "Adam", "AdamW")}
+KNOWN = {("torch.optim", name) for name in ("SGD", "Adam", "AdamW", "Muon")}
 
 
 def cases(round_: int) -> Iterator[Case]:
@@ -99,10 +100,17 @@ def cases(round_: int) -> Iterator[Case]:
                 for layout in LAYOUTS:
                     yield case("layouts and formats", f"{kind} {form} {path} {layout}",
                                functools.partial(layouts, built, layout))  # fmt: skip
-    for source, old in (OURS | TORCHS).items():
-        for target, new in ADAMS.items():
+    for source, old in (OURS | MATRIX | TORCHS).items():
+        for target, new in (ADAMS | MATRIX).items():
+            live = source in ADAMS and target in ADAMS
             yield case("conversions", f"{source} to {target}",
-                       functools.partial(converted, old, new, source in ADAMS))  # fmt: skip
+                       functools.partial(converted, old, new, live))  # fmt: skip
+    for kind, make in (OURS | MATRIX).items():
+        for form, dtype in FORMATS.items():
+            if dtype != torch.int8 or kind != "Momentum":
+                built = functools.partial(make, lr=LR, state_dtype=dtype)
+                yield case("tensors without values", f"{kind} {form}",
+                           functools.partial(without_values, built))  # fmt: skip
     for module in FOREIGN:
         with contextlib.suppress(ModuleNotFoundError):
             for name, theirs in classes_of(module):
@@ -231,6 +239,17 @@ def default_device(make: Any, chance: random.Random) -> Outcome:
     return Outcome(SAME, STEPS)
 
 
+def without_values(make: Any, chance: random.Random) -> Outcome:
+    """Steps of meta tensors, as trainers that plan memory take them, up to the first check."""
+    with torch.device("meta"):
+        p = parameter(torch.empty(SHAPE))
+        optimizer = make([p])
+        for _ in range(CHECKED[0] + 1):
+            p.grad = torch.empty(SHAPE)
+            optimizer.step()
+    return Outcome(SAME, CHECKED[0] + 1)
+
+
 # --- conversions and foreign checkpoints ----------------------------------------------------------
 
 
@@ -243,10 +262,10 @@ def check_length(moved: float, fresh: float) -> None:
 def converted(old: Any, new: Any, live: bool, chance: random.Random) -> Outcome:
     """From one form to another by a checkpoint, and between forms of a class while running."""
     steps = chance.choice([1, 2, 5, 30])
-    grads = gradients(chance, (200,), steps + 20)
+    grads = gradients(chance, (10, 20), steps + 20)
     options = {"state_dtype": chance.choice([None, None, torch.bfloat16])}
     source, target, fresh = (
-        make([parameter(torch.zeros(200))], lr=LR, **more)
+        make([parameter(torch.zeros(10, 20))], lr=LR, **more)
         for make, more in ((old, {}), (new, options), (new, options))
     )
     advance(source, grads[:steps])
@@ -282,7 +301,7 @@ def foreign(module: str, name: str, theirs: Any, chance: random.Random) -> Outco
     if source is None:
         return Outcome(SAME, 0, "it cannot be built or stepped plainly")
     word = SENTENCE
-    for make in (SGDF, FilterAdam, FilterAdamW, Momentum):
+    for make in (SGDF, FilterAdam, FilterAdamW, Momentum, FilterMuon, FilterSOAP):
         optimizer = make([parameter(torch.zeros(16, 16))], lr=LR)
         before = copy.deepcopy(optimizer.state_dict())
         try:

@@ -61,6 +61,14 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def assert_alike(ours: list[dict], alone: list[dict], *names: str, **tolerance: float) -> None:
+    """These metrics, or all, in every epoch."""
+    for mine, others in zip(ours, alone, strict=True):
+        assert mine.keys() == others.keys()
+        for name in names or others:
+            assert mine[name] == pytest.approx(others[name], **tolerance), name
+
+
 def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     """With momentum, clipping and norms; a batch of 31 is shared as 16 and 15."""
     words = ["--epochs", "2", "--optimizer", "sgd", "--set", "batch=31", "--set", "clip=2.0",
@@ -68,10 +76,7 @@ def test_two_processes_take_the_steps_of_one(teams, tmp_path):
     output = train_with(teams.run_two, *words, out=tmp_path / "two")
     train_with(teams.run, *words, out=tmp_path / "one")
     assert output.count("best test accuracy") == 1, "only one of them prints"
-    for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
-        assert ours.keys() == alone.keys()
-        for name, value in alone.items():
-            assert ours[name] == pytest.approx(value, rel=1e-4), name
+    assert_alike(metrics(tmp_path / "two"), metrics(tmp_path / "one"), rel=1e-4)
 
 
 def test_processes_that_share_the_weights_take_the_steps_of_one(teams, tmp_path):
@@ -80,10 +85,7 @@ def test_processes_that_share_the_weights_take_the_steps_of_one(teams, tmp_path)
              "--set", "accumulate=2", "--set", "validation=10"]  # fmt: skip
     train_with(teams.run_two, *words, "--shard", out=tmp_path / "two")
     train_with(teams.run, *words, out=tmp_path / "one")
-    for ours, alone in zip(metrics(tmp_path / "two"), metrics(tmp_path / "one"), strict=True):
-        assert ours.keys() == alone.keys()
-        for name, value in alone.items():
-            assert ours[name] == pytest.approx(value, rel=1e-3), name
+    assert_alike(metrics(tmp_path / "two"), metrics(tmp_path / "one"), rel=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +108,7 @@ def test_a_checkpoint_of_shards_resumes_with_one_process_and_with_shards(
     for out in (one, shards):
         (path,) = out.glob("*/env.json")
         assert json.loads(path.read_text())["from_epoch"] >= 3
-        for mixed, alone in zip(metrics(out), six_epochs, strict=True):
-            assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
+        assert_alike(metrics(out), six_epochs, "train_loss", rel=1e-2, abs=1e-3)
 
 
 def test_shards_need_several_processes(capsys):
@@ -146,8 +147,7 @@ def test_a_run_of_two_resumes_with_one(teams, tmp_path, six_epochs):
     train_with(teams.run, "--epochs", "6", out=out)
     (path,) = out.glob("*/env.json")
     assert json.loads(path.read_text())["from_epoch"] >= 3
-    for mixed, alone in zip(metrics(out), six_epochs, strict=True):
-        assert mixed["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-2, abs=1e-3)
+    assert_alike(metrics(out), six_epochs, "train_loss", rel=1e-2, abs=1e-3)
 
 
 def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
@@ -167,10 +167,8 @@ def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
     assert [line["epoch"] for line in metrics(tmp_path / "mixed")] == [1, 2]
     for context in contexts:
         train([config], context)
-    for mixed, alone in zip(metrics(tmp_path / "mixed"), metrics(tmp_path / "one"), strict=True):
-        assert mixed.keys() == alone.keys()
-        for name in ("lr", "train_loss", "test_loss"):
-            assert mixed[name] == pytest.approx(alone[name], rel=1e-3), name
+    mixed, one = metrics(tmp_path / "mixed"), metrics(tmp_path / "one")
+    assert_alike(mixed, one, "lr", "train_loss", "test_loss", rel=1e-3)
     environment = json.loads((tmp_path / "mixed" / config.name / "env.json").read_text())
     starts = [*environment["earlier"], environment]
     assert [each["from_epoch"] for each in starts] == [0, 1, 2]
@@ -192,9 +190,8 @@ def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(teams, tm
     assert any(moments["exp_avg"].dtype == torch.int8 for moments in state.values())
     for context in contexts:
         train([config], context)
-    for mixed, alone in zip(metrics(tmp_path / "mixed"), metrics(tmp_path / "one"), strict=True):
-        for name in ("train_loss", "test_loss"):
-            assert mixed[name] == pytest.approx(alone[name], rel=0.02), name
+    mixed, one = metrics(tmp_path / "mixed"), metrics(tmp_path / "one")
+    assert_alike(mixed, one, "train_loss", "test_loss", rel=0.02)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -71,21 +71,19 @@ def test_a_fraction_is_at_least_a_step_and_leaves_one():
     assert schedules.warmup_steps("cosine", Shape(warmup=0.9), 1) == 0
 
 
-@pytest.mark.parametrize("warmup", [-1, -0.1, 1.0, 1.5, math.nan, math.inf, True, "x", None])
-def test_a_warmup_that_none_can_have(warmup):
-    with pytest.raises(UserError, match="warmup is a fraction of the run below 1, or a whole num"):
-        configs.make("digits", overrides={"warmup": warmup})
-
-
-@pytest.mark.parametrize("decay", [0, -0.1, 1.1, math.nan, "x", True])
-def test_a_decay_that_none_can_have(decay):
-    with pytest.raises(UserError, match="decay is a fraction of the run, above 0 and up to 1"):
-        configs.make("digits", overrides={"schedule": "wsd", "decay": decay})
-
-
-def test_a_triangle_has_its_own_warmup():
-    with pytest.raises(UserError, match="triangle has a warm-up of its own: leave warmup out"):
-        configs.make("digits", overrides={"schedule": "triangle", "warmup": 0.1})
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        *(({"warmup": value}, "warmup is a fraction of the run below 1, or a whole num")
+          for value in (-1, -0.1, 1.0, 1.5, math.nan, math.inf, True, "x", None)),
+        *(({"schedule": "wsd", "decay": value}, "decay is a fraction of the run, above 0 and up")
+          for value in (0, -0.1, 1.1, math.nan, "x", True)),
+        ({"schedule": "triangle", "warmup": 0.1}, "triangle has a warm-up of its own"),
+    ],
+)  # fmt: skip
+def test_what_no_run_can_have(overrides, sentence):
+    with pytest.raises(UserError, match=sentence):
+        configs.make("digits", overrides=overrides)
 
 
 def test_the_defaults_change_no_name():

@@ -80,7 +80,8 @@ def step_together(rule: MatrixRule, rows: Sequence[Row], team: Team) -> None:
             elif chunk[0].basis_step is not None:
                 updates |= _by_place(chunk, direction(rule, chunk, *stacks))
             else:
-                updates |= _by_place(chunk, orthogonal(rule, *stacks))
+                (update,) = stacks
+                updates |= _by_place(chunk, orthogonal(rule, update))
         moving = [row for row in rows if not builds_basis(row)]
         received = scattered(moving, updates, team)
         for chunk in chunks(moving):
@@ -164,7 +165,11 @@ def _exchange(
     dtype, device = compute_dtype(like.p), like.p.device
     sizes = [[torch.Size(shape).numel() for shape in each] for each in shapes]
     totals = [sum(each) for each in sizes]
-    sent = torch.cat([x.reshape(-1) for x in out]) if out else torch.empty(0, dtype=dtype)
+    sent = (
+        torch.cat([x.reshape(-1) for x in out])
+        if out
+        else torch.empty(0, dtype=dtype, device=device)
+    )
     received = torch.empty(sum(totals), dtype=dtype, device=device)
     dist.all_to_all_single(received, sent.to(device), totals, counts, group=team.group)
     return [

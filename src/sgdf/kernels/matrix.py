@@ -50,6 +50,7 @@ from sgdf.matrix import (
 
 MATRIX = "matrix"  #: the path of a `MatrixWork`
 FOR_SLOW_TREND = 0x165667B1
+NO_BASIS = Sides()
 PURPOSES = {
     "m": FOR_TREND,
     "slow": FOR_SLOW_TREND,
@@ -60,7 +61,7 @@ PURPOSES = {
 CHUNK = {"cpu": 2**20, "cuda": 2**24}
 
 #: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
-LARGE_FOR_CPU = 2**14
+LARGE_FOR_CPU = 2**17
 
 
 class MatrixRule(NamedTuple):
@@ -135,17 +136,46 @@ def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 @contextlib.contextmanager
 def full_float32(p: Tensor) -> Iterator[None]:
-    """No TF32 in matrix products on CUDA: ten bits are too few for a basis."""
-    if not p.is_cuda:
+    """No TF32 and no bfloat16 in products of float32, whatever the user allows the model: ten bits
+    are too few for a basis.
+    """
+    if not (p.is_cuda or p.is_cpu):
         yield
         return
-    matmul: Any = torch.backends.cuda.matmul
+    backend: Any = torch.backends.cuda if p.is_cuda else torch.backends.mkldnn
+    with _set(backend.matmul, "bf16" if p.is_cpu and onednn_keeps_float32() else "ieee"):
+        yield
+
+
+@contextlib.contextmanager
+def _set(matmul: Any, precision: str) -> Iterator[None]:
     before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
+    matmul.fp32_precision = precision
     try:
         yield
     finally:
         matmul.fp32_precision = before
+
+
+@functools.cache
+def onednn_keeps_float32() -> bool:
+    """Whether products on this CPU are in full float32 where bfloat16 is allowed.
+
+    The permission sends them from MKL to oneDNN, which is twice as fast on CPUs of AMD. Without
+    AMX it has nothing to gain from bfloat16 and does not round; a product shows it.
+    """
+    onednn: Any = torch.backends.mkldnn
+    if not (onednn.is_available() and torch.cpu._is_avx512_supported()):
+        return False
+    if torch.cpu._is_amx_tile_supported():
+        return False
+    for side in (32, 128, 384):
+        x = torch.full((side, side), 1 + 2**-12)  # 1 in bfloat16
+        with _set(onednn.matmul, "bf16"):
+            found = torch.stack([x @ x, (x[None] @ x[None])[0], torch.addmm(x, x, x, beta=0.0)])
+        if not torch.allclose(found, torch.tensor(side * (1 + 2**-12) ** 2), rtol=2**-18, atol=0):
+            return False
+    return True
 
 
 # --- element by element, in the parameters' own coordinates -------------------------------------
@@ -173,8 +203,7 @@ def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
     if settings.has_slow:
         slow = [_load(row.slow, g.dtype) for row in rows]  # type: ignore[arg-type]
         torch._foreach_lerp_(slow, each, 1 - settings.slow_beta)
-        mean.mul_(1 - settings.slow_weight)
-        torch._foreach_add_(list(mean.unbind()), slow, alpha=settings.slow_weight)
+        torch._foreach_lerp_(list(mean.unbind()), slow, settings.slow_weight)
         _store(rule, rows, "slow", slow)
     return mean
 
@@ -263,10 +292,13 @@ def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
     _update_factors(rule, rows, g)
     g, mean = rotate(g, basis, torch).view(shape), rotate(mean, basis, torch).view(shape)
     update = estimates(rule, rows, g, mean)
-    update = as_matrices(update, rule.stacked).div_(_denominator(rule, rows, g))
-    update = rotate_back(update, basis, torch)
-    refresh(rule, rows)
-    return orthogonal(rule, update.view(shape))
+    update = as_matrices(update, rule.stacked).div_(_denominator(rule, rows, g)).view(shape)
+    if rule.settings.orthogonalise:
+        update = orthogonal(rule, update, basis)
+    else:
+        update = rotate_back(as_matrices(update, rule.stacked), basis, torch).view(shape)
+    refresh(rule, rows)  # after the last use of the basis, of which a stack of one is no copy
+    return update
 
 
 def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
@@ -286,14 +318,12 @@ def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
     return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
 
 
-def orthogonal(rule: MatrixRule, update: Tensor) -> Tensor:
-    """The update orthogonalised, if the rule says so, and scaled by its shape."""
+def orthogonal(rule: MatrixRule, update: Tensor, basis: Sides = NO_BASIS) -> Tensor:
+    """The update orthogonalised, turned back from its basis, and scaled by its shape."""
     settings = rule.settings
-    if not settings.orthogonalise:
-        return update
     x = as_matrices(update, rule.stacked)
     scale = lr_scale(settings.adjust_lr_fn, *x.shape[-2:])
-    x = newton_schulz(x, settings.ns_steps, settings.ns_coefficients)
+    x = newton_schulz(x, settings.ns_steps, settings.ns_coefficients, basis=basis)
     return x.mul_(scale).view(update.shape)
 
 
@@ -330,9 +360,10 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
     for side, (a, b) in enumerate(((g, g.mT), (g.mT, g))):
         factors = [row.factors[side] for row in rows]
         if factors[0] is not None:
-            stack = _matrices(torch.stack(factors))
-            stack = torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay)
-            torch._foreach_copy_(factors, list(stack.view(-1, *factors[0].shape).unbind()))
+            stack = _matrices(_joined(factors))
+            torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay, out=stack)
+            if len(factors) > 1:
+                torch._foreach_copy_(factors, list(stack.view(-1, *factors[0].shape).unbind()))
 
 
 def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
@@ -370,10 +401,15 @@ def _matrices(x: Tensor) -> Tensor:
     return x.reshape(-1, *x.shape[-2:])
 
 
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """A stack of tensors; of one it is a view."""
+    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0][None]
+
+
 def _stack(sides: Sequence[Sides]) -> Sides:
     """The left and the right matrices of all rows, each as one batch."""
     columns = zip(*sides, strict=True)
-    return Sides(*(None if x[0] is None else _matrices(torch.stack(x)) for x in columns))
+    return Sides(*(None if x[0] is None else _matrices(_joined(x)) for x in columns))
 
 
 def _unstack(batch: Sides, sides: Sequence[Sides]) -> None:
@@ -391,39 +427,55 @@ def newton_schulz(
     steps: int,
     coefficients: tuple[float, float, float],
     dtype: torch.dtype | None = None,
+    basis: Sides = NO_BASIS,
 ) -> Tensor:
-    """`sgdf.matrix.newton_schulz` of a batch, in the dtype of x, computed in `dtype`."""
+    """`sgdf.matrix.newton_schulz` of a batch, computed in `dtype`, which overwrites x.
+
+    With a basis, Q_L O Q_R^T: the matrix turned back has the singular values that x has.
+    """
     dtype = fast_dtype(x) if dtype is None else dtype
-    rows, columns = x.shape[-2:]
-    one_by_one = x.is_cpu and rows * columns >= LARGE_FOR_CPU
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    for whole, part in zip(x, out, strict=True) if one_by_one else [(x, out)]:
-        y, z = (whole.mT, part.mT) if rows > columns else (whole, part)
-        norm = torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
-        y = torch.div(y, norm, out=torch.empty(y.shape, dtype=dtype, device=x.device))
-        z.copy_(_iterate(y, steps, coefficients))
-    return out
+    sides = [None if side is None else side.to(dtype) for side in basis]
+    if x.is_cpu and x[0].numel() >= LARGE_FOR_CPU:
+        for k, one in enumerate(x):
+            own = Sides(*(None if side is None else side[k] for side in sides))
+            one.copy_(_iterate(_normalised(one, dtype), steps, coefficients, own))
+        return x
+    return x.copy_(_iterate(_normalised(x, dtype), steps, coefficients, Sides(*sides)))
 
 
-def _iterate(y: Tensor, steps: int, coefficients: tuple[float, float, float]) -> Tensor:
-    """The steps on a wide matrix or a batch of them; y is overwritten.
+def _normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Divided by its norm, in the dtype."""
+    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+    return torch.div(x, norm, out=torch.empty(x.shape, dtype=dtype, device=x.device))
 
-    A step multiplies Y by P = a + b A + c A^2, with A = Y Y^T, and A by P^2. Where Y is wide, some
-    steps are taken on the small A, and Y is multiplied once by the product of their P. Rounding
-    grows with each of them: in bfloat16 three at first and two at once later are as exact as one by
-    one, all five are useless.
+
+def _iterate(
+    y: Tensor, steps: int, coefficients: tuple[float, float, float], basis: Sides
+) -> Tensor:
+    """The steps on a matrix or a batch of them; y is overwritten.
+
+    A step multiplies Y by P = a + b A + c A^2, with A = Y Y^T, and A by P^2; a tall Y from the
+    right, with A = Y^T Y. Where one side is longer, some steps are taken on the small A, and Y is
+    multiplied once by the product of their P. Rounding grows with each of them: in bfloat16 two at
+    once are as exact as one by one; after three, singular values of 100 and more are left where one
+    is 20 times the others. The basis of the shorter side joins the last of these products.
     """
     a, b, c = coefficients
     product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
-    wide = y.shape[-1] > y.shape[-2]
-    gram, p, half, all_p, spare = (y.new_empty(*y.shape[:-1], y.shape[-2]) for _ in range(5))
-    other, at_once = torch.empty_like(y), 3
+    rows, columns = y.shape[-2:]
+    tall, short = rows > columns, min(rows, columns)
+    of_short, of_long = basis[::-1] if tall else basis
+    gram, p, half, all_p, spare = (y.new_empty(*y.shape[:-2], short, short) for _ in range(5))
+    other = torch.empty_like(y)
     while steps > 0:
-        at_once = min(at_once, steps) if wide else 1
-        product(y, y.mT, out=gram)
-        plus(gram, gram, gram, beta=b, alpha=c, out=p)  # P without its a on the diagonal
-        if at_once == 1:
-            plus(y, p, y, beta=a, out=other)
+        at_once = min(2, steps) if rows != columns else 1
+        steps -= at_once
+        last = of_short if steps == 0 else None
+        product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        # P without its a on the diagonal, beside which bfloat16 would round the rest away.
+        plus(gram, gram, gram, beta=b, alpha=c, out=p)
+        if at_once == 1 and last is None:
+            plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
             all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
             for _ in range(at_once - 1):
@@ -432,9 +484,14 @@ def _iterate(y: Tensor, steps: int, coefficients: tuple[float, float, float]) ->
                 plus(gram, gram, gram, beta=b, alpha=c, out=p)
                 plus(all_p, p, all_p, beta=a, out=spare)
                 all_p, spare = spare, all_p
-            product(all_p, y, out=other)
+            if last is not None:
+                product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
+                all_p = spare
+            product(*((y, all_p) if tall else (all_p, y)), out=other)
         y, other = other, y
-        steps, at_once = steps - at_once, 2
+    if of_long is not None:
+        product(*((of_long, y) if tall else (y, of_long.mT)), out=other)
+        y = other
     return y
 
 

@@ -1,6 +1,7 @@
 """FilterMuon and FilterSOAP for optax, by the rule of `sgdf.matrix`."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
-from sgdf.optax.optimizers import filter_adamw
+from sgdf.optax.optimizers import filter_adamw, require
 
 #: What a parameter is: a matrix, a stack of matrices along its first dimensions, or neither.
 KINDS = MATRIX, STACKED, REST = ("matrix", "stacked", "rest")
@@ -252,6 +253,7 @@ def _by_kind(
     kinds: Any,
 ) -> optax.GradientTransformation:
     """The transformation of matrices for matrices, `rest` for the other leaves."""
+    _check(settings, interval, weight_decay)
 
     def matrices(kind: str) -> optax.GradientTransformation:
         step = _matrix_transformation(settings, interval, weight_decay, kind == STACKED)
@@ -259,6 +261,23 @@ def _by_kind(
 
     parts = {MATRIX: matrices(MATRIX), STACKED: matrices(STACKED), REST: rest}
     return optax.partition(parts, _kinds_by_shape if kinds is None else kinds)
+
+
+def _check(settings: MatrixSettings, interval: int, weight_decay: Any) -> None:
+    """Validate the settings of matrices, as far as they are numbers while JAX traces."""
+    (b1, b2), eps, gain_scale, gain_power, *_ = settings.filter
+    decays = {"b1": b1, "b2": b2, "slow_beta": settings.slow_beta}
+    decays["basis_decay"] = settings.basis_decay
+    for name, value in decays.items():
+        require(value, name, lambda x: 0 <= x < 1)
+    numbers = {"eps": settings.eps, "gain_eps": eps, "weight_decay": weight_decay}
+    numbers |= {"gain_scale": gain_scale, "gain_power": gain_power}
+    for name, value in numbers.items():
+        require(value, name, lambda x: 0 <= x < math.inf)
+    require(settings.slow_weight, "slow_weight", lambda x: 0 <= x <= 1)
+    counts = {"basis_interval": interval, "max_basis_dim": settings.max_basis_dim}
+    for name, value in {**counts, "ns_steps": settings.ns_steps}.items():
+        require(value, name, lambda x: x >= 1 and x == int(x))
 
 
 def _kinds_by_shape(params: optax.Params) -> Any:

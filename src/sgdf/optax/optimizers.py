@@ -382,12 +382,12 @@ def _settings(
     Under `optax.inject_hyperparams` they are at `init`.
     """
     for name, beta in (("b1", b1), ("b2", b2)):
-        _require(beta, name, lambda x: 0 <= x < 1)
+        require(beta, name, lambda x: 0 <= x < 1)
     numbers = {"eps": eps, "gain_scale": gain_scale, "gain_power": gain_power}
     for name, number in (
         numbers.items() if gain_eps is None else [*numbers.items(), ("gain_eps", gain_eps)]
     ):
-        _require(number, name, lambda x: 0 <= x < math.inf)
+        require(number, name, lambda x: 0 <= x < math.inf)
     if second_moment not in SECOND_MOMENTS:
         names = ", ".join(map(repr, SECOND_MOMENTS))
         raise ValueError(f"Invalid second_moment value (not one of {names}): {second_moment!r}")
@@ -398,7 +398,8 @@ def _settings(
     return FilterSettings((b1, b2), gain_eps, gain_scale, gain_power, correction, bias_correction)
 
 
-def _require(value: Any, name: str, valid: Callable[[float], bool]) -> None:
+def require(value: Any, name: str, valid: Callable[[float], bool]) -> None:
+    """Raise an error for a setting that is not valid, unless JAX traces it."""
     if isinstance(value, jax.core.Tracer):
         return
     try:

@@ -25,7 +25,8 @@ from sgdf.kernels.quantized import (
 from sgdf.optim.settings import check_settings
 from sgdf.optim.state import ORDER, local, moment_in, new_moment, state_dtype
 
-OURS = ("SGDF", "FilterAdam", "Momentum")
+MATRICES = "FilterMuon or FilterSOAP"
+OURS = ("SGDF", "FilterAdam", "Momentum", MATRICES)
 #: The settings that mean the same, by source and target.
 SAME = {
     ("Adam", "FilterAdam"): (
@@ -106,9 +107,13 @@ def validate_state_dict(
 
 def check_form(state_dict: dict[str, Any]) -> None:
     """A state dict has groups of settings and, by parameter, the entries of its state."""
+    if not isinstance(state_dict, dict):
+        raise ValueError(f"loaded state dict: it is {state_dict!r}, no dict")
     groups, state = state_dict.get("param_groups"), state_dict.get("state")
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        raise ValueError("loaded state dict: it has no list of parameter groups")
+    if not isinstance(groups, list) or not all(
+        isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
+    ):
+        raise ValueError("loaded state dict: it has no list of parameter groups with params")
     if not isinstance(state, dict):
         raise ValueError("loaded state dict: it has no state")
     for index, entries in state.items():
@@ -145,6 +150,8 @@ def check_moment(index: Any, p: Tensor, key: str, state: dict[str, Any]) -> None
     """A moment has its parameter's shape; in 8 bits, also a scale for every block of a row."""
     moment, scale = state[key], state.get(f"{key}_scale")
     check_tensor(index, p, key, moment, tuple(p.shape))
+    if moment.is_complex() and not p.is_complex():
+        raise ValueError(f"loaded state dict: {key} of parameter {index} is complex, and it is not")
     in_8_bits = moment.dtype in (torch.int8, torch.uint8)
     if scale is not None and in_8_bits:
         blocks = (p.shape[0], blocks_per_row(p)) if p.dim() else ()
@@ -170,6 +177,8 @@ def check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, 
     name = f"loaded state dict: {key} of parameter {index}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is not a tensor but {value!r}")
+    if value.is_nested:
+        raise ValueError(f"{name} is nested, but moments are dense")
     if tuple(value.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
     if value.layout != torch.strided:
@@ -256,6 +265,8 @@ def optimizer_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | N
 
 
 def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
+    if "slow_beta" in settings:
+        return MATRICES  # s and v may belong to an eigenbasis
     # Older versions had fewer settings, so one of ours is enough.
     if {"gain_scale", "gain_power"} & settings:
         adam = "second_moment" in settings or any("exp_avg_sq" in entries for entries in states)

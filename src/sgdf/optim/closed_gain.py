@@ -10,7 +10,7 @@ from torch import Tensor
 from sgdf.filter import FilterSettings, one_minus_power
 from sgdf.kernels.quantized import Quantized, dequantize
 from sgdf.kernels.work import as_real
-from sgdf.optim.state import local, moment_in
+from sgdf.optim.state import is_fake, local, moment_in
 
 #: After how many steps to look at the gain. It costs about a step without a fused kernel.
 CHECKED = (20, 200, 2000)
@@ -23,14 +23,15 @@ def warn_if_closed(
 ) -> bool:
     """Warn if eps leaves less than a quarter of the gain in one of the groups; whether it does.
 
-    A stream that is being captured cannot be asked.
+    A stream that is being captured cannot be asked, nor meta and fake tensors, without values.
     """
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return False
     for settings, params in groups:
         if settings.constant_gain or float(settings.eps) == 0:
             continue
-        states = [state[p] for p in params if p in state and "exp_var" in state[p]]
+        with_values = [p for p in params if p in state and not p.is_meta and not is_fake(p)]
+        states = [state[p] for p in with_values if "exp_var" in state[p]]
         left = share_left(settings, states) if states else 1.0
         if left < CLOSED:
             warnings.warn(

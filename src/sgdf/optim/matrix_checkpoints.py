@@ -37,7 +37,9 @@ def convert_matrix_state_dict(
     are not matrices. Parameters that it leaves out keep the state that they have.
     """
     groups, saved = optimizer.param_groups, state_dict["param_groups"]
-    if not saved or any("matrices" in group or "lr" not in group for group in saved):
+    without_settings = optimizer_of(saved, {}) is None
+    if without_settings or any("matrices" in group for group in saved):
+        refuse_the_other(optimizer, saved)
         return with_checked_bases(optimizer, state_dict), None
     name = type(optimizer).__name__
     sources = {source_of(group, state_dict["state"]) or "" for group in saved}
@@ -59,7 +61,8 @@ def convert_matrix_state_dict(
             loaded, values = origin[p]
             source = source_of(loaded, {0: values})
             taken = taken or converted_settings(group, loaded, source, optimizer.orthogonalises)
-            state[i] = converted_state(p, group, loaded, values, source)
+            if group["matrices"] is False or optimizer.orthogonalises:
+                state[i] = converted_state(p, group, loaded, values, source)
         complete.append({**with_ids, **taken})
     rates = ", ".join(dict.fromkeys(f"{float(group['lr']):g}" for group in complete))
     sentence = (
@@ -67,9 +70,34 @@ def convert_matrix_state_dict(
         f"averages, steps, lr (now {rates}) and weight decay are taken over; the settings of the "
         "filter stay as they were"
     )
+    if not optimizer.orthogonalises and any(group["matrices"] is not False for group in groups):
+        # Divided by a v of few gradients, an average of many gives steps of a hundred lr.
+        sentence += "; the averages of matrices start anew, together with their second moments"
     if any(group["matrices"] is not False and group["eigenbasis"] for group in groups):
         sentence += "; the next gradient of a matrix builds its basis and moves nothing"
     return {**state_dict, "param_groups": complete, "state": state}, sentence
+
+
+def refuse_the_other(optimizer: Any, saved: list[Group]) -> None:
+    """FilterMuon and FilterSOAP have the same settings and entries, but steps of other lengths.
+
+    Only FilterSOAP has an eigenbasis and no scale of its own, unless a FilterMuon was made so.
+    """
+    for own, group in zip(optimizer.param_groups, saved, strict=False):
+        if own["matrices"] is False or group.get("matrices") is False:
+            continue
+        of_soap, is_soap = (
+            bool(each.get("eigenbasis")) and each.get("adjust_lr_fn") is None
+            for each in (group, own)
+        )
+        if is_soap != of_soap and not (optimizer.orthogonalises and is_soap):
+            other = "FilterMuon"
+            if of_soap:
+                other = "FilterSOAP, or of a FilterMuon(eigenbasis=True, adjust_lr_fn=None)"
+            raise ValueError(
+                f"loaded state dict is not one that {type(optimizer).__name__} with these settings "
+                f"can continue: it is of {other}"
+            )
 
 
 #: Whose state can be converted, and what it is called.
@@ -161,7 +189,7 @@ def converted_state(
         # It counts no steps: so many that no bias is left to correct.
         slowest = max(own["betas"][0], own["slow_beta"] if own["slow_weight"] else 0.0, 0.5)
         steps = math.ceil(36 * math.log(2) / -math.log(slowest))
-        return {"step": torch.tensor(float(steps)), "exp_avg": buffer}
+        return {"step": torch.tensor(float(steps), device="cpu"), "exp_avg": buffer}
     if not {"step", "exp_avg"} <= values.keys():
         return {}
     check_step(0, values["step"])
@@ -171,7 +199,10 @@ def converted_state(
     ratio = one_minus_power(own["betas"][0], t) if own["bias_correction"] else 1.0
     if loaded.get("bias_correction", True):
         ratio /= one_minus_power(loaded["betas"][0], t)
-    return {"step": torch.tensor(t), "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio}
+    return {
+        "step": torch.tensor(t, device="cpu"),
+        "exp_avg": _dense(moment_in(values, "exp_avg")) * ratio,
+    }
 
 
 # --- the basis ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from sgdf.filter import Denominator
 from sgdf.kernels import cpu, cuda, exchange, foreach, loop
 from sgdf.kernels.matrix import MATRIX
-from sgdf.kernels.plan import Plan, PlanCache, State
+from sgdf.kernels.plan import PlanCache, State
 from sgdf.kernels.quantized import Quantized
 from sgdf.kernels.work import FILTER, Rule, Work
 from sgdf.optim.checkpoints import (
@@ -181,7 +181,7 @@ class FilterOptimizer(Optimizer):
         rule = self.rule(group)
         plan = None
         if not torch.compiler.is_compiling() and self._plans.groups:
-            settings = settings_of_a_plan(group)
+            settings = settings_of_a_plan(group, rule)
             plan = self._plans.refresh(group["params"], settings, self._states(group))
         columns: Any
         if plan is not None:
@@ -198,7 +198,8 @@ class FilterOptimizer(Optimizer):
                 return None
             columns = params, grads, steps or None, m, s or None, v or None
         if path == "cuda" and plan is None:
-            plan = self._new_plan(group, columns)
+            settings, states = settings_of_a_plan(group, rule), self._states(group)
+            plan = self._plans.get(group["params"], settings, columns, states, rule.rounding_seed)
             columns = plan.columns
         params, grads, steps, m, s, v = columns
         scale = found_inf = None
@@ -254,13 +255,14 @@ class FilterOptimizer(Optimizer):
         """A moment to start with: made from the others if the settings have changed, else 0."""
         made = derive_moment(key, state, group["betas"]) if "betas" in group else None
         if made is None:
+            if (
+                key == "exp_var"
+                and state is self.state.get(p)
+                and not torch.compiler.is_compiling()
+            ):
+                warn_late(type(self).__name__, state, group["betas"][1])
             return new_moment(p, key, group["state_dtype"])
         return loaded_moment(p, key, {key: made}, group["state_dtype"])
-
-    def _new_plan(self, group: dict[str, Any], columns: Any) -> Plan:
-        seed = group.get("rounding_seed", 0)
-        settings = settings_of_a_plan(group)
-        return self._plans.get(group["params"], settings, columns, self._states(group), seed)
 
     def _states(self, group: dict[str, Any]) -> State:
         """The states that a plan compares from step to step.
@@ -407,10 +409,20 @@ class FilterOptimizer(Optimizer):
                     self.state[p]["step"] = new_step(p, group["capturable"]).fill_(float(step))
 
 
-def settings_of_a_plan(group: dict[str, Any]) -> tuple[Any, ...]:
-    """The settings that a plan depends on; all others are read at each step."""
-    always = (group["fused"], group["foreach"], group["differentiable"], group["state_dtype"])
-    return (*always, *map(group.get, ("rounding_seed", "gain_power", "second_moment")))
+def warn_late(name: str, state: dict[str, Any], beta2: float) -> None:
+    """Say that s starts at 0 in the middle of a run, where nothing is there to make it from."""
+    if "exp_avg" in state and float(state.get("step", 0)) >= 1:
+        warnings.warn(
+            f"{name}: the gain was constant until now, so its variance s starts at 0 and the gain "
+            f"opens over the next {1 / (1 - beta2):.0f} steps",
+            stacklevel=2,
+        )
+
+
+def settings_of_a_plan(group: dict[str, Any], rule: Rule) -> tuple[Any, ...]:
+    """What a plan depends on: how the group is stepped and what it keeps, not how it computes."""
+    path = (group["fused"], group["foreach"], group["differentiable"])
+    return (*path, group["state_dtype"], rule.moments, rule.rounding_seed)
 
 
 def fused_path(params: list[Tensor]) -> str | None:

@@ -9,6 +9,7 @@ import difflib
 import functools
 import inspect
 import numbers
+import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 
 LARGE_DECAY = 0.02  #: the share of the weights that a step removes; AdamW removes at most 1e-4
+LARGE_LOSS = 0.1  #: the share of a momentum buffer that rounding to nearest may lose
 FLAGS = ("foreach", "fused")  #: True, False, or None: to be chosen
 SWITCHES = (
     "decoupled_weight_decay",
@@ -36,6 +38,8 @@ SWITCHES = (
 #: What the parameters of a group are: to be told by their dimensions, vectors, matrices, batches.
 KINDS = (None, False, True, "stacked")
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
+#: The settings of the filter after `betas` and `eps`: their names in a group are the same.
+SAME_NAME = operator.itemgetter(*FilterSettings._fields[2:])
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -43,14 +47,7 @@ def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
     eps = group.get("gain_eps")
     if eps is None:
         eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
-    return FilterSettings(
-        group["betas"],
-        eps,
-        group["gain_scale"],
-        group["gain_power"],
-        group["correction"],
-        group["bias_correction"],
-    )
+    return FilterSettings(group["betas"], eps, *SAME_NAME(group))
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -113,12 +110,12 @@ def check_filter(settings: FilterSettings) -> None:
     for index, beta in enumerate(betas):
         require(is_number(beta) and 0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
     require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
-    scale, power = settings.gain_scale, settings.gain_power
-    require(is_number(scale) and scale >= 0.0, "gain_scale value", scale)
-    require(is_number(power) and power >= 0.0, "gain_power value", power)
-    require(settings.correction in (True, False), "correction value", settings.correction)
-    switch = settings.bias_correction
-    require(switch in (True, False), "bias_correction value", switch)
+    for name in FilterSettings._fields[2:]:
+        value = getattr(settings, name)
+        if isinstance(FilterSettings._field_defaults[name], bool):
+            require(value in (True, False), f"{name} value", value)
+        else:
+            require(is_number(value) and value >= 0.0, f"{name} value", value)
 
 
 def check_matrices(settings: Mapping[str, Any]) -> None:
@@ -224,6 +221,14 @@ def explain_settings(name: str, groups: list[dict[str, Any]], stacklevel: int) -
         warnings.warn(
             f"{name}: stochastic_rounding is for bfloat16 parameters, and none of these is one: it "
             "has no effect",
+            stacklevel=stacklevel + 1,
+        )
+    betas = [g["beta"] for g in groups if "beta" in g and g["state_dtype"] == torch.bfloat16]
+    lost = 2**-8 / (1 - max(betas, default=0.0))  # half a step of bfloat16, relative, over 1 - beta
+    if lost > LARGE_LOSS:
+        warnings.warn(
+            f"{name}: with beta={max(betas):g}, a buffer in bfloat16 is off by up to {lost:.0%}, "
+            "because a step changes it by less than its rounding: leave state_dtype out",
             stacklevel=stacklevel + 1,
         )
     shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]

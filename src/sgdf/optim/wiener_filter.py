@@ -16,7 +16,15 @@ from sgdf.kernels.work import ESTIMATE, Rule, Work
 from sgdf.optim.checkpoints import check_state, loaded_moment
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
-from sgdf.optim.settings import check_filter, check_gain_eps, check_state_dtype, is_number, require
+from sgdf.optim.settings import (
+    check_filter,
+    check_gain_eps,
+    check_state_dtype,
+    filter_settings,
+    given_settings,
+    is_number,
+    require,
+)
 from sgdf.optim.state import PLAIN, local, moment_in, new_moment, new_step, only_creates_state
 
 
@@ -83,18 +91,12 @@ class WienerFilter:
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
     ) -> None:
+        settings = given_settings(locals())
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, but got {optimizer!r}")
         require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
         check_gain_eps(gain_eps)
-        self.settings = FilterSettings(
-            betas,
-            eps if gain_eps is None else gain_eps,
-            gain_scale,
-            gain_power,
-            correction,
-            bias_correction,
-        )
+        self.settings = filter_settings(settings)
         check_filter(self.settings)
         check_state_dtype(state_dtype)
         require(fused in (None, True, False), "fused value", fused)
@@ -222,10 +224,12 @@ class WienerFilter:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load settings and state, converted to the parameters' devices and `state_dtype`."""
         params = self._params()
-        settings = FilterSettings(**{**self.settings._asdict(), **state_dict["settings"]})
+        settings = FilterSettings(**{**self.settings._asdict(), **saved_settings(state_dict)})
         check_filter(settings)
         state: dict[Tensor, dict[str, Tensor]] = {}
         for i, saved in state_dict["state"].items():
+            if not isinstance(i, int) or not isinstance(saved, dict):
+                raise ValueError(f"loaded state dict: the state of {i!r} is {saved!r}")
             if not 0 <= i < len(params):
                 raise ValueError(
                     f"loaded state has parameter {i}, but the optimizer has {len(params)}"
@@ -233,15 +237,12 @@ class WienerFilter:
             p = params[i]
             names = moment_names(settings, None)
             check_state(i, p, saved, ("step", *names))
-            if "step" not in saved:
-                raise ValueError(f"loaded state dict: parameter {i} has no step")
+            for key in ("step", *names):
+                if key not in saved:
+                    raise ValueError(f"loaded state dict: parameter {i} has no {key}")
             state[p] = {"step": new_step(p, on_device=False).fill_(float(saved["step"]))}
             for key in names:
-                state[p].update(
-                    loaded_moment(p, key, saved, self.state_dtype)
-                    if key in saved
-                    else new_moment(p, key, self.state_dtype)
-                )
+                state[p].update(loaded_moment(p, key, saved, self.state_dtype))
         self.settings, self.state, self._plans = settings, state, PlanCache()
 
     def _params(self) -> list[Tensor]:
@@ -251,6 +252,20 @@ class WienerFilter:
         if not same:
             self._listed = params
         return self._listed
+
+
+def saved_settings(state_dict: Any) -> dict[str, Any]:
+    """The settings of a state dict of this class; a ValueError if it is none."""
+    form = {"settings": dict, "state": dict}
+    if not isinstance(state_dict, dict) or not all(
+        isinstance(state_dict.get(name), kind) for name, kind in form.items()
+    ):
+        raise ValueError("loaded state dict is not that of a WienerFilter: no settings and state")
+    settings: dict[str, Any] = state_dict["settings"]
+    if unknown := settings.keys() - set(FilterSettings._fields):
+        names = ", ".join(sorted(map(str, unknown)))
+        raise ValueError(f"loaded state dict: a WienerFilter has no settings {names}")
+    return settings
 
 
 def _matching_gradient(p: Any) -> Tensor:

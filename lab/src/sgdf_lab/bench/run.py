@@ -23,6 +23,7 @@ from sgdf_lab.bench import contestants
 from sgdf_lab.bench.contestants import LISTS, default_lists
 from sgdf_lab.bench.measure import (
     GIB,
+    Budget,
     disturbed,
     free_bytes,
     groups_that_fit,
@@ -30,11 +31,10 @@ from sgdf_lab.bench.measure import (
     needed_bytes,
     too_large,
 )
-from sgdf_lab.bench.timing import Budget
 from sgdf_lab.support import provenance, tables
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.files import write_atomically
-from sgdf_lab.support.tables import Column
+from sgdf_lab.support.tables import Column, say
 
 # --- targets that our optimizers were built for ---------------------------------------------------
 
@@ -156,10 +156,6 @@ def open_console() -> Console:
     return console
 
 
-def say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
-
-
 @contextlib.contextmanager
 def shown_progress(console: Console, name: str, total: int) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal; elsewhere, where it would come at the end, a line for each stage."""
@@ -246,7 +242,7 @@ def step(
 
     Args:
         device: "cpu" or "cuda" (default: cuda if there is one).
-        lists: names of `sgdf_lab.bench.shapes.LISTS` (default: those meant for the device).
+        lists: names of `sgdf_lab.bench.contestants.LISTS` (default: those meant for the device).
         only: names of `sgdf_lab.bench.contestants.CONTESTANTS`, or "targets" for those that the
             targets of a list compare (default: all).
         repeats: timings of each contestant.

@@ -10,25 +10,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sgdf import __version__
-from sgdf_lab.cli import (
-    analyze,
-    bench,
-    data,
-    demo,
-    evidence,
-    report,
-    reproduce,
-    sweep,
-    theory,
-    train,
-)
-from sgdf_lab.cli.output import Layout, examples, make_printable
+from sgdf_lab.cli import analyze, bench, data, report, sweep, theory, train
+from sgdf_lab.cli.options import Layout, examples, make_printable
 from sgdf_lab.support.errors import UserError, describe, one_line
 from sgdf_lab.support.tables import whole_words
 
 CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reader has enough
 
-COMMANDS = (demo, bench, train, reproduce, sweep, report, evidence, analyze, theory, data)
+#: What adds each command, in the order of the help.
+COMMANDS = (
+    *(sweep.add_demo, bench.add_to, train.add_to, sweep.add_reproduce, sweep.add_sweep),
+    *(report.add_report, report.add_evidence, analyze.add_to, theory.add_to, data.add_to),
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,8 +52,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    for add_command in COMMANDS:
+        add_command(commands)
     options = parser.parse_args(argv)
     options.typed = shlex.join(["sgdf", *(sys.argv[1:] if argv is None else argv)])
     return options

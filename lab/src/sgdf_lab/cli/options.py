@@ -1,26 +1,30 @@
-"""Options that several commands share, and the objects that they describe.
+"""What commands share: options and the objects that they describe, the layout of help, the console.
 
 Importing this does not import torch: heavy imports wait until a command runs.
 """
 
 import argparse
+import codecs
+import contextlib
+import io
 import math
 import os
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sgdf_lab.runs.config import LONGEST_NAME
 from sgdf_lab.support.errors import one_line
 from sgdf_lab.support.tables import say as say
-from sgdf_lab.sweeps import ENGINES
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
     from sgdf_lab.runs.session import RunContext
-    from sgdf_lab.sweeps.execute import Engine
 
+WIDTH = 78  # of help that is wrapped here; argparse itself follows the terminal
 FULL_WIDTH = 400  # no table is wider; `COLUMNS=80 sgdf report runs | less` is narrower on request
 LONGEST_PATH = 4000  # bytes; Linux allows 4096
 
@@ -118,51 +122,6 @@ def context_from(options: argparse.Namespace, device: "torch.device") -> "RunCon
     )
 
 
-def add_sweep_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that trains many runs."""
-    add = parser.add_argument_group("many runs").add_argument
-    add("--retry", action="store_true", help="train runs again that failed before")
-    add("--record", type=path, metavar="FILE.jsonl", help="keep every ended run in this file as "
-        "well, and train none again that is in it")  # fmt: skip
-    add("--jobs", type=positive, metavar="N",
-        help="worker processes (default: 1 on a GPU, one per core on a CPU)")  # fmt: skip
-    add("--together", type=positive, metavar="N",
-        help="with one job: runs side by side in it (default: 3 on a GPU)")  # fmt: skip
-    add("--engine", choices=ENGINES, default="local",
-        help="this machine or a Ray cluster (default %(default)s)")  # fmt: skip
-    add("--address", metavar="HOST:PORT",
-        help="the Ray cluster (default: the one on this machine)")  # fmt: skip
-    add("--cpus-per-run", type=number, default=1.0, metavar="N",
-        help="CPUs that Ray reserves (default 1)")  # fmt: skip
-    add("--gpus-per-run", type=number, metavar="N",
-        help="GPUs that Ray reserves (default: 1 with --device cuda, else 0)")  # fmt: skip
-
-
-def sweep_context_from(options: argparse.Namespace) -> "RunContext":
-    import torch
-
-    from sgdf_lab.support.numerics import find_device
-
-    if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
-        device = torch.device("cuda")  # of the nodes: this machine may have none
-    else:
-        device = find_device(options.device)
-    return context_from(options, device)
-
-
-def engine_from(options: argparse.Namespace) -> "Engine":
-    from sgdf_lab.sweeps.execute import Engine
-
-    return Engine(
-        options.engine,
-        options.jobs,
-        options.together,
-        options.address,
-        options.cpus_per_run,
-        options.gpus_per_run,
-    )
-
-
 def open_console(*, quiet: bool = False) -> "Console":
     """Where commands print: on a terminal in its width, in a file or pipe in full."""
     from rich.console import Console
@@ -171,3 +130,84 @@ def open_console(*, quiet: bool = False) -> "Console":
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FULL_WIDTH
     return console
+
+
+# --- the layout of help --------------------------------------------------------------------------
+
+
+class Layout(argparse.RawDescriptionHelpFormatter):
+    """Breaks no name at its hyphen, and leaves the text below the options as it is."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def listed(title: str, names: Iterable[str]) -> str:
+    """A list of names below a title.
+
+    >>> print(listed("tasks", ["digits", "cifar10"]))
+    tasks:
+      digits, cifar10
+    """
+    return f"{title}:\n{wrapped(', '.join(names))}"
+
+
+def listed_by(title: str, names: dict[str, tuple[str, ...]]) -> str:
+    """Lists of names, each behind what it belongs to."""
+    lines = (wrapped(f"{key}: {', '.join(values)}", more="    ") for key, values in names.items())
+    return "\n".join((f"{title}:", *lines))
+
+
+def examples(*lines: tuple[str, str]) -> str:
+    """What to type, and what it does."""
+    return "examples:\n" + "\n".join(f"  {typed}\n      {what}" for typed, what in lines)
+
+
+def wrapped(text: str, more: str = "  ") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent="  ", subsequent_indent=more, break_on_hyphens=False
+    )
+
+
+# --- streams that cannot show every character ----------------------------------------------------
+
+# With PYTHONIOENCODING=ascii, or a path that is not valid UTF-8, a print would otherwise raise
+# UnicodeEncodeError in the middle of a command.
+
+HANDLER = "sgdf-fallback"
+
+#: What is written instead of a character that the encoding lacks; "?" for all others.
+FALLBACKS = {
+    "±": "+-",
+    "−": "-",
+    "–": "-",
+    "×": "x",
+    "✓": "*",
+    "…": "...",
+    "\N{NO-BREAK SPACE}": " ",
+    "≤": "<=",
+    "≥": ">=",
+    "━": "-",
+    "╸": "-",
+    "╺": "-",
+}
+
+
+def fallback(error: UnicodeError) -> tuple[str, int]:
+    """A codec error handler, for encoding."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(FALLBACKS.get(character, "?") for character in missing), error.end
+
+
+codecs.register_error(HANDLER, fallback)
+
+
+def make_printable(*streams: TextIO) -> None:
+    """Let these streams replace what they cannot encode, rather than raise."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):  # a test or a notebook may have another
+            # A file that became a pipe cannot tell its position; the handler is set even then.
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors=HANDLER)

@@ -10,12 +10,14 @@ from sgdf_lab.cli.options import (
     Commands,
     add_run_options,
     context_from,
+    examples,
+    listed,
+    listed_by,
     open_console,
     path,
     positive,
     say,
 )
-from sgdf_lab.cli.output import examples, listed, listed_by
 from sgdf_lab.registry.models import CLASSIFIERS
 from sgdf_lab.registry.optimizers import OPTIMIZERS
 from sgdf_lab.registry.tasks import TASKS

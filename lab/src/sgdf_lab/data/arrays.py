@@ -26,7 +26,7 @@ from sgdf_lab.data.dataset import (
     data_folder,
     fetch_command,
 )
-from sgdf_lab.data.fetch import Fallback, Remote, disk_error, fetch_files
+from sgdf_lab.data.fetch import Fallback, Remote, fetch_files, resumable
 from sgdf_lab.data.synthetic import make_splits
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import replacing
@@ -174,17 +174,12 @@ class ArrayDataset(DatasetSpec):
 
         folder = data_folder(folder)
         archives = [remote.file for remote in self.remotes]
-        try:
+        with resumable(fetch_command(self.name, folder), folder):
             if all(source.layout.path in archives for source in self.sources(folder)):
                 if not self.remotes:
                     raise UserError(f"{self.name} cannot be downloaded: {self._advice(folder)}")
                 fetch_files(self.remotes, folder / self.name, self.fallback, console or Console())
             dataset = self.load(folder)
-        except KeyboardInterrupt:
-            command = fetch_command(self.name, folder)
-            raise KeyboardInterrupt(f"stopped: `{command}` resumes") from None
-        except OSError as error:
-            raise disk_error(error, folder) from error
         train, test = len(dataset.train.labels), len(dataset.test.labels)
         return f"{self.name}: {train} training and {test} test images, checked: {dataset.source}"
 

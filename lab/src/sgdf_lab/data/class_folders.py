@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.fingerprints import NamedFile, fingerprint
+from sgdf_lab.data.dataset import NamedFile, fingerprint
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import visible_files
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgdf_lab.data.dataset import DatasetSpec, data_folder, fetch_command
-from sgdf_lab.data.fetch import Remote, disk_error, fetch_files, file_checksum
+from sgdf_lab.data.fetch import Remote, fetch_files, file_checksum, resumable
 from sgdf_lab.support.errors import UserError, message_of
 from sgdf_lab.support.files import replacing, visible_files
 
@@ -105,7 +105,7 @@ class TextDataset(DatasetSpec):
             if path := self.home(folder):
                 return f"{self.name} is here: {path}"
             raise UserError(f"{self.name} cannot be downloaded: {self._advice(root)}")
-        try:
+        with resumable(fetch_command(self.name, root), root):
             here = self.home(folder)
             path = here or self._download(root, console)
             algorithm, _, digest = self.digest.partition(":")
@@ -116,11 +116,6 @@ class TextDataset(DatasetSpec):
                     f"{path} is not the published text (its {algorithm} differs): "
                     f"{'delete it and' if here else 'it was deleted;'} run the same command again"
                 )
-        except KeyboardInterrupt:
-            command = fetch_command(self.name, root)
-            raise KeyboardInterrupt(f"stopped: `{command}` resumes") from None
-        except OSError as error:
-            raise disk_error(error, root) from error
         return f"{self.name}: {self.size:,} bytes, checked: {path}"
 
     def _download(self, root: Path, console: "Console | None") -> Path:

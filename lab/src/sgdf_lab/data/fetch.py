@@ -181,6 +181,24 @@ def _broken(remote: Remote, why: str) -> UserError:
     )
 
 
+@contextmanager
+def resumable(command: str, folder: Path) -> Iterator[None]:
+    """Say what a stopped download, or one that the disk refuses, needs to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped: `{command}` resumes") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of {folder} is full: free some space, then run the same command again"
+            ) from error
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror or error}; "
+            "use another folder with --data-dir or SGDF_DATA"
+        ) from error
+
+
 def find_tool(name: str, dataset: str) -> str:
     """The path of a program that a fallback needs."""
     path = shutil.which(name)
@@ -207,17 +225,6 @@ def run_tool(argv: list[str], folder: str, console: "Console") -> None:
 def file_checksum(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def disk_error(error: OSError, folder: Path) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
-            f"the disk of {folder} is full: free some space, then run the same command again"
-        )
-    return UserError(
-        f"{error.filename or folder}: {error.strerror or error}; "
-        "use another folder with --data-dir or SGDF_DATA"
-    )
 
 
 def _progress(console: "Console") -> "Progress":

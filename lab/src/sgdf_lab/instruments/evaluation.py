@@ -126,32 +126,22 @@ def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 class Counter:
-    """Counts units of work, and advances a progress bar if it has one."""
+    """Counts units of work, and shows each stage of it in a progress bar if it has one."""
 
     def __init__(self, progress: Any = None) -> None:
         self.done = 0
         self.progress = progress
-        self.bar = progress.add_task("", total=None, count="") if progress else None
+        self.stage: Any = None
 
     def begin(self, stage: str, total: int | None = None) -> None:
         """Start a stage of `total` units; None if the number is not known in advance."""
         if self.progress:
-            self.progress.reset(self.bar, description=stage)
-            self._show(total)
+            self.stage = self.progress.add_task(stage, total=total)
 
     def tick(self, units: int = 1) -> None:
         self.done += units
-        if self.progress:
-            self.progress.advance(self.bar, units)
-            self._show(self.progress.tasks[0].total)
-
-    def _show(self, total: float | None) -> None:
-        """A total that was passed is none: a method may take more steps than it was expected to."""
-        (task,) = self.progress.tasks
-        # `update` and `reset` take None for "as before".
-        task.total = None if total is not None and task.completed > total else total
-        of_total = "" if task.total is None else f"/{task.total:.0f}"
-        self.progress.update(self.bar, count=f"{task.completed:.0f}{of_total}")
+        if self.stage is not None:
+            self.progress.advance(self.stage, units)
 
 
 @contextlib.contextmanager
@@ -160,14 +150,14 @@ def progress_counter(unit: str, shown: bool) -> Iterator[Counter]:
     if not shown:
         yield Counter()
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich import progress as rich
 
     columns = (
-        TextColumn("{task.description:12}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TextColumn(unit),
-        TimeElapsedColumn(),
+        rich.TextColumn("{task.description:12}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn(unit),
+        rich.TimeElapsedColumn(),
     )
-    with Progress(*columns, transient=True) as progress:
+    with rich.Progress(*columns, transient=True) as progress:
         yield Counter(progress)

@@ -35,7 +35,7 @@ from sgdf_lab.instruments.evaluation import (
     read_batches,
     trainable,
 )
-from sgdf_lab.support.files import replacing
+from sgdf_lab.support.files import open_regular, replacing
 
 Direction = dict[str, Tensor]  # by parameter name; parameters that are not in it do not move
 
@@ -138,7 +138,7 @@ def path_surface(
 
     Args:
         model: with the parameters at the end of the run.
-        loss, data, size, save, progress: as for `surface`.
+        loss: as for `surface`, and so are data, size, save and progress.
         path: of the function `path`.
         margin: around the path, as a fraction of its extent.
 
@@ -361,7 +361,7 @@ class SavedGrid:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             return
         try:
-            with np.load(self.file) as saved:
+            with open_regular(self.file) as file, np.load(file) as saved:
                 about = json.loads(str(saved["about"]))
                 values, done = saved["values"], saved["done"]
                 other = [name for name in fingerprint if about[name] != fingerprint[name]]

@@ -30,7 +30,7 @@ from sgdf_lab.instruments.sampling import (
     estimated,
     snapshot,
 )
-from sgdf_lab.support.files import write_json
+from sgdf_lab.support.files import read_text, write_json
 
 QUANTILES = (0.1, 0.5, 0.9)  # of the gain in a layer
 ROWS = 512  # kept of a series; beyond that, every other one is dropped
@@ -69,7 +69,7 @@ class ProbeRecord:
 
     @classmethod
     def load(cls, path: str | Path) -> "ProbeRecord":
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = json.loads(read_text(Path(path)))
         try:
             for name in ("raw", "estimated"):
                 values[name] = values[name] and Histogram(**values[name])
@@ -90,7 +90,7 @@ class Probe:
     """Watches an optimizer's steps without changing them: weights and random numbers stay the same.
 
     On every `every`-th step it reads the raw gradient ``p.grad`` at some coordinates, and what the
-    optimizer makes of it there (``step_estimates.ESTIMATES`` lists the three ways;
+    optimizer makes of it there (``sampling.ESTIMATES`` lists the three ways;
     ``record().estimate`` names the one used). An L2 penalty is part of the estimate, as it is for
     the optimizer, but not of the raw gradient. If the optimizer maximizes, the estimate is negated
     so that it compares with the raw gradient.

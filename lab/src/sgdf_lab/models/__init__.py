@@ -4,8 +4,7 @@ from torch import nn
 
 from sgdf_lab import plugins
 from sgdf_lab.models.convolutional import ImageShape
-from sgdf_lab.models.gpt import build_gpt
-from sgdf_lab.models.lstm import LSTM
+from sgdf_lab.models.language import LSTM, build_gpt
 from sgdf_lab.models.own import build_own, build_own_language_model, is_own
 from sgdf_lab.registry.models import CLASSIFIERS, LSTMS
 from sgdf_lab.support.errors import UserError, unknown

@@ -27,14 +27,6 @@ def densenet121(classes: int, shape: ImageShape) -> nn.Module:
     return DenseNet((6, 12, 24, 16), classes, shape[0])
 
 
-def cnn(classes: int, shape: ImageShape) -> nn.Module:
-    return small_cnn(classes, shape[0])
-
-
-def cnn_with_batch_norm(classes: int, shape: ImageShape) -> nn.Module:
-    return small_cnn_with_batch_norm(classes, shape[0])
-
-
 # --- VGG11 without batch norm, in the two forms of the published CIFAR experiments ----------------
 
 # Output channels of the 3x3 convolutions; 0 is a 2x2 pooling. Five poolings: 32 pixels become 1.
@@ -214,10 +206,10 @@ class DenseNet(nn.Module):
 # --- small ones -----------------------------------------------------------------------------------
 
 
-def small_cnn(classes: int, channels: int) -> nn.Module:
+def cnn(classes: int, shape: ImageShape) -> nn.Module:
     """Three 3x3 convolutions and a global average: about 57,000 parameters."""
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.Conv2d(shape[0], 32, 3, padding=1),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1),
@@ -231,10 +223,11 @@ def small_cnn(classes: int, channels: int) -> nn.Module:
     )
 
 
-def small_cnn_with_batch_norm(classes: int, channels: int) -> nn.Module:
+def cnn_with_batch_norm(classes: int, shape: ImageShape) -> nn.Module:
     """Three stages of two 3x3 convolutions, the second of which halves the image: 0.29 million
     parameters."""
     layers: list[nn.Module] = []
+    channels = shape[0]
     for width in (32, 64, 128):
         for stride in (1, 2):
             layers += [conv(channels, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU()]
@@ -249,7 +242,7 @@ class Mean(nn.Module):
         return x.mean((-2, -1))
 
 
-def small_mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def small_mlp(classes: int, shape: ImageShape) -> nn.Module:
     """Two hidden layers, of 64 and 32 units: the network of `sgdf demo`."""
     channels, height, width = shape
     return nn.Sequential(

@@ -14,13 +14,8 @@ from sgdf_lab.support.errors import UserError
 class SmallViT(nn.Module):
     """By default for CIFAR: 64 tokens of width 384, 6 layers with 6 heads, 10.7 million parameters.
 
-    Args:
-        classes: the number of outputs.
-        shape: of an image: channels, height, width; the sides are multiples of `patch`.
-        width: of a token.
-        depth: the number of layers.
-        heads: of attention, in each layer; divides the width.
-        patch: the side of a patch, in pixels.
+    `patch` is the side of a patch in pixels, which divides those of the image; `heads` divide the
+    width of a token.
     """
 
     def __init__(

@@ -134,13 +134,12 @@ Group = dict[str, Any]
 def as_groups(params: ParamsT) -> list[Group]:
     """Groups as they are; plain or named parameters as one group."""
     entries: list[Any] = list(params)
-    if entries and isinstance(entries[0], dict):
-        return [{**group, "params": as_list(group["params"])} for group in entries]
-    return [{"params": entries}]
+    groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
 
+    def as_list(params: Any) -> list[Any]:
+        return [params] if isinstance(params, Tensor) else list(params)
 
-def as_list(params: Any) -> list[Any]:
-    return [params] if isinstance(params, Tensor) else list(params)
+    return [{**group, "params": as_list(group["params"])} for group in groups]
 
 
 def without_decay(params: ParamsT, model: nn.Module | None) -> list[Group]:

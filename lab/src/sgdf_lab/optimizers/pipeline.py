@@ -6,12 +6,10 @@ of one or two averages, with a basis of no side it is Adam. It is slower than th
 people use, and none of them has all cells.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from sgdf.filter import FLOAT32, FLOAT64, FilterSettings, NumberRange
@@ -24,6 +22,8 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
+from sgdf_lab.optimizers.adam_variants import GroupOptimizer
+from sgdf_lab.optimizers.build import as_groups
 
 #: What happens to the estimate of a hidden matrix. The first: whether it is divided by the root of
 #: the second moment, and in which coordinates; the second: whether it is orthogonalised.
@@ -62,7 +62,7 @@ def is_due(rule: Rule, step: int) -> bool:
     return (step + rule.turn) % rule.interval == 0
 
 
-class Pipeline(Optimizer):
+class Pipeline(GroupOptimizer):
     """A filter, a step of `STEPS`, and decoupled weight decay.
 
     Args:
@@ -136,16 +136,9 @@ class Pipeline(Optimizer):
     def rule_of(self, group: dict[str, Any]) -> Rule:
         return self._rules[bool(group["matrices"])]
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with torch.enable_grad():
-            loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            rule = self.rule_of(group)
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._step(p, group, rule)
-        return loss
+    def update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        for p in params:
+            self._step(p, group, self.rule_of(group))
 
     def _step(self, p: Tensor, group: dict[str, Any], rule: Rule) -> None:
         state, g = self.state[p], as_matrix(p.grad)  # type: ignore[arg-type]
@@ -176,14 +169,11 @@ def step_matrix(
 
 def split(params: ParamsT) -> list[tuple[dict[str, Any], bool]]:
     """Groups of hidden matrices (True) and of other parameters."""
-    entries: list[Any] = list(params)
-    groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
     found = []
-    for group in groups:
-        listed = group["params"]
-        listed = [listed] if isinstance(listed, Tensor) else list(listed)
+    for group in as_groups(params):
         for kind in (True, False):
-            chosen = [p for p in listed if bool(group.get("matrices", p.dim() == 2)) == kind]
+            given = group["params"]
+            chosen = [p for p in given if bool(group.get("matrices", p.dim() == 2)) == kind]
             if chosen:
                 found.append(({**group, "params": chosen}, kind))
     return found

@@ -5,8 +5,10 @@ Optimizers have the lab's names, settings those of the constructors.
 """
 
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any
 
 from sgdf_lab.support.errors import unknown
@@ -29,10 +31,7 @@ class Recipe:
         return not self.source.startswith("ours")
 
 
-def _set(source: str, note: str = "", **settings: Any) -> Recipe:
-    return Recipe(settings, source, note)
-
-
+#: By task: the table that its settings are from, unless recipes.toml names another source.
 SETTINGS_LABELS = {
     "cifar": "tab:cifarhyperparameters",
     "imagenet": "tab:imagenethyperparameters",
@@ -40,181 +39,17 @@ SETTINGS_LABELS = {
     "vit": "tab:vithyperparameters",
     "wgan-gp": "tab:image_generation_hyperparameters",
 }
-_CIFAR, _IMAGENET, _VOC, _VIT, _WGAN = SETTINGS_LABELS.values()
-_USUAL, _HALF = (0.9, 0.999), (0.5, 0.999)
 
-# By task. CIFAR's have every optimizer but some that take another's settings (BORROWED).
+
+def _recipe(task: str, settings: Mapping[str, Any], source: str = "", note: str = "") -> Recipe:
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    return Recipe(values, source or SETTINGS_LABELS[task], note)
+
+
+_WRITTEN = tomllib.loads(files("sgdf_lab.paper").joinpath("recipes.toml").read_text("utf-8"))
 RECIPES: dict[str, dict[str, Recipe]] = {
-    "cifar": {
-        "sgdf": _set(_CIFAR, lr=0.5, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "sgd": _set(_CIFAR, lr=0.1, momentum=0.9, weight_decay=5e-4),
-        "adam": _set(_CIFAR, lr=1e-3, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "radam": _set(_CIFAR, lr=1e-3, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "adamw": _set(
-            _CIFAR,
-            "The authors' published curves ran with weight_decay=5e-4, and in four of the six "
-            "cells their best is too far from the table's mean to be one of its three runs.",
-            lr=1e-3,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=0.01,
-        ),
-        "msvag": _set(_CIFAR, lr=0.1, betas=_USUAL, eps=1e-8, weight_decay=5e-4),
-        "adabound": _set(
-            _CIFAR,
-            "final_lr and gamma are those of the authors' published curves; the table has neither.",
-            lr=1e-3,
-            betas=_USUAL,
-            final_lr=0.1,
-            gamma=1e-3,
-            weight_decay=5e-4,
-        ),
-        "sophia-g": _set(
-            _CIFAR,
-            "rho is that of the authors' published curves; the table has none. The text says "
-            "weight decay 5e-4.",
-            lr=1e-4,
-            betas=(0.965, 0.99),
-            rho=0.04,
-            weight_decay=0.1,
-        ),
-        "lion": _set(
-            _CIFAR,
-            "The text says weight decay 5e-4 and a search that does not contain this rate.",
-            lr=2e-5,
-            betas=(0.9, 0.99),
-            weight_decay=0.1,
-        ),
-        "adabelief": _set(
-            "the authors' published curves",
-            "The table of settings leaves AdaBelief out.",
-            lr=1e-3,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-        "sgd-cm": _set(
-            "fig:accuracy",
-            "The caption gives the learning rate, the text the factors 0, 0.5 and 0.9; the weight "
-            "decay is SGD's.",
-            lr=0.1,
-            beta=0.9,
-            weight_decay=5e-4,
-        ),
-        "sgd-ema": _set(
-            "fig:accuracy",
-            "The caption gives the learning rate; the factor and the weight decay are SGD's.",
-            lr=0.1,
-            beta=0.9,
-            weight_decay=5e-4,
-        ),
-        "padam": _set(
-            "ours: the learning rate of the Padam paper",
-            lr=0.1,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-        "yogi": _set(
-            "ours: Yogi's usual rate and eps",
-            "The paper has Yogi for WGAN-GP only, with lr=0.01 and eps=1e-8.",
-            lr=0.01,
-            betas=_USUAL,
-            eps=1e-3,
-            weight_decay=5e-4,
-        ),
-        "fromage": _set(
-            "ours: Fromage's usual rate",
-            "The paper has Fromage for WGAN-GP only, with the same rate.",
-            lr=0.01,
-        ),
-        "rmsprop": _set(
-            "ours: Adam's rate",
-            "The paper has RMSProp for WGAN-GP only, with Adam's rate there.",
-            lr=1e-3,
-            alpha=0.99,
-            eps=1e-8,
-            weight_decay=5e-4,
-        ),
-    },
-    "imagenet": {
-        "sgdf": _set(
-            _IMAGENET,
-            "The text says that beta1=0.9 is ahead of SGD too; it shows no number for it.",
-            lr=0.5,
-            betas=_HALF,
-            eps=1e-8,
-            weight_decay=1e-4,
-        ),
-        "sgd": _set(
-            _IMAGENET,
-            "The text says lr=0.5. The results of SGD in the tables are other people's.",
-            lr=0.1,
-            momentum=0.9,
-            weight_decay=1e-4,
-        ),
-    },
-    "voc": {
-        "sgdf": _set(_VOC, lr=0.01, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "sgd": _set(_VOC, lr=0.01, momentum=0.9, weight_decay=1e-4),
-        "adam": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "adamw": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-        "radam": _set(_VOC, lr=1e-4, betas=_USUAL, eps=1e-8, weight_decay=1e-4),
-    },
-    "vit": {
-        "sgdf": _set(
-            _VIT,
-            "According to the text CIFAR's settings, untuned; but these have no weight decay.",
-            lr=0.5,
-            betas=_USUAL,
-            eps=1e-8,
-            weight_decay=0.0,
-        ),
-        "sgd": _set(
-            _VIT,
-            "The highest of the rates searched: 0.001, 0.003, 0.01, 0.03.",
-            lr=0.03,
-            momentum=0.9,
-            weight_decay=0.0,
-        ),
-    },
-    "wgan-gp": {
-        "sgdf": _set(_WGAN, lr=0.01, betas=_HALF, eps=1e-8),
-        "adam": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "adamw": _set(
-            _WGAN,
-            "The table has no weight decay: AdamW's own default holds.",
-            lr=2e-4,
-            betas=_HALF,
-            eps=1e-8,
-        ),
-        "fromage": _set(
-            _WGAN, "The table also gives betas (0.5, 0.999) and eps: Fromage has none.", lr=0.01
-        ),
-        "rmsprop": _set(
-            _WGAN,
-            "alpha is the table's beta2; its beta1 of 0.5 has no place in RMSProp.",
-            lr=2e-4,
-            alpha=0.999,
-            eps=1e-8,
-        ),
-        "adabound": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "yogi": _set(_WGAN, lr=0.01, betas=_HALF, eps=1e-8),
-        "radam": _set(_WGAN, lr=2e-4, betas=_HALF, eps=1e-8),
-        "sgd": _set(
-            "ours: the defaults of the AdaBelief paper's public code",
-            "The FID is the AdaBelief paper's, which does not give the rate; there SGD is "
-            "without momentum.",
-            lr=2e-4,
-            momentum=0.0,
-        ),
-        "msvag": _set(
-            "ours: the defaults of the AdaBelief paper's public code",
-            "The FID is the AdaBelief paper's, which does not give the rate.",
-            lr=2e-4,
-            betas=_HALF,
-        ),
-    },
+    task: {optimizer: _recipe(task, **row) for optimizer, row in rows.items()}
+    for task, rows in _WRITTEN.items()
 }
 
 # Whose settings an optimizer takes on a task for which it has none.

@@ -13,6 +13,7 @@ from typing import Any, Union, Unpack, get_args, get_origin
 from sgdf_lab import plugins
 from sgdf_lab.registry.spaces import (
     ADAM_SPACE,
+    AUX_RATE,
     DECOUPLED,
     GAIN,
     L2,
@@ -394,7 +395,7 @@ _ROWS = (
         SKY, "dash", title="EAdam", settings={"lr": 0.001}, takes=f"{_USUAL} capturable",
         on_cuda=CAPTURABLE,
         space=adam_space(decay=L2)),
-    OptimizerRow("sophia-g", "sgdf_lab.optimizers.sophia:SophiaG",
+    OptimizerRow("sophia-g", "sgdf_lab.optimizers.adam_variants:SophiaG",
         "momentum over a diagonal of the curvature, clipped",
         BLACK, "dot", title="Sophia-G", settings={"lr": 0.0001},
         takes=f"{_USUAL} rho hessian_every", needs_hessian=True,
@@ -422,8 +423,9 @@ _ROWS = (
         BLACK, "solid", settings={"lr": 1e-3},
         takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn adamw_lr adamw_betas "
         "adamw_eps",
-        # As in the recorded comparisons; a plan may add adamw_lr, the rate of all else.
-        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED},
+        # adamw_lr is the rate of all else: untuned, it would decide a comparison.
+        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED,
+               "adamw_lr": AUX_RATE},
         capturable=False, groups="sgdf_lab.optimizers.muon:hidden_matrices"),
     OptimizerRow("filter-muon", "sgdf:FilterMuon",
         "Muon along a filter of two averages, FilterAdamW for all but hidden matrices",
@@ -451,7 +453,7 @@ _ROWS = (
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},
         takes=f"{_USUAL} aux_lr precondition_frequency max_precondition_dim",
-        space=ADAM_SPACE, capturable=False, shardable=False,  # a plan may add aux_lr
+        space={**ADAM_SPACE, "aux_lr": AUX_RATE}, capturable=False, shardable=False,
         groups="sgdf_lab.optimizers.muon:naming_hidden"),
     # The first publication's. The package's scalable form keeps objects in its state, which
     # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.

@@ -103,9 +103,10 @@ def adam_space(low: float = 3e-4, high: float = 1e-2, decay: Range = DECOUPLED) 
 
 
 ADAM_SPACE = adam_space()
+AUX_RATE = Range(3e-4, 3e-2)  # of what is not a hidden matrix, beside a matrix step
 #: Of matrix steps behind a filter; their rate and that of the other parameters.
 MATRIX_SPACE: Space = {
     **adam_space(3e-4, 3e-2),
-    "aux_lr": Range(3e-4, 3e-2),
+    "aux_lr": AUX_RATE,
     "gain_scale": Range(0.03, 0.3),
 }

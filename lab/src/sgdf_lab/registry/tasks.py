@@ -83,6 +83,16 @@ class Task:
         return self.metrics[0]
 
     @property
+    def validation_key(self) -> str:
+        """The measurement that settings are chosen by: on what is held out from training.
+
+        >>> [find(name).validation_key for name in ("cifar10", "text")]
+        ['validation_accuracy', 'val_loss']
+        """
+        key = self.metric.key  # a text always holds out a part of itself
+        return key if self.kind == "language" else f"validation_{key.removeprefix('test_')}"
+
+    @property
     def identify(self) -> Callable[[Mapping[str, Any], Path | None], Mapping[str, Any]] | None:
         """How a run knows a user's own data, if the task takes such."""
         return plugins.load_own(self.identifier) if self.identifier else None

@@ -26,9 +26,14 @@ def read_records(*folders: str | Path) -> "list[RunRecord]":
     from sgdf_lab.runs.records import read_runs
 
     records, complaints = read_runs(map(Path, folders))
-    for complaint in complaints:
-        warnings.warn(f"skipped: {complaint}", stacklevel=2)
+    warn_of(complaints)
     return records
+
+
+def warn_of(complaints: Sequence[str]) -> None:
+    """About runs that were left out, from Python; the command prints a line for each."""
+    for complaint in complaints:
+        warnings.warn(f"skipped: {complaint}", stacklevel=3)
 
 
 def write_page(

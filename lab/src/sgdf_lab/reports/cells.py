@@ -66,7 +66,7 @@ def cells_by_task(
         if config.name not in names:
             missing.setdefault(config.cell_key, []).append(config)
     groups: dict[tuple[str, str], list[RunCell]] = {}
-    for key in present.keys() | missing.keys():
+    for key in dict.fromkeys((*present, *missing)):  # labels name settings in this order
         of_cell, absent = present.get(key, []), missing.get(key, [])
         config = of_cell[0].config if of_cell else absent[0]
         seeds = tuple(sorted({config.seed for config in absent}))

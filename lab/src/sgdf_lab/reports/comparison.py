@@ -22,9 +22,8 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.sweeps.contestants import ranking
+from sgdf_lab.sweeps.contestants import contestants_in, ranking
 from sgdf_lab.sweeps.plan import Grid
-from sgdf_lab.sweeps.tuned import contestants_in
 from sgdf_lab.tasks import Metric
 
 Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
@@ -177,7 +176,7 @@ def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonR
         cell=cell,
         best=best,
         final=spread([x for record in finished if (x := record.final_of(result)) is not None]),
-        validation=validation_spread(cell),
+        validation=validation_spread(cell) if cell.task.validation_key != result.key else None,
         other_metrics=tuple(
             spread([x for record in finished if (x := record.final_of(metric)) is not None])
             for metric in cell.task.metrics[1:]
@@ -242,13 +241,16 @@ def common_target(cells: Sequence[RunCell]) -> float | None:
 def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
     """For each optimizer with several cells, the one with the best validation metric.
 
-    Only cells of the same length and data are candidates: a longer run has the better validation.
-    Nothing is chosen for an optimizer whose finished cells were not all validated.
+    Only cells of the same length and data are candidates, since a longer run has the better
+    validation, and only those with the most seeds: of a tuned sweep, what it has chosen. Nothing is
+    chosen for an optimizer whose finished cells were not all validated.
     """
     chosen = []
     for contest in dict.fromkeys(cell.contest for cell in cells):
-        candidates = [cell for cell in cells if cell.contest == contest and cell.finished]
-        if len(candidates) > 1 and all(map(validation_spread, candidates)):
+        own = [cell for cell in cells if cell.contest == contest and cell.finished]
+        if len(own) > 1 and all(map(validation_spread, own)):
+            most = max(len(cell.finished) for cell in own)
+            candidates = [cell for cell in own if len(cell.finished) == most]
             values = [validation_values(cell) for cell in candidates]
             chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
     return chosen

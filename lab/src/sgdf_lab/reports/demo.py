@@ -1,6 +1,5 @@
 """What `sgdf demo` shows: a table, and a page with loss curves and a sample of every model."""
 
-import html
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,23 +10,24 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 from sgdf_lab import optimizers
-from sgdf_lab.models.gpt import build_gpt
-from sgdf_lab.reports.labels import optimizer_name
+from sgdf_lab.models.language import build_gpt
+from sgdf_lab.reports import page, tables
+from sgdf_lab.reports.tables import Table
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.records import RunRecord, read_runs
-from sgdf_lab.support.figures import STYLE, dark_rules, inline_svg
-from sgdf_lab.support.files import explained, write_atomically
+from sgdf_lab.runs.records import RunRecord, read_planned
+from sgdf_lab.support.figures import STYLE, inline_svg
+from sgdf_lab.support.tables import say
 from sgdf_lab.sweeps.plan import Grid
 
 REFERENCE = "adamw"
 PROMPT = "def "
 LENGTH = 400  # bytes of a sample
 TEMPERATURE = 0.7
-COLUMNS = ("optimizer", "validation loss", "range of the seeds", "steps to AdamW's last loss",
-           "steps saved", "seconds per run", "state per parameter")  # fmt: skip
+WIDTH = 76  # of a line of a sample on the terminal
+COLUMNS = ("validation loss", "range of the seeds", "steps to AdamW's last loss", "steps saved",
+           "seconds per run", "state per parameter")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def title(self) -> str:
-        return optimizer_name(self.name)
+        return optimizers.title_of(self.name)
 
     @property
     def means(self) -> list[float]:
@@ -68,15 +68,22 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], target: float) -> 
 
 def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
     """Of every optimizer with a finished run, and what could not be read."""
-    folders = [out / config.name for config in sweep.configs]
-    records, complaints = read_runs(folder for folder in folders if folder.is_dir())
-    names = dict.fromkeys(config.optimizer for config in sweep.configs)
-    found = []
-    for name in names:
-        runs = [run for run in records if run.finished and run.config.optimizer == name]
-        if runs:
-            found.append(outcome(name, sorted(runs, key=lambda run: run.config.seed)))
-    return found, complaints
+    records, complaints = read_planned(sweep.configs, out)
+    finished = comparable([run for run in records if run.finished])
+    return [outcome(name, runs) for name, runs in finished.items()], complaints
+
+
+def comparable(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """By optimizer, the runs of the seeds that all of them have.
+
+    A demo that was stopped has more seeds of one optimizer than of another, and seeds differ more
+    than some optimizers do.
+    """
+    by_name: dict[str, dict[int, RunRecord]] = {}
+    for run in runs:
+        by_name.setdefault(run.config.optimizer, {})[run.config.seed] = run
+    shared = sorted(set.intersection(*map(set, by_name.values()))) if by_name else []
+    return {name: [of[seed] for seed in shared] for name, of in by_name.items() if shared}
 
 
 def outcome(name: str, runs: Sequence[RunRecord]) -> Outcome:
@@ -143,46 +150,23 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
         console.print(f"skipped: {complaint}", markup=False)
     if not found:
         return
-    console.print(f"\n{sweep.title}\n", style="bold", markup=False)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, title in enumerate(COLUMNS):
-        table.add_column(title, justify="right" if number else "left", overflow="fold")
-    for row in rows(found):
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"\nWhat they write after {PROMPT!r}:\n", markup=False)
+    tables.show(console, [Table("demo", sweep.title, COLUMNS, tuple(rows(found)))])
+    console.print(f"What they write after {PROMPT!r}:\n", markup=False)
     for o in found:
-        lines = [line for line in o.sample.splitlines() if line.strip()][:3]
+        lines = [line for line in written_lines(o.sample) if line][:3]
         console.print(f"{o.title}:", style="bold", markup=False)
         console.print("\n".join(f"    {line}" for line in lines), markup=False, soft_wrap=True)
-    file = out / f"{sweep.name}.html"
+    file = page.page_of(sweep, out)
     write(file, sweep, found)
-    console.print(f"\n{sweep.note}\nThe page is in {file}", markup=False, soft_wrap=True)
+    say(console, f"\n{sweep.note}\nThe page is in {file}")
+
+
+def written_lines(sample: str) -> list[str]:
+    """Each no wider than a terminal: a model that indents too far would fill it with blanks."""
+    return [line[:WIDTH].rstrip() for line in sample.splitlines()]
 
 
 # --- the page ------------------------------------------------------------------------------------
-
-LOOK = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #222; --quiet: #555; --line: #e2e2e2; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --paper: #16181d; --ink: #e4e4e4; --quiet: #a9b0ba; --line: #33373e; }
-}
-body { margin: 0 auto; max-width: 1100px; padding: 0 20px 3rem; color: var(--ink);
-  background: var(--paper); font: 16px/1.5 system-ui, "Segoe UI", Roboto, Arial, sans-serif; }
-h1 { margin: 1.5rem 0 .5rem; } h2 { margin: 2rem 0 .5rem; } h3 { margin: 0 0 .4rem; }
-p { max-width: 46em; } .quiet { color: var(--quiet); font-size: .9rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-thead th { white-space: normal; vertical-align: bottom; }
-th:first-child { text-align: left; padding-left: 0; }
-svg { width: 100%; min-width: 34rem; height: auto; }
-.samples { display: grid; gap: 1.2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); }
-pre { margin: 0; padding: .8rem; border: 1px solid var(--line); overflow-x: auto; font-size: .8rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-"""
 
 
 def figure(found: Sequence[Outcome]) -> Figure:
@@ -203,35 +187,25 @@ def figure(found: Sequence[Outcome]) -> Figure:
 
 
 def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
-    titles = "".join(f"<th>{html.escape(title)}</th>" for title in COLUMNS)
-    body = "".join(
-        "<tr>" + f"<th>{html.escape(first)}</th>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-        for first, *cells in rows(found)
-    )  # fmt: skip
-    samples = "".join(
-        f"<div><h3>{html.escape(o.title)}</h3><pre>{html.escape(o.sample)}</pre></div>"
-        for o in found
-    )
-    config = sweep.configs[0]
+    config, text, shown = sweep.configs[0], page.text, rows(found)
     seeds = max(len(o.losses) for o in found)
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
-<title>{html.escape(sweep.title)}</title><style>{LOOK}{dark_rules()}</style></head><body>
-<h1>{html.escape(sweep.title)}</h1>
-<p>{html.escape(config.model)} learns Python's standard library byte by byte, {found[0].steps[-1]}
-steps of {config.batch} windows of {config.option("context")} bytes, with {seeds} seeds.</p>
-<div class="scroll">{inline_svg(figure(found))}</div>
-<p class="quiet">Lines are means, bands the range of the seeds.</p>
+    samples = "".join(f"<h3>{text(o.title)}</h3><pre>{sample_text(o.sample)}</pre>" for o in found)
+    body = f"""<p>{text(config.model)} learns Python's standard library byte by byte,
+{found[0].steps[-1]} steps of {config.batch} windows of {config.option("context")} bytes, seeds:
+{seeds}.</p>
+<figure><div class="chart">{inline_svg(figure(found))}</div>
+<figcaption>Lines are means, bands the range of the seeds.</figcaption></figure>
 <h2>In numbers</h2>
-<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>
-<p class="quiet">{html.escape(sweep.note)}
+{page.html_table(COLUMNS, shown, [""] * len(shown))}
+<p class="protocol">{text(sweep.note)}
 Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>
-<p class="quiet">After {PROMPT!r}, drawn at a temperature of {TEMPERATURE}, by the first seed.</p>
-<div class="samples">{samples}</div>
-</body></html>
-"""
-    with explained(file):
-        write_atomically(file, page)
+<p class="protocol">After {PROMPT!r}, drawn at a temperature of {TEMPERATURE}, by the first
+seed.</p>
+{samples}"""
+    page.write_document(file, sweep.title, body, runs=sum(len(o.losses) for o in found))
+
+
+def sample_text(sample: str) -> str:
+    """Escaped line by line, so that its lines stay."""
+    return "\n".join(map(page.text, sample.split("\n")))

@@ -8,25 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sgdf_lab.registry.optimizers import NAME, PREFIX
+from sgdf_lab.registry.optimizers import PREFIX, title_of
 from sgdf_lab.runs.config import Config, frozen, three_quarters
 from sgdf_lab.support.errors import NO_BREAK as NO_BREAK
 from sgdf_lab.support.errors import visible as visible
 from sgdf_lab.support.numbers import is_number
 
-#: Words that are not written as their first letter and small ones.
-WORDS = {
-    "sgdf": "SGDF", "sgd": "SGD", "ema": "EMA", "cm": "CM", "adamw": "AdamW", "nadamw": "NAdamW",
-    "nadam": "NAdam", "radam": "RAdam", "eadam": "EAdam", "adabelief": "AdaBelief",
-    "adabound": "AdaBound", "msvag": "MSVAG", "soap": "SOAP", "rmsprop": "RMSprop",
-    "ademamix": "AdEMAMix", "mars": "MARS", "adopt": "ADOPT", "laprop": "LaProp", "g": "G",
-}  # fmt: skip
-WHOLE = {
-    "filter-adam": "FilterAdam", "filter-adamw": "FilterAdamW", "filter-muon": "FilterMuon",
-    "filter-muon-eigen": "FilterMuon, eigenbasis", "filter-soap": "FilterSOAP",
-    "sgd-nesterov": "SGD, Nesterov",
-    "schedule-free-adamw": "Schedule-free AdamW", "schedule-free-sgd": "Schedule-free SGD",
-}  # fmt: skip
 GAIN = ("gain_scale", "gain_power")
 ROUNDED = 0.01  # of a share: the gain of a trial has four digits
 
@@ -109,20 +96,6 @@ def warmup_words(config: Config) -> str:
 # --- contestants ---------------------------------------------------------------------------------
 
 
-def optimizer_name(name: str) -> str:
-    """
-    >>> [optimizer_name(n) for n in ("filter-adamw", "sgd-ema", "wiener-lion", "mypkg.Mine")]
-    ['FilterAdamW', 'SGD-EMA', 'Wiener-Lion', 'mypkg.Mine']
-    """
-    if name.startswith(NAME):
-        return f"Wiener-{optimizer_name(name.removeprefix(NAME))}"
-    if name in WHOLE:
-        return WHOLE[name]
-    if "." in name or ":" in name:
-        return visible(name)
-    return visible("-".join(WORDS.get(part, part.capitalize()) for part in name.split("-")))
-
-
 def contestant_names(turns: Sequence[Sequence[Config]]) -> list[str]:
     """A name for each contestant, given the settings of its trials; no two are the same."""
     fixed = [fixed_settings(configs) for configs in turns]
@@ -133,7 +106,7 @@ def contestant_names(turns: Sequence[Sequence[Config]]) -> list[str]:
             for their, other in zip(turns, fixed, strict=True)
             if their[0].optimizer == configs[0].optimizer
         ]
-        parts = [optimizer_name(configs[0].optimizer), gain_words(configs)]
+        parts = [title_of(configs[0].optimizer), gain_words(configs)]
         parts += [
             value if isinstance(value, str) else f"{name} {setting_words(value)}"
             for name, value in own.items()

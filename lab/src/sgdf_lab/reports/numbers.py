@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import scipy.stats  # type: ignore[import-untyped]
+from opda.nonparametric import EmpiricalDistribution  # type: ignore[import-untyped]
 
 from sgdf_lab.reports.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
@@ -192,18 +193,18 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def expected_best(values: Sequence[float], *, lower_is_better: bool) -> list[float]:
     """The expected best of k of these values, drawn without replacement, for k = 1 to all.
 
-    With the values in order from the worst, the i-th is the best of the k if it is drawn, and the
-    other k - 1 are among the i - 1 before it: in C(i-1, k-1) of C(n, k) subsets.
+    No confidence band is drawn around it: `opda`'s are for trials that are drawn independently,
+    and here all contestants try the points of one sequence.
 
-    >>> expected_best([3.0, 1.0, 2.0], lower_is_better=True)
-    [2.0, 1.3333333333333333, 1.0]
+    >>> [round(value, 3) for value in expected_best([3.0, 1.0, 2.0], lower_is_better=True)]
+    [2.0, 1.333, 1.0]
     """
-    n = len(values)
-    ordered = sorted(values, reverse=lower_is_better)
-    return [
-        math.fsum(math.comb(i, k - 1) / math.comb(n, k) * v for i, v in enumerate(ordered))
-        for k in range(1, n + 1)
-    ]
+    if not values:
+        return []
+    curve = EmpiricalDistribution(values).u_tuning_curve(
+        range(1, len(values) + 1), minimize=lower_is_better
+    )
+    return [round(float(value), 12) for value in curve]  # so that halves are shown as halves
 
 
 def share_within(

@@ -4,16 +4,25 @@ Whatever comes from a run is text, never markup: it is escaped here, and by matp
 As a second guard, the page's content security policy allows no script and loads nothing.
 """
 
+import base64
 import html
+import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from sgdf import __version__
 from sgdf_lab.reports import wording
-from sgdf_lab.reports.comparison import Comparison, ComparisonRow, edge_warnings
+from sgdf_lab.reports.comparison import (
+    Comparison,
+    ComparisonRow,
+    compare_stage,
+    edge_warnings,
+)
 from sgdf_lab.reports.figures import (
     Chart,
     cell_looks_of,
@@ -23,11 +32,11 @@ from sgdf_lab.reports.figures import (
     shown_cells,
 )
 from sgdf_lab.reports.labels import setting_words, visible
-from sgdf_lab.reports.pictures import last_pictures
-from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.runs.records import RunRecord, read_planned
 from sgdf_lab.support.figures import dark_rules, inline_svg
-from sgdf_lab.support.files import explained, write_atomically
+from sgdf_lab.support.files import explained, open_regular, write_atomically
 from sgdf_lab.support.palette import Look
+from sgdf_lab.sweeps.plan import Grid
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -35,6 +44,7 @@ POLICY = (
 )
 DASHES = {"solid": "", "dash": "9 5", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "15 5",
           "longdashdot": "15 4 2 4"}  # fmt: skip
+SIDE = 640  # pixels of a picture at most, as a page has one per cell
 
 
 def write(
@@ -45,21 +55,39 @@ def write(
     title: str,
     skipped: Sequence[str] = (),
 ) -> None:
-    """Write the page atomically: a reader sees the old one or the new one."""
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, render(records, comparisons, title, skipped))
-
-
-def render(
-    records: Sequence[RunRecord],
-    comparisons: Sequence[Comparison],
-    title: str,
-    skipped: Sequence[str] = (),
-) -> str:
-    style = files("sgdf_lab.reports").joinpath("assets", "page.css").read_text(encoding="utf-8")
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
-    return f"""<!DOCTYPE html>
+    write_document(
+        path,
+        title,
+        f"""{contents(comparisons)}
+{sections}
+<section id="runs">
+<h2>Runs</h2>
+{"".join(map(run_details, records))}
+{skipped_list(skipped)}
+</section>""",
+        runs=len(records),
+    )
+
+
+def write_stage(stage: Grid, out: Path) -> tuple[list[RunRecord], list[Comparison], list[str]]:
+    """Compare the runs that a stage of a sweep has, and write its page; what could not be read."""
+    records, skipped = read_planned(stage.configs, out)
+    comparisons = compare_stage(stage, records, out) if records else []
+    if records:
+        file = page_of(stage, out)
+        write(file, records, comparisons, title=stage.title, skipped=skipped)
+    return records, comparisons, skipped
+
+
+def page_of(stage: Grid, out: Path) -> Path:
+    return out / f"{stage.name}.html"
+
+
+def write_document(path: Path, title: str, body: str, runs: int) -> None:
+    """Write a page atomically: a reader sees the old one or the new one."""
+    style = files("sgdf_lab.reports").joinpath("assets", "page.css").read_text(encoding="utf-8")
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -71,20 +99,17 @@ def render(
 <body>
 <main>
 <h1>{text(title)}</h1>
-{contents(comparisons)}
-{sections}
-<section id="runs">
-<h2>Runs</h2>
-{"".join(map(run_details, records))}
-{skipped_list(skipped)}
-</section>
+{body}
 </main>
 <footer>Made by sgdf {text(__version__)} on {time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
-from {len(records)} run{"s" * (len(records) != 1)}. The page is self-contained: it loads
+from {runs} run{"s" * (runs != 1)}. The page is self-contained: it loads
 nothing.</footer>
 </body>
 </html>
 """
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page)
 
 
 def text(value: object) -> str:
@@ -143,18 +168,21 @@ def table(comparison: Comparison) -> str:
 
 
 def table_of(comparison: Comparison, rows: Sequence[ComparisonRow]) -> str:
-    """On a phone each number has the title of its column beside it."""
     titles, cells = wording.cells_of(comparison, rows)
+    return html_table(titles, cells, [wording.unfinished_runs(row.cell) for row in rows])
+
+
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str]) -> str:
+    """Rows begin with their label. On a phone each number has the title of its column beside it."""
     head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
     body = ""
-    for row, (label, *values) in zip(rows, cells, strict=True):
-        unfinished = text(wording.unfinished_runs(row.cell))
-        remark = f"<small>{unfinished}</small>" if unfinished else ""
+    for remark, (label, *values) in zip(remarks, rows, strict=True):
+        small = f"<small>{text(remark)}</small>" if remark else ""
         numbers = "".join(
             f'<td data-title="{text(title)}">{text(value)}</td>'
             for title, value in zip(titles, values, strict=True)
         )
-        body += f'<tr><th scope="row">{text(label)}{remark}</th>{numbers}</tr>'
+        body += f'<tr><th scope="row">{text(label)}{small}</th>{numbers}</tr>'
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr><td></td>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -198,12 +226,30 @@ def chart_figure(chart: Chart) -> str:
 
 
 def gallery(comparison: Comparison) -> str:
-    shown = "".join(
-        f'<figure><img src="{picture.data_url}" alt="{text(picture.caption)}">'
-        f"<figcaption>{text(picture.caption)}</figcaption></figure>"
-        for picture in last_pictures(comparison.cells)
-    )
+    """The last picture of each cell's first seed, for the cells that have one."""
+    shown = ""
+    for cell in (cell for cell in comparison.cells if cell.records):
+        name, data = last_picture(cell.records[0])
+        caption = text(f"{cell.label}: {name}")
+        picture = f'<img src="{data}" alt="{caption}"><figcaption>{caption}</figcaption>'
+        shown += f"<figure>{picture}</figure>" if data else ""
     return f'<h3>Pictures</h3><div class="gallery">{shown}</div>' if shown else ""
+
+
+def last_picture(record: RunRecord) -> tuple[str, str]:
+    """Name and data; decoded and encoded again, so that nothing but pixels gets through."""
+    for path in sorted((record.folder / "pictures").glob("*.png"))[-1:]:
+        try:
+            with open_regular(path) as png, Image.open(png, formats=("PNG",)) as image:
+                small = image.convert("RGB")
+            small.thumbnail((SIDE, SIDE))
+            file = io.BytesIO()
+            small.save(file, "jpeg", quality=85)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            break  # a damaged picture loses no result
+        encoded = base64.b64encode(file.getvalue()).decode()
+        return f"seed {record.config.seed}, {path.name}", f"data:image/jpeg;base64,{encoded}"
+    return "", ""
 
 
 # --- a run ---------------------------------------------------------------------------------------

@@ -417,10 +417,11 @@ def notes(comparison: Comparison) -> list[str]:
             "over all comparisons with the reference. Where settings were chosen, p is the share "
             "of pairs of equally good optimizers, tuned alike, that come out as far apart."
         )
-    if any(row.validation for row in rows):
+    if any(row.validation or row.is_chosen for row in rows):
+        held_out = "text" if rows[0].cell.task.kind == "language" else "training images"
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"
         sentences.append(
-            "Validation: the same metric after the last epoch on held-out training images"
+            f"Validation: the same metric after the last {comparison.unit} on held-out {held_out}"
             f"{chosen * any(row.is_chosen for row in rows)}."
         )
     if any(row.seconds_per_epoch for row in rows):

@@ -62,15 +62,18 @@ class Config:
         self._check_names()
         self._check_numbers()
         for values in (self.settings, self.options):
-            for name, value in values.items() if isinstance(values, Mapping) else ():
+            for name, value in values.items():
                 check_plain(name, value)
 
     def _check_names(self) -> None:
         task = self.task_definition
         if not isinstance(self.model, str) or not task.takes_model(self.model):
             raise unknown("model", self.model, task.models or CLASSIFIERS)
-        if not isinstance(self.options, Mapping):
-            raise UserError(f"options is a table, not {self.options!r}")
+        if not isinstance(self.optimizer, str):
+            raise UserError(f"optimizer is a name, not {self.optimizer!r}")
+        for name in ("settings", "options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise UserError(f"{name} is a table, not {getattr(self, name)!r}")
         for name in self.options:
             if name not in task.options:
                 raise unknown(f"option of {self.task}:", name, task.options)

@@ -74,9 +74,8 @@ class RunRecord:
 
     @property
     def validation(self) -> float | None:
-        """The task's metric on held-out training images after the last epoch."""
-        name = self.metric.key.removeprefix("test_")
-        return self.valid_epochs[-1].get(f"validation_{name}")
+        """What settings are chosen by, after the last epoch; None if nothing was held out."""
+        return self.valid_epochs[-1].get(self.config.task_definition.validation_key)
 
     def epochs_to(self, target: float) -> int | None:
         """The first epoch that reached the target."""
@@ -119,6 +118,12 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
                 )
         records[key] = record
     return list(records.values()), complaints
+
+
+def read_planned(configs: Iterable[Config], out: Path) -> tuple[list[RunRecord], list[str]]:
+    """Those of these runs that have a folder in `out`, and a sentence for each damaged one."""
+    folders = (out / config.name for config in configs)
+    return read_runs(folder for folder in folders if folder.is_dir())
 
 
 def sources(
@@ -184,11 +189,11 @@ def read_run(folder: Path) -> RunRecord:
     """The run in a folder; a `UserError` says what is wrong with it."""
     return checked_record(
         folder,
-        read_settings(folder),
+        results.read_config(folder),
         results.read_end(folder),
         results.read_lines(folder / "metrics.jsonl"),
-        seconds=read_seconds(folder / "times.jsonl"),
-        environment=read_environment(folder / "env.json"),
+        times=or_nothing(results.read_lines, folder / "times.jsonl"),
+        environment=or_nothing(read_json, folder / "env.json"),
     )
 
 
@@ -197,11 +202,11 @@ def read_packed(run: packed.Packed, folder: Path) -> RunRecord:
     failure = {"status": "failed", "error": run.get("failure", {}).get("error", "")}
     return checked_record(
         folder,
-        check_settings(Config.from_json(run["config"], str(folder)), folder),
+        Config.from_json(run["config"], str(folder)),
         run.get("result", failure),
         run.get("metrics", []),
-        seconds=seconds_in(run.get("times", [])),
-        environment=environment_in(run.get("env", {})),
+        times=run.get("times", []),
+        environment=run.get("env", {}),
     )
 
 
@@ -211,42 +216,36 @@ def checked_record(
     result: Mapping[str, Any] | None,
     metrics: Sequence[Any],
     *,
-    seconds: Mapping[int, float],
-    environment: Mapping[str, Any],
+    times: Any,
+    environment: Any,
 ) -> RunRecord:
+    """Damaged times or a damaged environment lose no result: they count as none."""
     results.check_run(folder, config, result, metrics)
     return RunRecord(
         folder=folder,
         config=config,
         status=result["status"] if result else "unfinished",
         metrics=metrics,
-        seconds=seconds,
-        environment=environment,
+        seconds=seconds_in(times),
+        environment=environment_in(environment),
         error=str(result.get("error", "")) if result else "",
     )
 
 
-def read_settings(folder: Path) -> Config:
-    return check_settings(results.read_config(folder), folder)
-
-
-def check_settings(config: Config, folder: Path) -> Config:
-    if not (isinstance(config.model, str) and isinstance(config.optimizer, str)):
-        raise UserError(f"{folder / 'config.json'} does not hold the settings of a run")
-    if not isinstance(config.settings, dict):
-        raise UserError(f"{folder / 'config.json'} does not hold settings of an optimizer")
-    return config
-
-
-def read_seconds(path: Path) -> dict[int, float]:
-    """Seconds by epoch; none if the file is damaged, which loses no result."""
+def or_nothing(read: Callable[[Path], Any], path: Path) -> Any:
+    """What a file holds; None if it cannot be read."""
     try:
-        return seconds_in(results.read_lines(path))
+        return read(path)
     except (OSError, ValueError, RecursionError):
-        return {}
+        return None
 
 
-def seconds_in(lines: Sequence[Any]) -> dict[int, float]:
+def read_json(path: Path) -> Any:
+    return json.loads(read_text(path))
+
+
+def seconds_in(lines: Any) -> dict[int, float]:
+    """Seconds by epoch."""
     try:
         seconds = {int(line["epoch"]): line["seconds"] for line in lines}
     except (ValueError, TypeError, KeyError):
@@ -254,15 +253,8 @@ def seconds_in(lines: Sequence[Any]) -> dict[int, float]:
     return seconds if all(map(results.is_measured, seconds.values())) else {}
 
 
-def read_environment(path: Path) -> dict[str, Any]:
-    """Command, commit and machine; nothing if the file is damaged, which loses no result."""
-    try:
-        return environment_in(json.loads(read_text(path)))
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
 def environment_in(values: Any) -> dict[str, Any]:
+    """Command, commit and machine."""
     try:
         environment = dict(values)
         check_plain("env.json", environment)

@@ -96,7 +96,7 @@ def check_run(
         raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
     needed = [metric.key]
     if config.validation:  # what settings are chosen by
-        needed.append(metric.key.replace("test_", "validation_", 1))
+        needed.append(config.task_definition.validation_key)
     for key in needed if finished else ():
         if metrics[-1].get(key) is None:
             words = metric.words if key == metric.key else key.replace("_", " ")

@@ -14,12 +14,10 @@ import torch
 from rich.console import Console
 
 from sgdf_lab.runs.config import Config
-from sgdf_lab.runs.progress import Progress, shown_on
+from sgdf_lab.runs.progress import EventWriter, Progress, Tracker, WandbWriter, shown_on
 from sgdf_lab.runs.results import failure_from, summary_of
 from sgdf_lab.runs.run_folder import RunFolder
-from sgdf_lab.runs.tracking import EventWriter, Tracker, WandbWriter
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.support.numerics import find_device
 from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_without_layout
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.loop import Trainer, take_turns
@@ -38,49 +36,6 @@ class RunContext:
     wandb: bool = False
     keep: int | None = None  # keep the weights of every Nth epoch
     checkpoints: bool = True  # to resume from
-
-
-def train_runs(
-    configs: Sequence[Config],
-    *,
-    out: str | Path = "runs",
-    data_dir: str | Path | None = None,
-    device: str | torch.device | None = None,
-    keep: int | None = None,
-    compile: bool = True,
-    checkpoints: bool = True,
-    tensorboard: bool = False,
-) -> list[dict[str, Any]]:
-    """Train the runs to their end, or resume them, and return their results.
-
-    Args:
-        configs: of `make_config`.
-        out: a folder; every run has its own in it, with the name `config.name`.
-        data_dir: where the data is.
-        device: default: cuda if available.
-        keep: keep the weights of every Nth epoch.
-        compile: on a GPU; without, a run starts at once, but trains slower.
-        checkpoints: whether to save the state, from which a stopped run resumes.
-        tensorboard: whether to write event files for TensorBoard into the runs.
-
-    Returns:
-        The content of `result.json` of each run.
-
-    Examples:
-        >>> from sgdf_lab import make_config, train_runs
-        >>> config = make_config("digits", epochs=2)
-        >>> results = train_runs([config], out="runs", device="cpu")  # doctest: +SKIP
-    """
-    context = RunContext(
-        out=Path(out),
-        device=find_device(device),
-        data_dir=None if data_dir is None else Path(data_dir),
-        compile=compile,
-        keep=keep,
-        checkpoints=checkpoints,
-        tensorboard=tensorboard,
-    )
-    return train_in_turn(configs, context)
 
 
 def train_in_turn(
@@ -203,8 +158,7 @@ class Session:
             }
             if trainer.on_gpu:  # of all runs in this process, usually one
                 times["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
-            losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
-            if not all(map(math.isfinite, losses)):
+            if has_diverged(metrics):
                 self._add({**json_safe(metrics), "diverged": True}, times)
                 self._finish("diverged")
                 return
@@ -298,6 +252,12 @@ class Session:
             self.result = summary_of(self.config, self.run.metrics, self.run.times, status)
             self.run.finish(self.result)
         self.result = self.team.broadcast_object(self.result)
+
+
+def has_diverged(metrics: dict[str, Any]) -> bool:
+    """Whether a loss is not finite."""
+    losses = (metrics.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
+    return not all(map(math.isfinite, losses))
 
 
 def json_safe(metrics: dict[str, Any]) -> dict[str, Any]:

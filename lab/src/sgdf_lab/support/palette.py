@@ -1,7 +1,7 @@
 """The colours and dashes of all figures.
 
 The colours are Okabe and Ito's, which colour-blind readers can tell apart, and three darker ones.
-Those of an optimizer are in its row of `sgdf_lab.optimizers.registry`.
+Those of an optimizer are in its row of `sgdf_lab.registry.optimizers`.
 """
 
 import hashlib

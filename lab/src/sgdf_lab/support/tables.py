@@ -5,7 +5,6 @@ enough, the table is split, and its labels are repeated.
 """
 
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -50,10 +49,8 @@ class Part(NamedTuple):
 Rows = Sequence[Sequence[str]]
 
 
-def fitting(
-    columns: Sequence[Column], rows: Rows, width: int, *, wraps: bool = True
-) -> Iterator[Part]:
-    """The columns in as many parts as it takes, with titles and text wrapped or not.
+def fitting(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[Part]:
+    """The columns in as many parts as it takes, with titles and text wrapped.
 
     >>> columns = [Column("", "label"), Column("loss"), Column("time in seconds")]
     >>> rows = [["sgdf", "0.125", "17.25"]]
@@ -62,12 +59,7 @@ def fitting(
     >>> [part.columns for part in fitting(columns, rows, 16)]
     [[0, 1], [0, 2]]
     """
-    least = [
-        least_width(column, cells_of(rows, i), width)
-        if wraps
-        else longest_of([column.title, *cells_of(rows, i)])
-        for i, column in enumerate(columns)
-    ]
+    least = [least_width(c, cells_of(rows, i), width) for i, c in enumerate(columns)]
     labels = [i for i, column in enumerate(columns) if column.kind == "label"]
     part = list(labels)
     for i in range(len(labels), len(columns)):
@@ -101,9 +93,9 @@ def longest_of(texts: Sequence[str]) -> int:
 
 def columns_of(text: str) -> int:
     """How many columns of a terminal a text takes; letters of East Asia take two."""
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    joined = sum(unicodedata.combining(letter) > 0 for letter in text)
-    return len(text) + wide - joined
+    from rich.cells import cell_len  # what shows no table does without rich
+
+    return cell_len(text)
 
 
 def widened(
@@ -154,17 +146,3 @@ def as_rich(
     elif shown:
         shown.pop()
     return Group(*shown)
-
-
-def as_lines(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[str]:
-    """The same without rich; nothing is wrapped."""
-    titles = [column.title for column in columns]
-    for number, part in enumerate(fitting(columns, rows, width, wraps=False)):
-        if number:
-            yield ""
-        for row in (titles, *rows):
-            cells = [
-                row[i].rjust(w) if columns[i].kind == "number" else row[i].ljust(w)
-                for i, w in zip(part.columns, part.widths, strict=True)
-            ]
-            yield (" " * GAP).join(cells).rstrip()

@@ -12,11 +12,12 @@ from sgdf_lab.sweeps.plan import Grid
 
 STEPS = 150
 SEEDS = (0, 1)
-#: Fixed rates near those that were tuned for the GPTs of docs/evidence.md. No search here.
+#: No search here: of 1e-3, 2e-3 and 4e-3 AdamW does best at 2e-3 in so few steps (one seed), and
+#: what is swapped for it keeps its settings.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "adamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
-    "nadamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
-    "filter-adamw": {"lr": 4e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
+    "adamw": {"lr": 2e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
+    "nadamw": {"lr": 2e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
+    "filter-adamw": {"lr": 2e-3, "betas": (0.9, 0.95), "weight_decay": 0.1},
     "muon": {"lr": 2e-2, "weight_decay": 0.1, "adamw_lr": 4e-3},
     "filter-muon": {"lr": 2e-2, "weight_decay": 0.1, "aux_lr": 4e-3},
 }
@@ -29,8 +30,8 @@ TEXT = {
     "clip": 1.0,
 }
 GPT_NOTE = (
-    "Every optimizer has one fixed setting, and the two runs of each differ in their seed: this is "
-    "a look, not a comparison. Those at equal tuning are in docs/evidence.md."
+    "Every optimizer has one fixed setting, and its runs differ in the seed only: this is a look, "
+    "not a comparison. Those at equal tuning are in docs/evidence.md."
 )
 
 

@@ -6,6 +6,7 @@ checkpoints: the same command resumes it.
 
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,20 +18,21 @@ from rich.console import Console
 
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config, frozen
-from sgdf_lab.runs.estimate import seconds_of_run
 from sgdf_lab.runs.progress import duration
 from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
 from sgdf_lab.support.tables import say
-from sgdf_lab.sweeps import ENGINES, tuned, worker
+from sgdf_lab.sweeps import ENGINES, contestants, worker
 from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
 from sgdf_lab.sweeps.progress import board
 from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.training.distributed import is_team
 
 TOGETHER = 3  # runs that a GPU has room for
+TIMED_STEPS = 20  # of a run, for an estimate
+TIMED_SECONDS = 2.0  # that they may take
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ def run_sweep(
     console = console or Console()
     sweep = sweep.with_data(context.data_dir)
     if isinstance(sweep, Tuned):
-        tuned.check_validation_images(sweep, context.data_dir)
+        contestants.check_validation_images(sweep, context.data_dir)
         for line in lines_of_search(sweep):
             say(console, line)
     results: list[dict[str, Any]] = []
-    for stage in tuned.stages(sweep, context.out):
+    for stage in contestants.stages(sweep, context.out):
         write_plan(stage, context.out, context.command)
         with recorded(stage, context.out, record, console) as on_end:
             try:
@@ -134,6 +136,26 @@ def estimate(sweep: Sweep, context: RunContext, engine: Engine) -> str:
         f"About {duration(total)} on {context.device}, {at_once}, at the pace of the first steps; "
         "evaluations and what has run already are not counted"
     )
+
+
+def seconds_of_run(config: Config, context: RunContext) -> float:
+    """About how long a run takes on this CPU without its evaluations, by its first steps.
+
+    They are steps of a trainer that is thrown away: the run itself begins as it always does.
+    """
+    with torch.random.fork_rng(devices=[]):
+        trainer = config.task_definition.module.build_trainer(
+            config, context.device, data_dir=context.data_dir, compile=False
+        )
+        with contextlib.closing(trainer), contextlib.closing(trainer.epoch()) as steps:
+            times = [time.perf_counter()]
+            for _ in steps:
+                times.append(time.perf_counter())
+                if len(times) > TIMED_STEPS + 1 or times[-1] - times[0] > TIMED_SECONDS:
+                    break
+    timed = times[1:] if len(times) > 2 else times  # the first step also warms up
+    per_step = (timed[-1] - timed[0]) / (len(timed) - 1)
+    return per_step * len(trainer.sizes) * config.epochs
 
 
 def kind_of(config: Config) -> Hashable:

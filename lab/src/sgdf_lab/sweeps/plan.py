@@ -31,10 +31,12 @@ KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", *OF_TRIA
 MAX_RUNS = 10_000
 
 TRIALS = 16
+MAX_TRIALS = 1_000  # of a contestant: `opda` takes binomial coefficients of them in float64
 TRIAL_SEED = 0
 CHOICE_SEEDS = [101, 102, 103]  # of the finalists
 SEEDS = [1, 2, 3, 4, 5]  # of the chosen settings: not a seed that they were chosen by
 SCRAMBLING = 20260101  # of the Sobol sequence
+DEFAULT = "default"  # instead of a range: not searched
 DIMENSIONS = 8  # of the sequence, whatever a space needs: so all share the first coordinates
 BETA = re.compile(r"beta[1-9]")  # together the setting betas
 DECAY_RATES = ("beta", "momentum")  # whose scale is that of one minus them
@@ -99,15 +101,13 @@ def with_trials(sweep: Sweep) -> Tuned:
 
 
 def validation_key(config: Config) -> str:
-    """The metric that a setting is chosen by."""
+    """The measurement that a setting is chosen by; a `UserError` if the run has none."""
     task = config.task_definition
-    if task.kind == "language":  # always holds out a part of its text
-        return task.metric.key
-    if task.kind not in CLASSIFIERS:
+    if task.kind not in (*CLASSIFIERS, "language"):
         raise UserError(f"{config.task} has no validation data to choose a setting by")
-    if not config.validation and config.task != OWN_IMAGES:
+    if task.kind != "language" and not config.validation and config.task != OWN_IMAGES:
         raise UserError(f"trials are compared by validation: set validation=N for {config.task}")
-    return task.metric.key.replace("test_", "validation_", 1)
+    return task.validation_key
 
 
 # --- from a file --------------------------------------------------------------------------------
@@ -247,6 +247,8 @@ def tuned_in(name: str, values: Table) -> Tuned:
     count, seeds = count_in(values, "trials", TRIALS), seeds_in({"seeds": SEEDS, **values})
     finalists, choice_seeds = finals_in(values, count)
     cells = cells_in(values, count + finalists * len(choice_seeds) + len(seeds))
+    if count > MAX_TRIALS:
+        raise UserError(f"trials is at most {MAX_TRIALS:,}, not {count:,}")
     ends = subtable(values, "space")
     spaces = tuple(
         space_of(name, cell, subtable(ends, name))
@@ -331,7 +333,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any])
     """What is searched: the declared space without what is `fixed`, with what a file has `given`.
 
     An optimizer without a declared space has a learning rate from a tenth to ten times its own. A
-    file may name any other setting of the optimizer, and of its betas each one.
+    file may name any other setting of the optimizer, and of its betas each one. "default" leaves a
+    setting as the optimizer has it.
     """
     row = optimizers.find(optimizer)
     declared: Space = row.space or {"lr": around_default(row)}
@@ -343,6 +346,8 @@ def space_of(optimizer: str, fixed: Mapping[str, Any], given: Mapping[str, Any])
     found: Space = {}
     for name in {**declared, **given}:
         if name in fixed or (BETA.fullmatch(name) and "betas" in fixed):
+            continue
+        if given.get(name) == DEFAULT:
             continue
         if name == "gain_scale" and GAIN_SHARE in fixed:
             continue

@@ -22,7 +22,7 @@ from sgdf_lab.optimizers import build_optimizer
 from sgdf_lab.runs.config import Config, frozen
 from sgdf_lab.runs.results import summary_of
 from sgdf_lab.runs.run_folder import RunFolder
-from sgdf_lab.runs.session import RunContext, json_safe
+from sgdf_lab.runs.session import RunContext, has_diverged, json_safe
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps.worker import Notify, Results
 from sgdf_lab.tasks.classify import Classifier
@@ -311,8 +311,7 @@ def folder_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines up to the first loss that is not finite."""
     kept: list[dict[str, Any]] = []
     for line in lines:
-        losses = (line.get(name, 0) for name in ("train_loss", "test_loss", "val_loss"))
-        if not all(map(math.isfinite, losses)):
+        if has_diverged(line):
             return [*kept, {**json_safe(line), "diverged": True}]
         kept.append(json_safe(line))
     return kept

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sgdf_lab import data, models, tasks
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.batches import Batches, seed_for
+from sgdf_lab.training.batches import Batches
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, unsharded
 from sgdf_lab.training.images import ResidentBatches, ResidentImages, hold_out
 from sgdf_lab.training.loop import HessianTrainer, Trainer
@@ -52,8 +52,7 @@ def resident_classifier(
     team: Team = SINGLE_PROCESS,
 ) -> "Classifier":
     """The trainer for a dataset that is small enough to stay on the device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         _, channels, height, width = dataset.train.images.shape
         shape = channels, height, width
         model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
@@ -62,7 +61,7 @@ def resident_classifier(
     batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
-        model.to(device).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        tasks.channels_last(model, device),
         batches,
         {name: ResidentImages(split, dataset, device) for name, split in evaluation.items()},
         device,
@@ -107,11 +106,9 @@ class Classifier(HessianTrainer):
         batches: Batches,
         evaluation: Mapping[str, EvaluationImages],
         device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
+        **more: Any,
     ) -> None:
-        super().__init__(config, model, batches, device, compile=compile, team=team)
+        super().__init__(config, model, batches, device, **more)
         self.evaluation = evaluation
         keys = {metric.key for metric in config.task_definition.metrics}
         self.counts_top5 = "test_top5_accuracy" in keys

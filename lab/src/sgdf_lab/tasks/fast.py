@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from sgdf_lab import optimizers
+from sgdf_lab import optimizers, tasks
 from sgdf_lab.models.airbench import FastNet, build_fast_net, whiten_
 from sgdf_lab.optimizers.build import default_of
 from sgdf_lab.registry.tasks import FAST_SETTINGS
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.tasks.classify import Classifier, EvaluationImages, load_dataset, splits
-from sgdf_lab.training.batches import seed_for
+from sgdf_lab.tasks.classify import Classifier, load_dataset, splits
 from sgdf_lab.training.checkpoints import DamagedCheckpoint
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentImages, SteppedBatches, normalised
@@ -39,10 +38,7 @@ VIEWS = ("one", "mirror", "mirror+shift")
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if an option is wrong or the data is missing."""
-    for name, least in (("eval_every", 1), ("shift", 0), ("bias_passes", 0), ("lookahead", 0)):
-        value = config.option(name)
-        if type(value) is not int or value < least:
-            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+    tasks.check_integers(config, eval_every=1, shift=0, bias_passes=0, lookahead=0)
     smoothing, scale = config.option("smoothing"), config.option("bias_scale")
     if not is_number(smoothing) or not 0 <= smoothing <= 1:
         raise UserError(f"smoothing is a number from 0 to 1, not {smoothing!r}")
@@ -78,15 +74,14 @@ def build_trainer(
         shift=config.option("shift"),
     )
     _, channels, height, width = training.images.shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         shape = channels, height, width
         model = build_fast_net(config.model, classes=dataset.classes, shape=shape)
     pixels = training.images[:WHITENING_IMAGES].permute(0, 2, 3, 1)
     whiten_(model, normalised(pixels, torch.tensor(dataset.mean), torch.tensor(dataset.std)))
     return FastClassifier(
         config,
-        model.to(device).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        tasks.channels_last(model, device),
         batches,
         {name: ResidentImages(split, dataset, device) for name, split in evaluation.items()},
         device,
@@ -112,23 +107,13 @@ class FastClassifier(Classifier):
     model: FastNet
     batches: SteppedBatches
 
-    def __init__(
-        self,
-        config: "Config",
-        model: FastNet,
-        batches: SteppedBatches,
-        evaluation: dict[str, EvaluationImages],
-        device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
+    def __init__(self, config: "Config", *parts: Any, **more: Any) -> None:
         self.smoothing = float(config.option("smoothing"))
         self.every = config.option("lookahead")
-        super().__init__(config, model, batches, evaluation, device, compile=compile, team=team)
-        self.lookahead = Lookahead(model) if self.every else None
-        self.decays = torch.zeros(len(self.sizes), device=device)
-        self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=device)
+        super().__init__(config, *parts, **more)
+        self.lookahead = Lookahead(self.model) if self.every else None
+        self.decays = torch.zeros(len(self.sizes), device=self.device)
+        self.bias_is_trained = torch.zeros(len(self.sizes), dtype=torch.bool, device=self.device)
 
     def _build_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """The recipe's two groups, unless they have the same rate."""

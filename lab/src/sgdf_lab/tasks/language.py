@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from sgdf_lab import data
+from sgdf_lab import data, tasks
 from sgdf_lab.data.corpora import TEXT, TextDataset, own_files
 from sgdf_lab.data.synthetic import make_text
 from sgdf_lab.data.tokenizer import BYTES, Tokenizer, check_file, digest_of, load_tokenizer
@@ -25,7 +25,6 @@ from sgdf_lab.data.tokens import (
 from sgdf_lab.models import build_language_model
 from sgdf_lab.registry.models import context_of
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team, unsharded
 from sgdf_lab.training.loop import HessianTrainer, Trainer
 from sgdf_lab.training.tokens import EvaluationWindows, TokenBatches
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from sgdf_lab.runs.config import Config
 
 LONGEST_CONTEXT = 1 << 20
-LEAST = {"eval_every": 1, "eval_tokens": 1, "test_tokens": 0, "context": 0}  # of integer options
 
 
 def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
@@ -64,10 +62,7 @@ def path_in(options: Mapping[str, Any], name: str) -> str:
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if an option is wrong or the text is missing."""
-    for name, least in LEAST.items():
-        value = config.option(name)
-        if type(value) is not int or value < least:
-            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+    tasks.check_integers(config, eval_every=1, eval_tokens=1, test_tokens=0, context=0)
     if config.option("context") > LONGEST_CONTEXT:
         raise UserError(f"context is at most {LONGEST_CONTEXT:,}, not {config.option('context'):,}")
     if config.validation:
@@ -138,8 +133,7 @@ def build_trainer(
         tokens = tokens.with_test()
     context = config.option("context") or context_of(config.model)
     check_length(tokens, context)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         model = build_language_model(config.model, vocabulary=tokens.vocabulary, context=context)
     batches = TokenBatches(
         tokens,
@@ -152,9 +146,8 @@ def build_trainer(
     evaluation = EvaluationWindows(
         tokens.validation, device, context=context, most=config.option("eval_tokens")
     )
-    trainer = LanguageModel(
-        config, model.to(device), batches, evaluation, device, compile=compile, team=team
-    )
+    trainer = LanguageModel(config, model.to(device), batches, device, compile=compile, team=team)
+    trainer.evaluation = evaluation
     if tokens.test is not None:
         trainer.test = EvaluationWindows(
             tokens.test, device, context=context, most=config.option("test_tokens")
@@ -180,22 +173,9 @@ class LanguageModel(HessianTrainer):
     between two evaluations."""
 
     batches: TokenBatches
+    evaluation: EvaluationWindows
     bytes_per_token = 1.0
     test: EvaluationWindows | None = None  # looked at once, after the last step
-
-    def __init__(
-        self,
-        config: "Config",
-        model: nn.Module,
-        batches: TokenBatches,
-        evaluation: EvaluationWindows,
-        device: torch.device,
-        *,
-        compile: bool = True,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(config, model, batches, device, compile=compile, team=team)
-        self.evaluation = evaluation
 
     def _loss(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Sum over the windows of the mean loss of their tokens."""

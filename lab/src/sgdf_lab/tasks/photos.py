@@ -8,13 +8,14 @@ import torch
 from PIL import ExifTags, Image
 from torchvision import transforms
 
-from sgdf_lab.data import class_folders, fingerprints
+from sgdf_lab import tasks
+from sgdf_lab.data import class_folders
 from sgdf_lab.data.class_folders import ClassFolders, ImageFiles
+from sgdf_lab.data.dataset import check_fingerprint
 from sgdf_lab.models import vision
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
-from sgdf_lab.training.batches import seed_for
 from sgdf_lab.training.decoded import (
     DecodedBatches,
     DecodedImages,
@@ -39,9 +40,8 @@ def check(config: "Config", data_dir: Path | None) -> None:
 
 
 def check_options(config: "Config") -> None:
-    size, augment = config.option("size"), config.option("augment")
-    if type(size) is not int or size < 1:
-        raise UserError(f"size is an integer of at least 1, not {size!r}")
+    tasks.check_integers(config, size=1)
+    augment = config.option("augment")
     if augment not in AUGMENTATIONS:
         raise unknown("augmentation", str(augment), AUGMENTATIONS)
     if config.data == "synthetic":
@@ -51,15 +51,12 @@ def check_options(config: "Config") -> None:
 def find_images(config: "Config", data_dir: Path | None) -> ClassFolders:
     """The images in the folder, which have to be those that the run was named by."""
     dataset = class_folders.read(data_dir)
-    fingerprints.check_fingerprint(
-        config.option("fingerprint"), dataset.named_files(), dataset.folder
-    )
+    check_fingerprint(config.option("fingerprint"), dataset.named_files(), dataset.folder)
     return dataset
 
 
 def build_model(config: "Config", dataset: ClassFolders) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         classes, size = len(dataset.classes), config.option("size")
         return vision.build_any_model(config.model, classes=classes, size=size)
 
@@ -79,8 +76,7 @@ def build_trainer(
     batches, images = decoded(
         config, dataset.train, dataset.evaluation, image_transforms(config), device, team
     )
-    model = build_model(config, dataset).to(device)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = tasks.channels_last(build_model(config, dataset), device)
     trainer = FileClassifier(config, model, batches, images, device, compile=compile, team=team)
     if dataset.note:
         trainer.notes = (dataset.note,)

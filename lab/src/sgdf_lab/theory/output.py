@@ -222,14 +222,7 @@ def footer(record: dict[str, Any]) -> str:
 def write_results(
     results: Sequence[Result], folder: Path, *, command: str = "", seconds: float = 0.0
 ) -> None:
-    """Write the numbers, the page and the figures.
-
-    Args:
-        results: the checked statements.
-        folder: created if it does not exist.
-        command: recorded as the command that was typed.
-        seconds: recorded as the time that the checks took.
-    """
+    """Write the numbers, the page and the figures, with the command and its time on record."""
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
         "command": command,

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +32,36 @@ class Batches(Protocol):
 
     def take(self, position: Tensor, size: int) -> tuple[Any, Any]:
         """Inputs and targets of the `size` examples from `position` on."""
+
+
+class PlannedBatches:
+    """Examples on the device, in a plan that is drawn on the CPU from (seed, epoch) only.
+
+    It is the same for every optimizer, on every device and after any interruption, and a CUDA graph
+    reads it from a tensor that is filled before the steps begin.
+    """
+
+    resident = True
+
+    def __init__(self, plan: Tensor) -> None:
+        self.plan = plan
+        self.position = torch.zeros((), dtype=torch.int64, device=plan.device)
+        self.drawn: tuple[int, Tensor] | None = None
+
+    def drawn_plan(self, epoch: int) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def draw(self, epoch: int) -> None:
+        """Draw an epoch's plan ahead of time, while a GPU has work to do."""
+        self.drawn = epoch, torch.from_numpy(self.drawn_plan(epoch))
+
+    def begin(self, epoch: int) -> None:
+        """Load the epoch's plan and rewind to its first example."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            self.draw(epoch)
+        assert self.drawn is not None
+        self.plan.copy_(self.drawn[1])
+        self.position.zero_()
 
 
 def digest_of(*arrays: NDArray[Any]) -> str:

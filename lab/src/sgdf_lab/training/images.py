@@ -1,9 +1,4 @@
-"""Images that stay on the device as bytes, in batches whose order the seed decides.
-
-Order, crops and flips of an epoch are drawn on the CPU from (seed, epoch) only. They are the same
-for every optimizer, on every device and after any interruption, and a CUDA graph reads them from
-tensors that are filled before the epoch begins.
-"""
+"""Images that stay on the device as bytes; the seed decides their order, crops and flips."""
 
 from collections.abc import Iterator
 
@@ -14,7 +9,7 @@ from torch import Tensor
 
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.batches import digest_of, seed_for
+from sgdf_lab.training.batches import PlannedBatches, digest_of, seed_for
 
 PADDING = 4
 EVALUATION_BATCH = 1000
@@ -103,14 +98,12 @@ class ResidentImages:
         return self.pixels[index[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-class ResidentBatches:
+class ResidentBatches(PlannedBatches):
     """Training images in the epoch's order; `augmented` ones are cropped and flipped.
 
     Without `padding` there is nothing to crop, and they are only flipped. It is of zeros, or with
     `reflect` of mirrored pixels.
     """
-
-    resident = True
 
     def __init__(
         self,
@@ -129,9 +122,7 @@ class ResidentBatches:
         self.images = ResidentImages(split, dataset, device, self.padding, enlarged, reflect)
         self.seed = seed
         # Rows: order, y, x, flip. A column for each image.
-        self.plan = torch.zeros(4, len(self.images), dtype=torch.int32, device=device)
-        self.position = torch.zeros((), dtype=torch.int64, device=device)
-        self.drawn: tuple[int, Tensor] | None = None
+        super().__init__(torch.zeros(4, len(self.images), dtype=torch.int32, device=device))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -139,8 +130,7 @@ class ResidentBatches:
     def fingerprint(self) -> str:
         return digest_of(*(t.cpu().numpy() for t in (self.images.pixels, self.images.labels)))
 
-    def draw(self, epoch: int) -> None:
-        """Draw an epoch's order and augmentation ahead of time, while a GPU has work to do."""
+    def drawn_plan(self, epoch: int) -> NDArray[np.int32]:
         random = np.random.default_rng(seed_for("data", self.seed, epoch))
         n = len(self.images)
         plan = np.zeros((4, n), dtype=np.int32)
@@ -148,15 +138,7 @@ class ResidentBatches:
         if self.augmented:
             plan[1:3] = random.integers(0, 2 * self.padding + 1, (2, n))
             plan[3] = random.integers(0, 2, n)
-        self.drawn = epoch, torch.from_numpy(plan)
-
-    def begin(self, epoch: int) -> None:
-        """Load the epoch's plan and rewind to its first image."""
-        if self.drawn is None or self.drawn[0] != epoch:
-            self.draw(epoch)
-        assert self.drawn is not None
-        self.plan.copy_(self.drawn[1])
-        self.position.zero_()
+        return plan
 
     def take(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """The `size` images from `position` on in the epoch's order, and their labels."""
@@ -207,7 +189,7 @@ class SteppedBatches(ResidentBatches):
         """Images between two evaluations, which the loop takes for an epoch."""
         return self.steps * self.batch
 
-    def draw(self, epoch: int) -> None:
+    def drawn_plan(self, epoch: int) -> NDArray[np.int32]:
         first = epoch * self.steps
         per_pass = self.steps_per_pass
         last = (first + self.steps - 1) // per_pass
@@ -216,7 +198,7 @@ class SteppedBatches(ResidentBatches):
         for step in range(first, first + self.steps):
             number, place = divmod(step, per_pass)
             drawn.append(passes[number][:, place * self.batch : (place + 1) * self.batch])
-        self.drawn = epoch, torch.from_numpy(np.concatenate(drawn, axis=1))
+        return np.concatenate(drawn, axis=1)
 
     def _pass(self, number: int) -> NDArray[np.int32]:
         """Order, shifts and flips of a pass over all images."""

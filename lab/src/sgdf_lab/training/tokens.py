@@ -1,9 +1,4 @@
-"""Text that stays on the device as tokens, in windows that seed and step decide.
-
-The starts of the windows are drawn on the CPU from (seed, step) only. They are the same for every
-optimizer, on every device and after any interruption, and a CUDA graph reads them from a tensor
-that is filled before the steps begin.
-"""
+"""Text that stays on the device as tokens, in windows that seed and step decide."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sgdf_lab.data.tokens import Tokens
-from sgdf_lab.training.batches import seed_for
+from sgdf_lab.training.batches import PlannedBatches, seed_for
 
 EVALUATION_BATCH = 1 << 14  # tokens
 
@@ -32,10 +27,8 @@ def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tenso
     return taken[:, :-1], taken[:, 1:]
 
 
-class TokenBatches:
+class TokenBatches(PlannedBatches):
     """Training windows: of each step, `batch` that begin anywhere in the text."""
-
-    resident = True
 
     def __init__(
         self,
@@ -47,12 +40,15 @@ class TokenBatches:
         batch: int,
         context: int,
     ) -> None:
+        super().__init__(torch.zeros(steps * batch, dtype=torch.int64, device=device))
         self.tokens = resident(tokens.train, device)
         self.digest = tokens.digest
         self.seed, self.steps, self.batch, self.context = seed, steps, batch, context
-        self.starts = torch.zeros(steps * batch, dtype=torch.int64, device=device)
-        self.position = torch.zeros((), dtype=torch.int64, device=device)
-        self.drawn: tuple[int, Tensor] | None = None
+
+    @property
+    def starts(self) -> Tensor:
+        """Of the windows, between two evaluations."""
+        return self.plan
 
     def __len__(self) -> int:
         """Windows between two evaluations, which the loop takes for an epoch."""
@@ -61,23 +57,13 @@ class TokenBatches:
     def fingerprint(self) -> str:
         return self.digest
 
-    def draw(self, epoch: int) -> None:
-        """Draw the windows of the next steps ahead of time, while a GPU has work to do."""
+    def drawn_plan(self, epoch: int) -> NDArray[np.int64]:
         first = epoch * self.steps
-        drawn = [self._starts(first + step) for step in range(self.steps)]
-        self.drawn = epoch, torch.from_numpy(np.concatenate(drawn))
+        return np.concatenate([self._starts(first + step) for step in range(self.steps)])
 
     def _starts(self, step: int) -> NDArray[np.int64]:
         random = np.random.default_rng(seed_for("windows", self.seed, step))
         return random.integers(0, len(self.tokens) - self.context, self.batch, dtype=np.int64)
-
-    def begin(self, epoch: int) -> None:
-        """Load the windows of the next steps and rewind to the first."""
-        if self.drawn is None or self.drawn[0] != epoch:
-            self.draw(epoch)
-        assert self.drawn is not None
-        self.starts.copy_(self.drawn[1])
-        self.position.zero_()
 
     def take(self, position: Tensor, size: int) -> tuple[Tensor, Tensor]:
         where = position + torch.arange(size, device=position.device)

@@ -12,7 +12,7 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN, resnet_
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
-from sgdf_lab.paper import weights
+from sgdf_lab.models import vision
 from sgdf_lab.support.errors import UserError
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
@@ -81,12 +81,12 @@ MODELS = {"fasterrcnn": fasterrcnn, "fasterrcnn-tiny": fasterrcnn_tiny}
 
 
 def weights_file(name: str, choice: Any) -> Path | None:
-    return weights.find_weights(name, choice, COCO.url if name == "fasterrcnn" else None)
+    return vision.find_weights(name, choice, COCO.url if name == "fasterrcnn" else None)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load all but the last layers, which are for other classes."""
-    own, given = body(model.state_dict()), body(weights.read_weights(path))
+    own, given = body(model.state_dict()), body(vision.read_weights(path))
     for key in [*own, *given]:
         if key not in given:
             raise UserError(f"{path} does not fit the model: it has no {key}")

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sgdf_lab.data import fingerprints
-from sgdf_lab.data.dataset import data_folder
-from sgdf_lab.paper.detection import average_precision, drawing, faster_rcnn, voc, voc_synthetic
-from sgdf_lab.paper.detection.average_precision import Detections
+from sgdf_lab import tasks
+from sgdf_lab.data.dataset import check_fingerprint, data_folder
+from sgdf_lab.paper.detection import detections as detected
+from sgdf_lab.paper.detection import faster_rcnn, voc
+from sgdf_lab.paper.detection.detections import Detections
 from sgdf_lab.paper.detection.voc import Example, Voc
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.training.batches import batch_sizes, digest_of, seed_for
@@ -54,8 +55,7 @@ def build_trainer(
         check_own(config, data_dir)
     official = needs_official_lists(config)
     dataset = load_dataset(data_dir, config.data == "synthetic", official, classes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         model = faster_rcnn.build_detector(config.model, classes=len(classes), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
 
@@ -85,7 +85,7 @@ def check_own(config: "Config", data_dir: Path | None) -> None:
     if config.data == "synthetic":
         raise UserError("synthetic images have the classes of VOC: leave out names=...")
     files = voc.named_files(data_dir)
-    fingerprints.check_fingerprint(config.option("fingerprint"), files, data_folder(data_dir))
+    check_fingerprint(config.option("fingerprint"), files, data_folder(data_dir))
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a sweep share it
@@ -96,7 +96,7 @@ def load_dataset(
     classes: tuple[str, ...] = voc.CLASSES,
 ) -> Voc:
     if synthetic:
-        return voc_synthetic.make_voc()
+        return voc.make_voc()
     return voc.load(data_dir, official=official, classes=classes)
 
 
@@ -264,7 +264,7 @@ class Detector(Trainer):
         count = min(SHOWN, len(examples))
         chosen = [i * len(examples) // count for i in range(count)]
         pairs = [(examples[i], self.detections[i]) for i in chosen]
-        return {"detections.png": drawing.draw(pairs, self.classes)}
+        return {"detections.png": detected.draw(pairs, self.classes)}
 
 
 def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str, Any]]:
@@ -281,5 +281,5 @@ def split(dataset: Voc, validation: int) -> tuple[Sequence[Example], Mapping[str
 
 
 def evaluate(detections: Sequence[Detections], examples: Sequence[Example]) -> dict[str, float]:
-    voc_ap = average_precision.voc2007(detections, examples)
-    return {**average_precision.coco(detections, examples), "voc_ap": voc_ap}
+    voc_ap = detected.voc2007(detections, examples)
+    return {**detected.coco(detections, examples), "voc_ap": voc_ap}

@@ -7,9 +7,11 @@
 
 Train on trainval of both years; evaluate on the 2007 test set. Other images in this layout have
 class names of their own, and may do without VOC2012. All annotations are read and checked
-when a run starts; of the images only the headers, until they are needed.
+when a run starts; of the images only the headers, until they are needed. A stand-in has rectangles
+in the colour of their class.
 """
 
+import colorsys
 import contextlib
 import math
 import re
@@ -23,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgdf_lab.data.dataset import DatasetSpec, data_folder
-from sgdf_lab.data.fingerprints import NamedFile, fingerprint
+from sgdf_lab.data.dataset import DatasetSpec, NamedFile, data_folder, fingerprint
 from sgdf_lab.support.errors import UserError, unknown
 from sgdf_lab.support.files import TEXT_LIMIT, open_regular, read_text
 
@@ -295,6 +296,57 @@ def inside(box: list[float], path: Path, name: str, size: tuple[int, int]) -> li
 
 def damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {error}: unpack it again")
+
+
+# --- the stand-in ---------------------------------------------------------------------------------
+
+DRAWN_TRAIN, DRAWN_TEST, SIDE = 64, 32, 64  # numbers of images; pixels
+DRAWN_CLASSES = len(CLASSES)
+
+
+@dataclass(frozen=True)
+class DrawnExample(Example):
+    """An image that is drawn when its pixels are needed."""
+
+    def pixels(self) -> Tensor:
+        width, height = self.size
+        values = np.random.default_rng(int(self.path.name)).normal(127, 20, (3, height, width))
+        image = torch.from_numpy(values.clip(0, 255).astype(np.uint8))
+        for box, label in zip(self.boxes.int().tolist(), self.labels.tolist(), strict=True):
+            left, top, right, bottom = box
+            image[:, top:bottom, left:right] = torch.tensor(colour(label))[:, None, None]
+        return image
+
+
+def colour(label: int) -> list[int]:
+    return [round(255 * part) for part in colorsys.hsv_to_rgb(label / DRAWN_CLASSES, 0.9, 0.9)]
+
+
+def make_voc() -> Voc:
+    examples = tuple(draw(number) for number in range(DRAWN_TRAIN + DRAWN_TEST))
+    return Voc(examples[:DRAWN_TRAIN], examples[DRAWN_TRAIN:])
+
+
+def draw(number: int) -> DrawnExample:
+    """One or two rectangles, one in each half of an image."""
+    random = np.random.default_rng(number)
+    size = (int(random.integers(SIDE, 3 * SIDE // 2)), SIDE)
+    count = int(random.integers(1, 3))
+    boxes, labels = [], []
+    for half in range(count):
+        width = size[0] // count
+        wide, high = random.integers(width // 2, width - 2), random.integers(SIDE // 3, SIDE - 2)
+        left = half * width + random.integers(0, width - wide)
+        top = random.integers(0, SIDE - high)
+        boxes.append([left, top, left + wide, top + high])
+        labels.append(int(random.integers(1, DRAWN_CLASSES + 1)))
+    return DrawnExample(
+        Path(str(number)),
+        size,
+        torch.tensor(np.array(boxes), dtype=torch.float32),
+        torch.tensor(labels),
+        torch.zeros(count, dtype=torch.bool),
+    )
 
 
 # --- the dataset ----------------------------------------------------------------------------------

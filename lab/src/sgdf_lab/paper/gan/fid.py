@@ -1,13 +1,35 @@
-"""The Fréchet distance between real and generated images, by the features of a network."""
+"""FID, the Fréchet distance between real and generated images by the features of a network:
 
+    inception            the Inception network that FID is published with
+    a run's folder       the network that this run trained, without its last layer
+    a file               a network by `torch.export.save` (.pt2) or `torch.jit.save`
+    package.module:name  a function that returns a network, or the network
+
+Every network takes bytes, N x 3 x H x W, and returns N x D numbers.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import logging
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.image.fid import FrechetInceptionDistance
+from torch.nn import functional as F
+from torchmetrics.image.fid import FrechetInceptionDistance, NoTrainInceptionV3
 
-from sgdf_lab.support.errors import UserError
+from sgdf_lab import data, models, plugins
+from sgdf_lab.data import ArrayDataset
+from sgdf_lab.runs.results import read_config
+from sgdf_lab.runs.run_folder import read_checkpoint
+from sgdf_lab.support.errors import UserError, reason_of
+from sgdf_lab.support.files import open_regular
 from sgdf_lab.support.numerics import full_precision
+from sgdf_lab.training.checkpoints import DamagedCheckpoint
 from sgdf_lab.training.distributed import Team
 
 BATCH = 250  # images that go through the network at once
@@ -87,3 +109,166 @@ class Distance:
                 "row of features for each"
             )
         return features.double()
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
+INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+LARGEST = 1 << 28  # bytes; it has 96 million
+INCEPTION_FROM = "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
+KINDS = "inception, a run's folder, a file of torch.export or TorchScript, or package.module:name"
+
+
+def check(name: str) -> None:
+    """Raise a `UserError` if the network is missing, as far as can be told quickly."""
+    if not isinstance(name, str) or not name:
+        raise UserError(f"features is {KINDS}, not {name!r}")
+    if name == "inception":
+        inception_path()
+    elif not Path(name).exists() and ":" not in name:
+        raise UserError(f"there is nothing at features={name}: it is {KINDS}")
+
+
+def load(name: str, device: torch.device) -> nn.Module:
+    """The network, on the device and in evaluation mode."""
+    check(name)
+    if name == "inception":
+        network = inception()
+    elif Path(name).is_dir():
+        network = from_run(Path(name))
+    elif Path(name).exists():
+        network = from_file(Path(name))
+    else:
+        network = by_path(name)
+    return network.to(device)
+
+
+# --- Inception ------------------------------------------------------------------------------------
+
+
+def inception_path() -> Path:
+    if importlib.util.find_spec("torch_fidelity") is None:
+        raise UserError('features=inception needs torch-fidelity: pip install "sgdf-lab[vision]"')
+    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION
+    if not path.is_file():
+        raise UserError(
+            f"FID needs the weights of the Inception network: put {INCEPTION_FROM}{INCEPTION} at "
+            f"{path}, or name another network with --set features=..., such as the folder of a "
+            "run on cifar10"
+        )
+    return path
+
+
+def inception() -> nn.Module:
+    path = inception_path()
+    with open_regular(path, limit=LARGEST) as file:
+        content = file.read()
+    if hashlib.sha256(content).hexdigest() != INCEPTION_SHA256:
+        raise UserError(f"{path} is damaged: replace it by {INCEPTION_FROM}{INCEPTION}")
+    # torch-fidelity unpickles whatever the file has become meanwhile: it gets the checked weights,
+    # which are read as tensors only and written again.
+    checked = io.BytesIO()
+    torch.save(torch.load(io.BytesIO(content), weights_only=True), checked)
+    checked.seek(0)
+    network: nn.Module = NoTrainInceptionV3("inception-v3-compat", ["2048"], checked)  # type: ignore[arg-type]
+    return network
+
+
+# --- a network from a run -------------------------------------------------------------------------
+
+
+def from_run(folder: Path) -> nn.Module:
+    """The inputs of the last layer of a trained network."""
+    config = read_config(folder)
+    task = config.task_definition
+    facts = data.find(task.dataset)
+    if task.kind != "classify" or not isinstance(facts, ArrayDataset) or facts.shape[0] != 3:
+        raise UserError(
+            f"features={folder} is a run of {config.task}: it has to be one on colour images with "
+            "classes, such as cifar10"
+        )
+    path = folder / "last.pt"
+    if not path.exists():
+        raise UserError(f"features={folder} has no last.pt, which has the weights of the run")
+    network = models.build_classifier(config.model, classes=facts.classes, shape=facts.shape)
+    try:
+        network.load_state_dict(read_checkpoint(path, torch.device("cpu"))["model"])
+    except DamagedCheckpoint as error:
+        raise UserError(f"{path} is damaged ({error}): name another run") from None
+    except (RuntimeError, LookupError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} does not fit {config.model}: {reason}") from None
+    return Penultimate(network, facts.shape[1:], facts.mean, facts.std)
+
+
+class Penultimate(nn.Module):
+    """Resizes and normalises bytes as in the run's training; the network without its last layer."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        size: tuple[int, int],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
+        super().__init__()
+        self.network, self.size = without_last_layer(network).eval(), size
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = F.interpolate(images.float() / 255, self.size, mode="bilinear", antialias=True)
+        features: Tensor = self.network((pixels - self.mean) / self.std)
+        return features
+
+
+def without_last_layer(network: nn.Module) -> nn.Module:
+    name = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, nn.Identity())
+    return network
+
+
+# --- a user's own ---------------------------------------------------------------------------------
+
+
+def from_file(path: Path) -> nn.Module:
+    """An exported program or TorchScript, which contain their code, as mere weights do not."""
+    try:
+        with quiet():
+            if path.suffix == ".pt2":
+                return torch.export.load(path).module()
+            network: nn.Module = torch.jit.load(str(path), map_location="cpu")
+            return network.eval()
+    except Exception as error:  # torch's readers may raise anything
+        raise UserError(
+            f"{path} is not a network by torch.export.save (.pt2) or torch.jit.save"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide torch's log of a failure, which is reported anyway, and its advice on TorchScript."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def by_path(name: str) -> nn.Module:
+    target = plugins.load_object("network of features", name, "put its folder on PYTHONPATH")
+    try:
+        network = target if isinstance(target, nn.Module) else target()
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise UserError(f"features={name} cannot be called: {reason_of(error)}") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"features={name} is a {type(network).__name__}, not a torch.nn.Module")
+    return network.eval()

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sgdf_lab import tasks
 from sgdf_lab.data import Dataset
-from sgdf_lab.paper.gan import features
+from sgdf_lab.paper.gan import fid
 from sgdf_lab.paper.gan.dcgan import DCGAN, MODELS, Z
 from sgdf_lab.paper.gan.fid import Distance, parts
 from sgdf_lab.support.errors import UserError
@@ -39,10 +40,7 @@ GRID = 8  # rows and columns of samples in a picture
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or feature network are missing, or an option is wrong."""
-    for name, least in (("fid_samples", 2), ("fid_every", 0)):
-        value = config.option(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{name} is an integer of at least {least}, not {value!r}")
+    tasks.check_integers(config, fid_samples=2, fid_every=0)
     if config.option("fid_samples") > MAX_FID_SAMPLES:
         raise UserError(
             f"fid_samples is at most {MAX_FID_SAMPLES:,}, not {config.option('fid_samples'):,}: "
@@ -50,7 +48,7 @@ def check(config: "Config", data_dir: Path | None) -> None:
         )
     if config.validation:
         raise UserError(f"{config.task} holds out no images: leave validation out")
-    features.check(config.option("features"))
+    fid.check(config.option("features"))
     load_dataset(config.task, data_dir, config.data == "synthetic")
 
 
@@ -65,15 +63,14 @@ def build_trainer(
     check(config, data_dir)
     if team.shards:
         raise UserError(f"{config.task} has networks too small to shard: leave --shard out")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         model = MODELS[config.model](config.option("critic_norm"))
     distance = distance_for(
         config.option("features"), config.task, data_dir, config.data, model.size, device, team
     )
     dataset = load_dataset(config.task, data_dir, config.data == "synthetic")
     batches = GanBatches(dataset, device, seed=config.seed, size=model.size)
-    model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = tasks.channels_last(model, device)
     return Gan(config, model, batches, distance, device, team=team)
 
 
@@ -87,7 +84,7 @@ def distance_for(
     real = (
         as_bytes(resized(images[part].to(device), size)) for part in parts(*team.share(len(images)))
     )
-    return Distance(features.load(network, device), network, real, team)
+    return Distance(fid.load(network, device), network, real, team)
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:
@@ -146,16 +143,10 @@ class Gan(Trainer):
     batches: GanBatches
 
     def __init__(
-        self,
-        config: "Config",
-        model: DCGAN,
-        batches: GanBatches,
-        distance: Distance,
-        device: torch.device,
-        *,
-        team: Team = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(config, model, batches, device, compile=False, team=team)
+        self, config: "Config", model: DCGAN, batches: GanBatches, distance: Distance,
+        device: torch.device, **more: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(config, model, batches, device, compile=False, **more)
         self.distance = distance
         self.generator_params = list(model.generator.parameters())
         self.totals = {

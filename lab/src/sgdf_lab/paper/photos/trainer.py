@@ -14,19 +14,16 @@ from torchvision import transforms
 from torchvision.models import ViT_B_32_Weights, ViT_L_32_Weights
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
-from sgdf_lab import data
+from sgdf_lab import data, tasks
 from sgdf_lab.models import vision
 from sgdf_lab.models.own import is_own
-from sgdf_lab.paper import weights
 from sgdf_lab.paper.photos.datasets import FileDataset, ImageFolderDataset
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.tasks import classify
 from sgdf_lab.tasks.classify import Classifier, EvaluationImages
 from sgdf_lab.tasks.photos import FileClassifier, centre_crop, decoded
-from sgdf_lab.training.batches import Batches, seed_for
-from sgdf_lab.training.decoded import (
-    Transform,
-)
+from sgdf_lab.training.batches import Batches
+from sgdf_lab.training.decoded import Transform
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.images import ResidentBatches, ResidentImages
 from sgdf_lab.training.loop import Trainer
@@ -41,10 +38,8 @@ Data = tuple[int, Batches, dict[str, EvaluationImages]]
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or weights are missing; `build_trainer` lists the files."""
     name = config.task_definition.dataset
-    for option in ("size", "classes"):
-        value, least = config.options.get(option, 1), int(option == "size")
-        if type(value) is not int or value < least:
-            raise UserError(f"{option} is an integer of at least {least}, not {value!r}")
+    has_classes = "classes" in config.task_definition.options  # CIFAR's are known
+    tasks.check_integers(config, size=1, **({"classes": 0} if has_classes else {}))
     spec = data.find(name)
     if not isinstance(spec, ImageFolderDataset):
         classify.load_dataset(config.task, data_dir, config.data == "synthetic")
@@ -67,11 +62,10 @@ def build_trainer(
     are_files = isinstance(data.find(config.task_definition.dataset), ImageFolderDataset)
     load = decoded_data if are_files else resident_data
     classes, batches, evaluation = load(config, data_dir, device, team)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
+    with tasks.weights_by_seed(config):
         size, file = config.option("size"), weights_of(config)
         model = build_model(config.model, classes=classes, size=size, file=file)
-    model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = tasks.channels_last(model, device)
     trainer = FileClassifier if are_files else Classifier
     return trainer(config, model, batches, evaluation, device, compile=compile, team=team)
 
@@ -150,12 +144,12 @@ def build_model(name: str, *, classes: int, size: int, file: Path | None) -> nn.
 
 
 def weights_file(name: str, choice: Any) -> Path | None:
-    return weights.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
+    return vision.find_weights(name, choice, PUBLISHED[name].url if name in PUBLISHED else None)
 
 
 def load_weights(model: VisionTransformer, path: Path) -> None:
     """Load all but the head, with the position embedding interpolated to the model's grid."""
-    state = weights.read_weights(path)
+    state = vision.read_weights(path)
     key = "encoder.pos_embedding"
     if not isinstance(embedding := state.get(key), torch.Tensor) or embedding.ndim != 3:
         raise UserError(f"{path} does not fit the model: it has no {key} of three dimensions")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sgdf_lab.optimizers import style
-from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.evidence import Summary, notes
 from sgdf_lab.reports.evidence.summary import REFERENCES
 from sgdf_lab.reports.figures import Interval, draw_intervals
 from sgdf_lab.reports.tables import Table
@@ -104,9 +104,7 @@ def row_of(comparison: Json, label: str) -> Json | None:
 
 def is_complete(summary: Summary) -> bool:
     """Whether every planned run has ended, in whatever way."""
-    runs = [run for c in summary["contestants"] for run in (*c["trials"], *c["seeds"].values())]
-    runs += [r for c in summary["contestants"] for f in c["finals"] for r in f["seeds"].values()]
-    return not any(run["status"] in ("missing", "unfinished") for run in runs)
+    return not any(notes.counts(summary, part, notes.TO_GO) for part in notes.PARTS)
 
 
 # --- as a table ----------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""What FilterMuon and FilterSOAP load from each other and from others, and who loads theirs."""
+
+import functools
+import warnings
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum
+
+SHAPE = (16, 24)
+EIGEN = functools.partial(FilterMuon, eigenbasis=True)
+MATRIX = {"FilterMuon": FilterMuon, "with eigenbasis": EIGEN, "FilterSOAP": FilterSOAP}
+OTHERS = {
+    "AdamW": torch.optim.AdamW,
+    "FilterAdam": FilterAdam,
+    "FilterAdamW derived": functools.partial(FilterAdamW, second_moment="derived"),
+    "Muon": torch.optim.Muon,
+}
+
+
+def advance(optimizer, steps, generator, mean=0.0, scale=1.0):
+    """Step along noise about a mean; the longest move of an element, in lr."""
+    (p,) = optimizer.param_groups[0]["params"]
+    longest = 0.0
+    for _ in range(steps):
+        before = p.detach().clone()
+        p.grad = scale * (mean + torch.randn(SHAPE, generator=generator))
+        optimizer.step()
+        move = (p.detach() - before).abs().max().item()
+        longest = max(longest, move / optimizer.param_groups[0]["lr"])
+    return longest
+
+
+def trained(make, steps=5, seed=0, **gradients):
+    p = torch.nn.Parameter(torch.zeros(SHAPE))
+    optimizer = make([p])
+    generator = torch.Generator().manual_seed(seed)
+    return optimizer, advance(optimizer, steps, generator, **gradients)
+
+
+@pytest.mark.parametrize("target", MATRIX)
+@pytest.mark.parametrize("source", OTHERS)
+@settings(max_examples=3, deadline=None)
+@given(st.sampled_from([0.0, 0.3, 3.0]), st.sampled_from([1, 2, 25]), st.integers(0, 99))
+def test_no_step_after_a_conversion_is_longer_than_one_from_scratch(
+    source, target, mean, steps, seed
+):
+    old, _ = trained(OTHERS[source], steps, seed, mean=mean)
+    new, _ = trained(MATRIX[target], 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        new.load_state_dict(deepcopy(old.state_dict()))
+    generator = torch.Generator().manual_seed(seed + 100)
+    _, usual = trained(MATRIX[target], 20, seed, mean=mean)
+    assert advance(new, 20, generator, mean=mean) < max(6, 2 * usual)
+
+
+@pytest.mark.parametrize("target", MATRIX)
+@pytest.mark.parametrize("source", MATRIX)
+def test_each_loads_its_own_and_refuses_the_other_by_name(source, target):
+    old, _ = trained(MATRIX[source], scale=1e-3)
+    new, _ = trained(MATRIX[target], scale=1e-3)
+    before = deepcopy(new.state_dict())
+    if (source == "FilterSOAP") == (target == "FilterSOAP"):
+        new.load_state_dict(deepcopy(old.state_dict()))
+        assert new.param_groups[0]["eigenbasis"] == old.param_groups[0]["eigenbasis"]
+        return
+    name = "FilterSOAP" if source == "FilterSOAP" else "FilterMuon"
+    with pytest.raises(ValueError, match=f"can continue: it is of {name}"):
+        new.load_state_dict(deepcopy(old.state_dict()))
+    after = new.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
+def test_a_filter_muon_that_is_made_like_soap_loads_its_own():
+    make = functools.partial(FilterMuon, eigenbasis=True, adjust_lr_fn=None)
+    old, _ = trained(make)
+    new, _ = trained(make, 0)
+    new.load_state_dict(deepcopy(old.state_dict()))
+    for key, value in old.state_dict()["state"][0].items():
+        assert torch.equal(value, new.state_dict()["state"][0][key]), key
+
+
+@pytest.mark.parametrize("target", [SGDF, FilterAdam, FilterAdamW, Momentum])
+@pytest.mark.parametrize("source", MATRIX)
+def test_state_in_an_eigenbasis_is_refused_element_by_element(source, target):
+    """Entry by entry, s and v of a basis belong to no element of the matrix."""
+    old, _ = trained(MATRIX[source])
+    new, _ = trained(target)
+    before = deepcopy(new.state_dict())
+    with pytest.raises(ValueError, match="it is of FilterMuon or FilterSOAP"):
+        new.load_state_dict(deepcopy(old.state_dict()))
+    after = new.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("target", MATRIX)
+def test_a_group_without_a_rate_is_not_ours(target):
+    """As those of pytorch_optimizer's A2Grad."""
+    new, _ = trained(MATRIX[target])
+    group = {"beta": 10.0, "lips": 10.0, "params": [0]}
+    with pytest.raises(ValueError, match="is not one that"):
+        new.load_state_dict({"state": {0: {"v_kk": torch.zeros(1)}}, "param_groups": [group]})
