@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from sgdf_lab.optimizers import title_of
 from sgdf_lab.reports.evidence import Summary, across, figures, tables
 from sgdf_lab.reports.evidence.summary import REFERENCES, summarize
-from sgdf_lab.reports.numbers import SIGNIFICANCE
+from sgdf_lab.reports.labels import contestant_names
+from sgdf_lab.reports.numbers import SIGNIFICANCE, holm
 from sgdf_lab.reports.tables import as_markdown, escaped
 from sgdf_lab.reports.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
@@ -41,7 +42,8 @@ SHOWN = {PAPER: "FilterAdamW, default", LEAN: "FilterAdamW, lean"}
 LATER = ("-finals", "-again")  # end the name of a task that was done again; the last word first
 FILTER_IN_FRONT = "gpt-tiny-in-front"
 GAINS = "-gains"  # ends the name of a task with more gains
-ASIDE = (FILTER_IN_FRONT, GAINS)  # share runs with another task, and are never added to it
+FORMS = "-form"  # ends the name of a task that decides the default form of FilterAdamW
+ASIDE = (FILTER_IN_FRONT, GAINS, FORMS)  # share runs with another task, and are never added to it
 IN_FRONT = {"adabelief": "wiener-adabelief", "lion": "wiener-lion", "muon": "wiener-muon"}
 ACROSS = ("adamw", "nadamw", PAPER, "sgd-nesterov")  # the tables over all tasks
 
@@ -124,7 +126,7 @@ def references_of(sweep: Sweep) -> list[str]:
     forms = [
         c for c in sweep.configs if c.optimizer == "filter-adamw" and "gain_eps" not in c.settings
     ]
-    if forms and any(config.settings.get("gain_scale") == 2.0 for config in forms):
+    if sweep.name.endswith(FORMS) or any(c.settings.get("gain_scale") == 2.0 for c in forms):
         found.append(PAPER)
     return found + [name for name, filtered in IN_FRONT.items() if filtered in names]
 
@@ -177,6 +179,8 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
             **{name: f"\n{text}\n" for name, text in over_all.items()},
             "in front": f"\n{in_front_table(summaries)}\n",
             "larger gains": f"\n{gains_table(summaries)}\n",
+            "default form": f"\n{forms_table(summaries)}\n",
+            "at 11 million": f"\n{larger_network_table()}\n",
         },
         "docs/evidence-protocol.md": {"two rules": f"\n{two_rules(summaries)}\n"},
     }
@@ -393,6 +397,47 @@ def gains_table(summaries: Sequence[Summary]) -> str:
             lines.append([link_to(summary), label, *cells])
     head = ["", "", "final", "minus AdamW", "minus NAdamW", "minus 2K"]
     return markdown_table(head, lines) if lines else "Planned; not complete yet."
+
+
+def forms_table(summaries: Sequence[Summary]) -> str:
+    """The tasks that decide the default form, each beside 2K: p by seeds, Holm over the tasks."""
+    tasks = [summary for summary in summaries if summary["name"].endswith(FORMS)]
+    labels = dict.fromkeys(c["label"] for summary in tasks for c in summary["contestants"])
+    lines = []
+    for label in labels:
+        rows = [row_of(s, label, PAPER) if label != PAPER else {"p": None} for s in tasks]
+        corrected = holm([row["p"] for row in rows])
+        cells = [form_words(s, label, r, p) for s, r, p in zip(tasks, rows, corrected, strict=True)]
+        lines.append([label, *cells])
+    return markdown_table(["", *map(link_to, tasks)], lines)
+
+
+def form_words(summary: Summary, label: str, row: Mapping[str, Any], p: float | None) -> str:
+    digits, seeds = summary["metric"]["digits"], len(summary["planned"]["seeds"])
+    contestant = next(c for c in summary["contestants"] if c["label"] == label)
+    words = tables.final_words(contestant, digits, seeds)
+    if p is None:
+        return words
+    mean = f"{row['mean']:+.{digits}f}".replace("-", "−")
+    return f"{words}; minus 2K {mean}, p {tables.p_words(p)}"
+
+
+def larger_network_table() -> str:
+    """One seed of 300 steps of a GPT of 11 million parameters."""
+    file = RESULTS / "gpt-11m-form" / "runs.jsonl"
+    records, _ = read_runs([file] if file.exists() else [])
+    configs = sweep_from_file(PLANS[0] / "form" / "gpt-11m-form.toml").configs
+    found = {record.config.name: record for record in records}
+    if any(config.name not in found for config in configs):
+        return "Planned; not complete yet."
+    names = contestant_names([(config,) for config in configs])
+    lines = []
+    for name, config in zip(names, configs, strict=True):
+        by_step = {line["step"]: line for line in found[config.name].metrics}
+        values = [f"{by_step[step]['val_loss']:.4f}" for step in sorted(by_step)]
+        lines.append([name, *values, f"{by_step[max(by_step)]['test_loss']:.4f}"])
+    head = [f"validation loss, step {step}" for step in sorted(by_step)]
+    return markdown_table(["", *head, "test loss"], lines)
 
 
 def in_one_cell(difference: str, p: str, p_choice: str) -> str:
