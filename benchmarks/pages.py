@@ -91,6 +91,44 @@ def runs_in(name: str) -> list[RunRecord]:
     return [run for run in records if run.finished]
 
 
+BESIDE_MUON = {"gpt-tiny-muon": 600, "gpt-tiny-muon-long": 1800}  # steps
+
+
+def beside_muon() -> str:
+    """Each optimizer at the best of its rates, beside Muon at the best of its own settings."""
+    rows: dict[str, list[str]] = {}
+    found = [n for n in BESIDE_MUON if (ROOT / "results" / "evidence" / n / "runs.jsonl").exists()]
+    for name in found:
+        settings: dict[tuple[str, float], dict[int, dict[str, float]]] = defaultdict(dict)
+        for run in runs_in(f"evidence/{name}/runs.jsonl"):
+            key = muon_title(run), run.config.settings["lr"]
+            settings[key][run.config.seed] = run.metrics[-1]
+        best: dict[str, tuple[str, float]] = {}
+        for key in sorted(settings, key=lambda key: mean_of(settings[key], "val_loss")):
+            best.setdefault(key[0], key)
+        muon = next(key for key in best.values() if key[0].startswith("Muon"))
+        for title, key in best.items():
+            values, others = settings[key], settings[muon]
+            below = sum(values[seed]["test_loss"] < others[seed]["test_loss"] for seed in values)
+            mean = mean_of(values, "test_loss")
+            against = f"{mean - mean_of(others, 'test_loss'):+.4f}, {below} of {len(values)}"
+            words = "the best Muon" if key == muon else against.replace("-", "−")
+            rows.setdefault(title, []).extend([f"{key[1]:g}", f"{mean:.4f}", words])
+    parts = ("rate", "test loss", "minus Muon, seeds below it")
+    head = [f"{part}, {BESIDE_MUON[name]} steps" for name in found for part in parts]
+    return markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
+
+
+def muon_title(run: RunRecord) -> str:
+    momentum = run.config.settings.get("momentum")
+    title = OPTIMIZERS[run.config.optimizer].title
+    return f"Muon, momentum {momentum:g}" if momentum else title
+
+
+def mean_of(lines: Mapping[int, Mapping[str, float]], key: str) -> float:
+    return statistics.fmean(line[key] for line in lines.values())
+
+
 @functools.cache
 def evidence() -> Mapping[str, Mapping[str, str]]:
     """The comparisons at equal tuning: by page and name."""
@@ -483,6 +521,7 @@ MADE: dict[str, Callable[[], str]] = {
     "grids": gpu_blocks.grid_tables,
     "Hessian on CIFAR-100": gpu_blocks.hessian_table,
     "steps of matrices on a GPU": gpu_blocks.matrix_steps_table,
+    "beside Muon": beside_muon,
     "queue": gpu_blocks.queue_table,
     "theory counts": theory_counts,
     "walking signal": lambda: tracking_table("walking signal"),
