@@ -108,7 +108,9 @@ def build(case: Case, optimizer: str, device: torch.device) -> LanguageModel:
     )
     most = config.option("eval_tokens")
     evaluation = EvaluationWindows(tokens.validation, device, context=context, most=most)
-    return LanguageModel(config, model, batches, evaluation, device)
+    trainer = LanguageModel(config, model, batches, device)
+    trainer.evaluation = evaluation
+    return trainer
 
 
 def measured(case: Case, optimizer: str, device: torch.device, rounds: int) -> dict:

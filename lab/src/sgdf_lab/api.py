@@ -104,7 +104,13 @@ def train_runs(
 
     Args:
         configs: of `make_config`.
-        out, data_dir, device, keep, compile, checkpoints, tensorboard: as for `train`.
+        out: as for `train`.
+        data_dir: where the data is.
+        device: default: cuda if available.
+        keep: of which epochs to keep the weights.
+        compile: on a GPU.
+        checkpoints: whether to save the state.
+        tensorboard: whether to write event files.
 
     Returns:
         The content of `result.json` of each run.

@@ -410,9 +410,11 @@ def test_the_slices_are_all_gpu_tests_of_make():
 
 
 def names_the_mark(file):
-    """Whether `gpu` is an attribute somewhere in it, as of pytest's marks."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.Attribute) and node.attr == "gpu" for node in ast.walk(tree))
+    """Whether `gpu` is an attribute somewhere in it, as of pytest's marks, or a shared mark."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return any(isinstance(node, ast.Attribute) and node.attr == "gpu" for node in nodes) or any(
+        isinstance(node, ast.Name) and node.id == "NEEDS_GPU" for node in nodes
+    )
 
 
 def test_every_record_has_its_place_in_the_documentation():

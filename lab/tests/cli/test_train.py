@@ -155,7 +155,7 @@ def test_mistakes_are_one_sentence(sgdf, tmp_path, words, answer):
         ("correction=perhaps", "correction is true or false, not 'perhaps'"),
         ("rounding_seed=x", "rounding_seed is an integer, not 'x'"),
         ("differentiable=true", "differentiable=True is not supported"),
-        ("state_dtype=int9", "state_dtype is one of float64, float32, bfloat16, float16, int8,"),
+        ("state_dtype=int9", "state_dtype is one of float64, float32, bfloat16, int8,"),
         ("weight_decay=nan", "weight_decay is a number, not 'nan'"),
         ("eps={1, 2}", "eps is a number, not {1, 2}"),
         ("betas=1", "betas is 2 numbers, not 1"),

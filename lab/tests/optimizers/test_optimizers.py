@@ -259,7 +259,7 @@ def test_a_row_has_the_settings_of_its_builder(name):
             kinds.pop("capturable", None)
         assert kinds_from(row.takes) == kinds
     assert not set(row.settings) - set(row.kinds)
-    betas = {"beta1", "beta2"} if "betas" in row.kinds else set()
+    betas = {"beta1", "beta2", "beta3"} if "betas" in row.kinds else set()
     assert not set(row.space) - set(row.kinds) - betas
 
 

@@ -165,7 +165,8 @@ def test_language_models_have_the_usual_groups_and_old_runs_theirs():
 
 def test_the_evidence_keeps_the_groups_that_it_was_made_with():
     files = [f for f in (ROOT / "benchmarks" / "evidence").rglob("*.toml")
-             if 'task = "text"' in f.read_text()]  # fmt: skip
+             if 'task = "text"' in f.read_text()
+             and f.parent.name not in ("map", "matrix") and f.stem != "gpt-11m-form"]  # fmt: skip
     assert len(files) > 10
     for file in files:
         assert tomllib.loads(file.read_text())["set"]["param_groups"] is False, file.name

@@ -213,7 +213,7 @@ def test_the_docs_have_the_status_of_every_preset():
 
 # --- gradients ------------------------------------------------------------------------------------
 
-THROUGH_A_TRAINING = section(INSTRUMENTS, "### Errors of the estimates through a training")
+THROUGH_A_TRAINING = section(INSTRUMENTS, "### Errors of the estimates through a run")
 
 
 def test_the_gradients_of_the_docs_are_those_of_the_record():

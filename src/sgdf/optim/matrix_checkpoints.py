@@ -86,6 +86,8 @@ def refuse_the_other(optimizer: Any, saved: list[Group]) -> None:
     for own, group in zip(optimizer.param_groups, saved, strict=False):
         if own["matrices"] is False or group.get("matrices") is False:
             continue
+        if not {"eigenbasis", "adjust_lr_fn"} <= group.keys():  # of an earlier version
+            continue
         of_soap, is_soap = (
             bool(each.get("eigenbasis")) and each.get("adjust_lr_fn") is None
             for each in (group, own)

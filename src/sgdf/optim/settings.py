@@ -9,7 +9,6 @@ import difflib
 import functools
 import inspect
 import numbers
-import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -39,7 +38,7 @@ SWITCHES = (
 KINDS = (None, False, True, "stacked")
 STATE_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16, torch.int8)
 #: The settings of the filter after `betas` and `eps`: their names in a group are the same.
-SAME_NAME = operator.itemgetter(*FilterSettings._fields[2:])
+SAME_NAME = FilterSettings._fields[2:]
 
 
 def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
@@ -47,7 +46,7 @@ def filter_settings(group: Mapping[str, Any]) -> FilterSettings:
     eps = group.get("gain_eps")
     if eps is None:
         eps = default_gain_eps(group["eps"], group.get("second_moment", "separate"))
-    return FilterSettings(group["betas"], eps, *SAME_NAME(group))
+    return FilterSettings(group["betas"], eps, *[group[name] for name in SAME_NAME])
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -110,7 +109,7 @@ def check_filter(settings: FilterSettings) -> None:
     for index, beta in enumerate(betas):
         require(is_number(beta) and 0.0 <= beta < 1.0, f"beta parameter at index {index}", beta)
     require(is_number(eps) and eps >= 0.0, "epsilon value", eps)
-    for name in FilterSettings._fields[2:]:
+    for name in SAME_NAME:
         value = getattr(settings, name)
         if isinstance(FilterSettings._field_defaults[name], bool):
             require(value in (True, False), f"{name} value", value)

@@ -224,13 +224,13 @@ def release(device: str) -> None:
 
 
 def state_bytes(optimizer: Stepper) -> int:
-    """The size of the optimizer's state, without the step counters, which are negligible."""
+    """The size of the optimizer's state, without what each tensor has once: counters and layout."""
     return sum(
         tensor_bytes(value)
         for state in optimizer.state.values()
         for key, entry in state.items()
         for value in (entry if isinstance(entry, list) else [entry])  # SOAP's factors
-        if key != "step" and isinstance(value, Tensor)
+        if key not in ("step", "memory_order") and isinstance(value, Tensor)
     )
 
 

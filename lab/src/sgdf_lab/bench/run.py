@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 from sgdf.optim import wait_until_compiled
 from sgdf_lab.bench import contestants
-from sgdf_lab.bench.contestants import LISTS, default_lists
+from sgdf_lab.bench.contestants import LISTS, MATRIX_LISTS, default_lists
 from sgdf_lab.bench.measure import (
     GIB,
     Budget,
@@ -127,16 +127,16 @@ BESIDE = (
     "torchao-adamw8bit",
     "bitsandbytes-adamw8bit",
     "filteradam-fused-int8-state",
-    "muon-loop",
-    "soap-loop",
 )
+MATRIX_RIVALS = ("muon-loop", "soap-loop")
 
 
 def compared_by_targets(device: str, list_name: str) -> set[str]:
     """The names of the contestants that the targets of a list compare; empty if it has none."""
     targets = [t for t in TARGETS if (t.device, t.parameters) == (device, list_name)]
     named = {t.contestant for t in targets if t.contestant is not None}
-    return named | set(BESIDE) if named else set()
+    rivals = MATRIX_RIVALS if list_name in MATRIX_LISTS else BESIDE
+    return named | set(rivals) if named else set()
 
 
 # --- terminal -------------------------------------------------------------------------------------

@@ -194,6 +194,7 @@ def add_demo(commands: Commands) -> None:
 def run_demo(options: argparse.Namespace) -> None:
     from sgdf_lab.reports import demo as report
     from sgdf_lab.sweeps import demo
+    from sgdf_lab.sweeps.execute import refuse_team
 
     if options.digits:
         if options.steps:
@@ -204,6 +205,7 @@ def run_demo(options: argparse.Namespace) -> None:
         raise UserError("--epochs is of the digits: add --digits, or give --steps")
     if options.no_checkpoints:
         raise UserError("the demo shows what its models write: leave --no-checkpoints out")
+    refuse_team()
     corpus = demo.write_corpus(options.out / "stdlib.txt")
     sweep = demo.gpt_sweep(corpus, options.steps or demo.STEPS)
     run_and_show(sweep, options, report.show)

@@ -138,9 +138,13 @@ def path_surface(
 
     Args:
         model: with the parameters at the end of the run.
-        loss: as for `surface`, and so are data, size, save and progress.
+        loss: as for `surface`.
+        data: the same.
         path: of the function `path`.
+        size: as for `surface`.
         margin: around the path, as a fraction of its extent.
+        save: as for `surface`.
+        progress: the same.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)

@@ -78,7 +78,7 @@ KINDS = {
     ),
     "state_dtype": "dtype",
 }
-STATE_DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
+STATE_DTYPES = ("float64", "float32", "bfloat16", "int8")
 SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 _FILTER = "betas eps gain_scale gain_power gain_eps correction bias_correction"

@@ -71,6 +71,12 @@ def available_cores() -> int:
 # --- all stages -----------------------------------------------------------------------------------
 
 
+def refuse_team() -> None:
+    """Each process would run all of it."""
+    if is_team():
+        raise UserError("torchrun shares one run among processes: use it with sgdf train only")
+
+
 def run_sweep(
     sweep: Sweep,
     context: RunContext,
@@ -91,8 +97,7 @@ def run_sweep(
         console: where progress is shown.
         show: called with every stage that has ended, or was interrupted.
     """
-    if is_team():
-        raise UserError("torchrun shares one run among processes: use it with sgdf train only")
+    refuse_team()
     console = console or Console()
     sweep = sweep.with_data(context.data_dir)
     if isinstance(sweep, Tuned):
