@@ -24,6 +24,7 @@ from sgdf_lab.reports.labels import contestant_names
 from sgdf_lab.reports.numbers import SIGNIFICANCE, holm
 from sgdf_lab.reports.tables import as_markdown, escaped
 from sgdf_lab.reports.wording import NOTHING
+from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import write_svg
 from sgdf_lab.support.files import write_atomically, write_json
@@ -422,18 +423,23 @@ def form_words(summary: Summary, label: str, row: Mapping[str, Any], p: float | 
     return f"{words}; minus 2K {mean}, p {tables.p_words(p)}"
 
 
+def cell_of(config: Config) -> str:
+    """Without the text, which a record knows by its content."""
+    return json.dumps([config.optimizer, config.settings], sort_keys=True)
+
+
 def larger_network_table() -> str:
     """One seed of 300 steps of a GPT of 11 million parameters."""
     file = RESULTS / "gpt-11m-form" / "runs.jsonl"
     records, _ = read_runs([file] if file.exists() else [])
     configs = sweep_from_file(PLANS[0] / "form" / "gpt-11m-form.toml").configs
-    found = {record.config.name: record for record in records}
-    if any(config.name not in found for config in configs):
+    found = {cell_of(record.config): record for record in records}
+    if any(cell_of(config) not in found for config in configs):
         return "Planned; not complete yet."
     names = contestant_names([(config,) for config in configs])
     lines = []
     for name, config in zip(names, configs, strict=True):
-        by_step = {line["step"]: line for line in found[config.name].metrics}
+        by_step = {line["step"]: line for line in found[cell_of(config)].metrics}
         values = [f"{by_step[step]['val_loss']:.4f}" for step in sorted(by_step)]
         lines.append([name, *values, f"{by_step[max(by_step)]['test_loss']:.4f}"])
     head = [f"validation loss, step {step}" for step in sorted(by_step)]
