@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -364,7 +365,9 @@ OF_AN_EARLIER_PLAN = "gpt-11m-encyclopedia"
 RECORDED = [
     path
     for path in EVIDENCE
-    if (RECORDS / path.stem / "runs.jsonl").exists() and path.stem != OF_AN_EARLIER_PLAN
+    if (RECORDS / path.stem / "runs.jsonl").exists()
+    and path.stem != OF_AN_EARLIER_PLAN
+    and "trials" in tomllib.loads(path.read_text(encoding="utf-8"))
 ]
 
 
