@@ -411,7 +411,50 @@ struct Piece {
     std::int64_t row, first, last; // tiles
 };
 
+struct Averages { // for cpu.py the struct is an array
+    double beta, slow_beta, slow_weight, largest, sign, trend, gain;
+};
+
 } // namespace
+
+// What stands before the products of a matrix step, in one pass: kernels/matrix.py. Updates the
+// averages and writes either the gradient with the trend, or the estimate with a constant gain.
+extern "C" void sgdf_average(std::int64_t n, const float *__restrict g, float *__restrict m,
+                             float *__restrict slow, float *__restrict clipped,
+                             float *__restrict out, const Averages *o, int threads) {
+    const float of_new = float(1 - o->beta), of_new_in_slow = float(1 - o->slow_beta);
+    const float weight = float(o->slow_weight), largest = float(o->largest);
+    const float sign = float(o->sign), trend = float(o->trend), gain = float(o->gain);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && n > PIECE)
+    for (std::int64_t first = 0; first < n; first += TILE) {
+        const std::int64_t last = std::min(first + TILE, n);
+        for (std::int64_t i = first; i < last; i++) {
+            const float x = sign * std::min(std::max(g[i], -largest), largest); // NaN stays
+            float mean = m[i] += of_new * (x - m[i]);
+            if (slow)
+                mean += weight * ((slow[i] += of_new_in_slow * (x - slow[i])) - mean);
+            if (clipped) {
+                clipped[i] = x;
+            } else {
+                mean /= trend;
+                mean += gain * (x - mean);
+            }
+            out[i] = mean;
+        }
+    }
+}
+
+// What stands behind them: the step with decoupled weight decay.
+extern "C" void sgdf_descend(std::int64_t n, float *__restrict p, const float *__restrict update,
+                             double shrink, double rate, int threads) {
+    const float keep = float(shrink), lr = float(rate);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && n > PIECE)
+    for (std::int64_t first = 0; first < n; first += TILE) {
+        const std::int64_t last = std::min(first + TILE, n);
+        for (std::int64_t i = first; i < last; i++)
+            p[i] = keep * p[i] - lr * update[i];
+    }
+}
 
 extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,
                           const Corrections *corrections, const Settings *settings,

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import warnings
 from array import array
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,52 @@ def _in_rows(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
     )
 
 
+# --- the passes of a matrix step that are not products -------------------------------------------
+
+
+def suits_passes(tensors: Iterable[Tensor]) -> bool:
+    """Whether `average` and `descend` can read and write all of these."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(
+            x.is_cpu
+            and x.dtype == torch.float32
+            and x.is_contiguous()
+            and not x.is_neg()
+            and (x.data_ptr() or not x.numel())  # fake tensors have no memory
+            for x in tensors
+        )
+        and library() is not None
+    )
+
+
+def average(
+    g: Tensor,
+    m: Tensor,
+    slow: Tensor | None,
+    clipped: Tensor | None,
+    out: Tensor,
+    numbers: Sequence[float],
+) -> None:
+    """Update the averages; write gradient and trend or, without `clipped`, the estimate.
+
+    The numbers are those of `Averages` in cpu.cpp.
+    """
+    loaded, row = library(), array("d", numbers)
+    assert loaded is not None
+    addresses = (0 if x is None else x.data_ptr() for x in (g, m, slow, clipped, out))
+    loaded.sgdf_average(g.numel(), *addresses, row.buffer_info()[0], torch.get_num_threads())
+
+
+def descend(p: Tensor, update: Tensor, shrink: float, rate: float) -> None:
+    """p <- shrink p - rate update."""
+    loaded = library()
+    assert loaded is not None
+    threads = torch.get_num_threads()
+    loaded.sgdf_descend(p.numel(), p.data_ptr(), update.data_ptr(), shrink, rate, threads)
+    torch.autograd.graph.increment_version([p])
+
+
 # --- the compiled library -----------------------------------------------------------------------
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
@@ -320,5 +367,11 @@ def _open(path: Path) -> ctypes.CDLL:
     loaded.sgdf_step.argtypes = [
         ctypes.c_int, ctypes.c_int64, pointer, pointer, pointer, ctypes.c_int
     ]  # fmt: skip
-    loaded.sgdf_step.restype = None
+    number = ctypes.c_double
+    loaded.sgdf_average.argtypes = [ctypes.c_int64, *[pointer] * 6, ctypes.c_int]
+    loaded.sgdf_descend.argtypes = [
+        ctypes.c_int64, pointer, pointer, number, number, ctypes.c_int
+    ]  # fmt: skip
+    for function in (loaded.sgdf_step, loaded.sgdf_average, loaded.sgdf_descend):
+        function.restype = None
     return loaded

@@ -19,16 +19,14 @@ from sgdf.kernels.matrix import (
     MatrixWork,
     Row,
     apply,
-    averages,
     build_basis,
     builds_basis,
     chunks,
     count_for_basis,
     direction,
-    estimates,
+    filtered,
     full_float32,
     gradients,
-    orthogonal,
     step_chunk,
 )
 from sgdf.kernels.work import compute_dtype
@@ -77,11 +75,8 @@ def step_together(rule: MatrixRule, rows: Sequence[Row], team: Team) -> None:
             stacks = [torch.stack(x) for x in zip(*(whole[r.place] for r in chunk), strict=True)]
             if builds_basis(chunk[0]):
                 build_basis(rule, chunk, *stacks)
-            elif chunk[0].basis_step is not None:
-                updates |= _by_place(chunk, direction(rule, chunk, *stacks))
             else:
-                (update,) = stacks
-                updates |= _by_place(chunk, orthogonal(rule, update))
+                updates |= _by_place(chunk, direction(rule, chunk, *stacks))
         moving = [row for row in rows if not builds_basis(row)]
         received = scattered(moving, updates, team)
         for chunk in chunks(moving):
@@ -90,19 +85,11 @@ def step_together(rule: MatrixRule, rows: Sequence[Row], team: Team) -> None:
 
 
 def local_parts(rule: MatrixRule, rows: Sequence[Row]) -> list[tuple[Row, list[Tensor]]]:
-    """What the owner needs of this process's rows of every matrix.
-
-    For a basis the gradient and the trend, else the estimate, which is element by element.
-    """
+    """What the owner needs of this process's rows of every matrix."""
     found = []
     for chunk in chunks(rows):
-        g = gradients(rule, chunk)
-        if builds_basis(chunk[0]):
-            parts = [g]
-        else:
-            mean = averages(rule, chunk, g)
-            with_basis = chunk[0].basis_step is not None
-            parts = [g, mean] if with_basis else [estimates(rule, chunk, g, mean)]
+        first = builds_basis(chunk[0])
+        parts = [gradients(rule, chunk)] if first else filtered(rule, chunk)
         found += [(row, [x[k] for x in parts]) for k, row in enumerate(chunk)]
     return found
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import _at_least, estimate, one_minus_power
+from sgdf.kernels import cpu
 from sgdf.kernels.loop import RandomBits, _load
 from sgdf.kernels.quantized import Quantized, quantize_
 from sgdf.kernels.rounding import (
@@ -62,6 +63,8 @@ CHUNK = {"cpu": 2**20, "cuda": 2**24}
 
 #: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
 LARGE_FOR_CPU = 2**17
+#: Rows of a block of a symmetric product on the CPU.
+BLOCK = 192
 
 
 class MatrixRule(NamedTuple):
@@ -110,12 +113,10 @@ class MatrixWork(NamedTuple):
 def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
     """One step of parameters of the same shape, dtype, device and age."""
     with torch.no_grad(), full_float32(rows[0].p):
-        g = gradients(rule, rows)
         if builds_basis(rows[0]):
-            build_basis(rule, rows, g)
+            build_basis(rule, rows, gradients(rule, rows))
         else:
-            mean = averages(rule, rows, g)
-            apply(rule, rows, direction(rule, rows, g, mean))
+            apply(rule, rows, direction(rule, rows, *filtered(rule, rows)))
         count_for_basis(rows)
 
 
@@ -188,14 +189,35 @@ def gradients(rule: MatrixRule, rows: Sequence[Row]) -> Tensor:
     g = _stacked([row.g for row in rows], compute_dtype(p))
     if rule.maximize:
         g.neg_()
-    largest = largest_entry(rule.settings, math.prod(rows[0].shape), 1, number_range(g.dtype))
+    largest = largest_gradient(rule, rows, g.dtype)
     return g.clamp_(-largest, largest)
 
 
-def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
-    """Update the averages, count the step, and return the trend, without bias correction."""
-    settings = rule.settings
+def largest_gradient(rule: MatrixRule, rows: Sequence[Row], dtype: torch.dtype) -> float:
+    """What entries of the gradients are clipped to."""
+    entries = math.prod(rows[0].shape)
+    return float(largest_entry(rule.settings, entries, 1, number_range(dtype)))
+
+
+def filtered(rule: MatrixRule, rows: Sequence[Row]) -> list[Tensor]:
+    """Update the averages and count the step. The estimates, or for a basis, in whose coordinates
+    they are made, the gradients and their trends without bias correction.
+    """
     increment([row.step for row in rows])
+    if in_one_pass(rule, rows):
+        return averages_in_one_pass(rule, rows)
+    g = gradients(rule, rows)
+    mean = averages(rule, rows, g)
+    return [g, mean] if has_basis(rows) else [estimates(rule, rows, g, mean)]
+
+
+def has_basis(rows: Sequence[Row]) -> bool:
+    return rows[0].basis_step is not None
+
+
+def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
+    """Update the averages, and return the trend."""
+    settings = rule.settings
     each = list(g.unbind())
     m = [_load(row.m, g.dtype) for row in rows]
     torch._foreach_lerp_(m, each, 1 - settings.filter.betas[0])
@@ -209,13 +231,48 @@ def averages(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
     return mean
 
 
+def in_one_pass(rule: MatrixRule, rows: Sequence[Row]) -> bool:
+    """Whether the CPU's compiled function makes what `filtered` returns."""
+    if rule.capturable or not (has_basis(rows) or rule.settings.filter.constant_gain):
+        return False
+    moments = [x for row in rows for x in (row.m, row.slow) if x is not None]
+    tensors = [x for x in moments if isinstance(x, Tensor)]
+    if len(tensors) < len(moments):
+        return False
+    return cpu.suits_passes([*tensors, *(x for row in rows for x in (row.p, row.g))])
+
+
+def averages_in_one_pass(rule: MatrixRule, rows: Sequence[Row]) -> list[Tensor]:
+    settings, first = rule.settings, rows[0].g
+    numbers = (
+        settings.filter.betas[0],
+        settings.slow_beta,
+        settings.slow_weight,
+        largest_gradient(rule, rows, first.dtype),
+        -1.0 if rule.maximize else 1.0,
+        corrections(settings, *_times(rule, rows, first)).trend,
+        settings.filter.gain_scale,
+    )
+    count = 2 if has_basis(rows) else 1
+    out = [first.new_empty(len(rows), *first.shape) for _ in range(count)]
+    for row, *mine in zip(rows, *out, strict=True):
+        clipped = mine[0] if count == 2 else None
+        cpu.average(row.g, row.m, row.slow, clipped, mine[-1], numbers)  # type: ignore[arg-type]
+    return out
+
+
 def apply(rule: MatrixRule, rows: Sequence[Row], update: Tensor) -> None:
     """Shrink the parameters and take the step; the update is overwritten."""
     params = [row.p for row in rows]
-    dtype, rate = update.dtype, lr_on_device_of(params[0], rule.lr)
+    dtype, lr = update.dtype, lr_on_device_of(params[0], rule.lr)
+    shrink, rate = 1 - lr * rule.weight_decay, lr * shape_scale(rule, rows[0].shape)
+    if not isinstance(rate, Tensor) and cpu.suits_passes([update, *params]):
+        for p, x in zip(params, update, strict=True):
+            cpu.descend(p, x, shrink, rate)  # type: ignore[arg-type]
+        return
     weights = [p.to(dtype) for p in params]
     if rule.weight_decay:
-        torch._foreach_mul_(weights, 1 - rate * rule.weight_decay)
+        torch._foreach_mul_(weights, shrink)
     each = list(update.unbind())
     if isinstance(rate, Tensor):
         torch._foreach_mul_(each, rate)
@@ -283,10 +340,14 @@ def build_basis(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
         _unstack(getattr(state, name), [getattr(row, name) for row in rows])
 
 
-def direction(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
-    """`sgdf.matrix.direction` of a stack, from its gradients and trends, which it overwrites."""
-    if rows[0].basis_step is None:
-        return orthogonal(rule, estimates(rule, rows, g, mean))
+def direction(rule: MatrixRule, rows: Sequence[Row], *parts: Tensor) -> Tensor:
+    """`sgdf.matrix.direction` of a stack from what `filtered` returns, which it overwrites.
+
+    The factor for its shape is left to `apply`.
+    """
+    if not has_basis(rows):
+        return orthogonal(rule, *parts)
+    g, mean = parts
     shape = g.shape
     g, mean = as_matrices(g, rule.stacked), as_matrices(mean, rule.stacked)
     basis = _stack([row.basis for row in rows])
@@ -320,12 +381,19 @@ def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
 
 
 def orthogonal(rule: MatrixRule, update: Tensor, basis: Sides = NO_BASIS) -> Tensor:
-    """The update orthogonalised, turned back from its basis, and scaled by its shape."""
+    """The update orthogonalised and turned back from its basis."""
     settings = rule.settings
     x = as_matrices(update, rule.stacked)
-    scale = lr_scale(settings.adjust_lr_fn, *x.shape[-2:])
     x = newton_schulz(x, settings.ns_steps, settings.ns_coefficients, basis=basis)
-    return x.mul_(scale).view(update.shape)
+    return x.view(update.shape)
+
+
+def shape_scale(rule: MatrixRule, shape: tuple[int, ...]) -> float:
+    """The factor on lr for the shape of a parameter."""
+    if not rule.settings.orthogonalise:
+        return 1.0
+    rows, columns = shape[-2:] if rule.stacked else (shape[0], math.prod(shape[1:]))
+    return lr_scale(rule.settings.adjust_lr_fn, rows, columns)
 
 
 def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
@@ -360,11 +428,28 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
     decay = rule.settings.basis_decay
     for side, (a, b) in enumerate(((g, g.mT), (g.mT, g))):
         factors = [row.factors[side] for row in rows]
-        if factors[0] is not None:
+        if factors[0] is None:
+            continue
+        if g.is_cpu and a.shape[-2] > BLOCK:
+            each = (x for factor in factors for x in _matrices(factor))
+            for x, left, right in zip(each, a, b, strict=True):
+                symmetric_product(left, right, x, beta=decay, alpha=1 - decay)
+        else:
             stack = _matrices(_joined(factors))
             torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay, out=stack)
             if len(factors) > 1:
                 torch._foreach_copy_(factors, list(stack.view(-1, *factors[0].shape).unbind()))
+
+
+def symmetric_product(
+    a: Tensor, b: Tensor, out: Tensor, *, beta: float = 0.0, alpha: float = 1.0
+) -> None:
+    """out <- beta out + alpha a b, which is symmetric: the blocks below the diagonal are copied."""
+    for first in range(0, len(out), BLOCK):
+        end = first + BLOCK
+        rest = out[first:end, first:]
+        torch.addmm(rest, a[first:end], b[:, first:], beta=beta, alpha=alpha, out=rest)
+        out[end:, first:end].copy_(out[first:end, end:].mT)
 
 
 def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
@@ -472,7 +557,10 @@ def _iterate(
         at_once = min(2, steps) if rows != columns else 1
         steps -= at_once
         last = of_short if steps == 0 else None
-        product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        if y.is_cpu and y.dim() == 2:
+            symmetric_product(*((y.mT, y) if tall else (y, y.mT)), gram)
+        else:
+            product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
         # P without its a on the diagonal, beside which bfloat16 would round the rest away.
         plus(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
