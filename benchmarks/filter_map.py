@@ -2,12 +2,13 @@
 
     python benchmarks/filter_map.py --list   # the plans, their runs, what is done
     python benchmarks/filter_map.py --write  # the plans that wait for no result
-    python benchmarks/filter_map.py --run --data-dir DIR --minutes 60
+    python benchmarks/filter_map.py --run --device cuda --data-dir DIR --minutes 25
 
 A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded as they end, in
 results/evidence/NAME/runs.jsonl. The plan of a column is written when the rates of its other
-parameters are known, from its plan "tune". `--run` takes the plans in the order of `--list`, stops
-at the time that it was given, and continues where it was stopped.
+parameters are known, from its plan "tune". `--run` takes the plans in the order of `--list`,
+several at once, each as soon as its data and what it waits for are there. It stops at the time that
+it was given, and continues where it was stopped.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,18 @@ STEPS = {"short": 600, "long": 1800}
 COLUMNS = ("sgd", "adam", "eigen", "orthogonal", "eigen-orthogonal")
 IMAGE_COLUMNS = COLUMNS[1:]
 CHOICE = {"finalists": 2, "choice_seeds": [101, 102], "seeds": [1, 2, 3, 4, 5, 6]}
+CONTEST = {"trials": 12, "finalists": 3, "choice_seeds": [101, 102], "seeds": [*range(1, 9)]}
+CONTROL = {**CONTEST, "trials": 8, "seeds": [1, 2, 3, 4, 5, 6]}
+#: The rate of all other parameters, and the rates of matrix steps and of Adam's in the contest.
+AUX_RATE = [3e-3, 0.1]
+MATRIX_RATE, SOAP_RATE, ADAM_RATE = [2e-3, 6e-2], [2e-3, 6e-2], [5e-4, 3e-2]
 #: The rates that an average of 0.9 is tuned over, by column.
 RATES = {
-    "sgd": (0.03, 30.0),
+    "sgd": (0.1, 30.0),
     "adam": (5e-4, 3e-2),
-    "eigen": (5e-4, 3e-2),
-    "orthogonal": (1e-3, 6e-2),
-    "eigen-orthogonal": (1e-3, 6e-2),
+    "eigen": (2e-3, 6e-2),
+    "orthogonal": (2e-3, 6e-2),
+    "eigen-orthogonal": (2e-3, 6e-2),
 }
 DECAYS = {"sgd": (1e-5, 1e-2)}  # the others: (1e-2, 1)
 REACH = 4.0  # rates of a cell: from a quarter of that of its column to four times as much
@@ -60,17 +67,17 @@ ON_IMAGES = ("EMA", "constant 0.1", "2K", "two averages, constant 0.1")
 
 # --- tasks ----------------------------------------------------------------------------------------
 
-#: Seconds of a step on one core, evaluations included, from a first look: for the budget only.
-SECONDS = {"gpt-tiny": 0.019, "gpt-mini": 0.09, "gpt-3m": 0.4, "lstm-mini": 0.08, "vit-mini": 0.04,
-           "cnn-bn": 0.13}  # fmt: skip
+#: Seconds of a run of 600 steps in a stack on one H200, from a first look: for the budget only.
+SECONDS = {"gpt-tiny": 0.06, "gpt-mini": 0.26, "gpt-3m": 1.0, "lstm-mini": 0.3, "vit-mini": 0.15,
+           "cnn-bn": 0.5}  # fmt: skip
 PASS = 352  # steps through 45,000 images
 
 
-def text(model: str = "gpt-tiny", corpus: str = "encyclopedia", steps: int = 600) -> dict[str, Any]:
+def text(model: str = "gpt-mini", corpus: str = "encyclopedia", steps: int = 600) -> dict[str, Any]:
     return {
         "task": "text",
         "model": model,
-        "precision": "fp32",
+        "precision": "tf32",
         "set": {
             "corpus": f"{corpus}.txt",
             "batch": 16,
@@ -86,11 +93,11 @@ def text(model: str = "gpt-tiny", corpus: str = "encyclopedia", steps: int = 600
     }
 
 
-def images(model: str, epochs: int) -> dict[str, Any]:
+def images(model: str, epochs: int = 2) -> dict[str, Any]:
     return {
         "task": "cifar10",
         "model": model,
-        "precision": "fp32",
+        "precision": "tf32",
         "epochs": epochs,
         "set": {
             "batch": 128,
@@ -110,12 +117,12 @@ def tune(column: str, task: dict[str, Any], what: str) -> dict[str, Any]:
     cell = {"optimizer": "pipeline", "step": column, **FILTERS["EMA"]}
     space = {
         "lr": list(RATES[column]),
-        "aux_lr": [1e-3, 3e-2],
+        "aux_lr": AUX_RATE,
         "weight_decay": list(DECAYS.get(column, (1e-2, 1.0))),
     }
     return {
         "title": f"Map of filters, {what}: rates and decay before {column}",
-        "trials": 12,
+        "trials": 16,
         **CHOICE,
         "seeds": [1],
         **task,
@@ -133,7 +140,7 @@ def column_plan(
     settings |= {name: tuned[name] for name in ("aux_lr", "weight_decay")}
     return {
         "title": f"Map of filters, {what}: before {column}",
-        "trials": 6,
+        "trials": 8,
         **CHOICE,
         **task,
         "set": settings,
@@ -145,53 +152,72 @@ def column_plan(
 def adamw(steps: int) -> dict[str, Any]:
     return {
         "title": f"Map of filters: AdamW in {steps} steps",
-        "trials": 8,
+        "trials": 12,
         **CHOICE,
         **text(steps=steps),
         "cells": [{"optimizer": "adamw"}],
-        "space": {"adamw": {"lr": [1e-3, 3e-2]}},
+        "space": {"adamw": {"lr": ADAM_RATE}},
     }
 
 
 def contest(title: str, task: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """All contestants; their rates are searched in the same ranges, the others' too."""
-    adam = {"lr": [5e-4, 3e-2]}
-    matrix = {"lr": [1e-3, 6e-2], "aux_lr": [1e-3, 3e-2]}
-    ours = {**matrix, "gain_scale": [0.03, 0.3]}
     fixed = {"betas": [0.85, 0.95]}
-    of_soap: dict[str, Any] = {**matrix, "precondition_frequency": {"choices": [1, 10]}}
+    ours = {"lr": MATRIX_RATE, "aux_lr": AUX_RATE, "gain_scale": [0.03, 0.3]}
+    soap: dict[str, Any] = {"optimizer": "soap"}
+    if task["task"] != "text":  # its rule, with the kernels as matrices
+        soap = {"optimizer": "filter-soap", "gain_scale": 0.0, "slow_weight": 0.0,
+                "turn_moments": False}  # fmt: skip
     plan = {
         "title": f"The contest: {title}",
-        "trials": 8,
-        "finalists": 3,
-        "choice_seeds": [101, 102],
-        "seeds": [1, 2, 3, 4, 5, 6],
+        **CONTEST,
         **task,
         "cells": [
             {"optimizer": "adamw"},
             {"optimizer": "nadamw"},
             {"optimizer": "filter-adamw", "gain_eps": 0.0},
             {"optimizer": "muon"},
-            {"optimizer": "soap"},
+            soap,
             {"optimizer": "filter-muon", **fixed},
             {"optimizer": "filter-muon-eigen", **fixed},
             {"optimizer": "filter-soap", **fixed},
         ],
         "space": {
-            "adamw": adam,
-            "nadamw": adam,
-            "filter-adamw": adam,
-            "muon": {"lr": matrix["lr"], "adamw_lr": matrix["aux_lr"]},
-            "soap": of_soap,
+            "adamw": {"lr": ADAM_RATE},
+            "nadamw": {"lr": ADAM_RATE},
+            "filter-adamw": {"lr": ADAM_RATE},
+            "muon": {"lr": MATRIX_RATE, "adamw_lr": AUX_RATE},
+            "soap": {
+                "lr": SOAP_RATE,
+                "aux_lr": AUX_RATE,
+                "precondition_frequency": {"choices": [1, 10]},
+            },
             "filter-muon": ours,
             "filter-muon-eigen": ours,
-            "filter-soap": ours,
+            "filter-soap": {**ours, "lr": SOAP_RATE},
         },
         **changes,
     }
     names = {cell["optimizer"] for cell in plan["cells"]}
     plan["space"] = {name: space for name, space in plan["space"].items() if name in names}
     return plan
+
+
+def muon_grid(title: str, task: dict[str, Any]) -> dict[str, Any]:
+    """FilterMuon beside torch's Muon: every rate with every seed, nothing chosen."""
+    fixed = {"seeds": [1, 2, 3, 4], **task}
+    forms = (
+        {"optimizer": "muon"},
+        {"optimizer": "filter-muon"},
+        {"optimizer": "filter-muon-eigen"},
+    )
+    cells = [
+        {**form, "lr": lr, "adamw_lr" if form["optimizer"] == "muon" else "aux_lr": 0.02}
+        for lr in (0.004, 0.008, 0.016, 0.032)
+        for form in forms
+    ]
+    settings = {**task["set"], "weight_decay": 0.1}
+    return {"title": f"Muon and FilterMuon, {title}", **fixed, "set": settings, "cells": cells}
 
 
 def rounded(value: float) -> float:
@@ -203,11 +229,11 @@ def plans() -> dict[str, Any]:
     made: dict[str, Any] = {}
     short, long = text(), text(steps=STEPS["long"])
 
+    def tune_column(column: str, length: str, task: dict[str, Any], what: str) -> None:
+        made[f"map-{length}-{column}-tune"] = tune(column, task, what)
+
     def of_column(column: str, length: str, task: dict[str, Any], what: str) -> None:
-        first = "map-images-{}-tune" if length == "images" else "map-short-{}-tune"
-        first = first.format(column)
-        if length != "long":
-            made[first] = tune(column, task, what)
+        first = f"map-{'images' if length == 'images' else 'short'}-{column}-tune"
         tuned = chosen_in(first, made[first])
         rows = tuple(FILTERS)
         if length == "images":
@@ -221,29 +247,38 @@ def plans() -> dict[str, Any]:
         )
 
     for column in COLUMNS:
+        tune_column(column, "short", short, "600 steps")
+    made["contest-gpt-encyclopedia"] = contest("GPT, 0.8 M, encyclopedia articles", short)
+    made["contest-gpt-books"] = contest("GPT, 0.8 M, books", text(corpus="books"))
+    for column in COLUMNS:
         of_column(column, "short", short, "600 steps")
+    made["contest-lstm-encyclopedia"] = contest("LSTM, encyclopedia articles", text("lstm-mini"))
+    vit = images("vit-mini")
+    made["contest-vit-cifar10"] = contest("vision transformer, CIFAR-10", vit)
+    made["contest-cnn-cifar10"] = contest("network with batch norm, CIFAR-10", images("cnn-bn"))
+    made["contest-gpt-encyclopedia-long"] = contest(
+        "GPT, 0.8 M, three times the length", long, **CONTROL
+    )
     for part in (0.5, 1.0, 1.5, 2.0, 3.0):
         steps = round(STEPS["short"] * part)
         made[f"map-adamw-{steps}"] = adamw(steps)
-    made["contest-gpt-0.1m"] = contest("GPT, 0.1 M, encyclopedia articles", short)
-    vit, cnn = images("vit-mini", 2), images("cnn-bn", 1)
-    made["contest-vit-cifar10"] = contest("vision transformer, CIFAR-10", vit)
-    mini = text("gpt-mini")
-    made["contest-gpt-encyclopedia"] = contest("GPT, 0.8 M, encyclopedia articles", mini)
     for column in COLUMNS:
         of_column(column, "long", long, "1800 steps")
-    made["contest-gpt-books"] = contest("GPT, 0.8 M, books", text("gpt-mini", "books"))
-    made["contest-lstm-encyclopedia"] = contest("LSTM, encyclopedia articles", text("lstm-mini"))
-    made["contest-cnn-cifar10"] = contest("network with batch norm, CIFAR-10", cnn)
-    made["contest-gpt-0.1m-long"] = contest("GPT, 0.1 M, three times the length", long)
+    for size, model in (("0.1", "gpt-tiny"), ("0.8", "gpt-mini")):
+        for steps in STEPS.values():
+            made[f"muon-gpt-{size}m-{steps}"] = muon_grid(
+                f"GPT of {size} million parameters, {steps} steps", text(model, steps=steps)
+            )
+    tiny = text("gpt-tiny")
+    made["contest-gpt-0.1m"] = contest("GPT, 0.1 M, encyclopedia articles", tiny, **CONTROL)
+    for column in IMAGE_COLUMNS:
+        tune_column(column, "images", vit, "vision transformer")
     for column in IMAGE_COLUMNS:
         of_column(column, "images", vit, "vision transformer")
     made["contest-gpt-3m"] = contest(
         "GPT, 3 M, encyclopedia articles",
         text("gpt-3m"),
-        trials=4,
-        finalists=2,
-        seeds=[1, 2, 3],
+        **{**CONTROL, "finalists": 2, "seeds": [1, 2, 3, 4]},
         cells=[{"optimizer": "adamw"}, {"optimizer": "muon"},
                {"optimizer": "filter-muon", "betas": [0.85, 0.95]},
                {"optimizer": "filter-muon-eigen", "betas": [0.85, 0.95]}],
@@ -252,6 +287,9 @@ def plans() -> dict[str, Any]:
 
 
 # --- what earlier plans found ---------------------------------------------------------------------
+
+
+ENDED: set[str] = set()  # plans that were seen complete: their records change no more
 
 
 def contestants(name: str, plan: dict[str, Any]) -> list[Any]:
@@ -290,18 +328,28 @@ def best_rows(name: str, plan: dict[str, Any] | None, count: int = 3) -> list[st
 
 
 def has_ended(name: str, plan: dict[str, Any]) -> bool:
+    if name in ENDED:
+        return True
     if not record_of(name).exists():
         return False
-    found = contestants(name, plan)
-    return all(c.chosen and c.seeds and all(run.has_ended for run in c.seeds) for c in found)
+    if "trials" not in plan:
+        with record_of(name).open(encoding="utf-8") as lines:
+            done = sum(1 for _ in lines) >= len(plan["cells"]) * len(plan["seeds"])
+    else:
+        found = contestants(name, plan)
+        done = all(c.chosen and c.seeds and all(run.has_ended for run in c.seeds) for c in found)
+    if done:
+        ENDED.add(name)
+    return done
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def as_toml(name: str, plan: dict[str, Any]) -> str:
+    command = f"sgdf sweep benchmarks/evidence/map/{name}.toml --engine stack"
     lines = [
-        f"# sgdf sweep benchmarks/evidence/map/{name}.toml --no-checkpoints --out runs/map/{name}",
+        f"# {command} --no-checkpoints --out runs/map/{name}",
         "# Written by benchmarks/filter_map.py; docs/map-protocol.md is the protocol.",
     ]
     tables = ("set", "cells", "space")
@@ -313,7 +361,7 @@ def as_toml(name: str, plan: dict[str, Any]) -> str:
     )
     for cell in plan["cells"]:
         lines += ["", "[[cells]]", *(f"{key} = {value_of(v)}" for key, v in cell.items())]
-    for optimizer, space in plan["space"].items():
+    for optimizer, space in plan.get("space", {}).items():
         lines += ["", f"[space.{optimizer}]"]
         lines += [f"{key} = {value_of(v)}" for key, v in space.items()]
     return "\n".join(lines) + "\n"
@@ -336,42 +384,72 @@ def write(made: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Sweep after sweep until the time is up; what one of them finds may make the next."""
-    left, tried = 60 * options.minutes, set()
-    while left > 0:
-        made = plans()
-        write(made)
-        name = next((n for n, p in made.items() if wanted(n, p, options) and n not in tried), None)
-        if name is None:
-            return
-        tried.add(name)
-        start = os.times().elapsed
-        code = sweep(name, made[name], options, left)
-        left -= os.times().elapsed - start
-        print(f"== {name}: {'stopped' if code is None else f'exit code {code}'}", flush=True)
+    """Several sweeps at a time until the time is up; what one of them finds may make the next."""
+    end = time.monotonic() + 60 * options.minutes
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    tried: set[str] = set()
+    made = plans()
+    write(made)
+    try:
+        while True:
+            waiting = [n for n in made if n not in tried and wanted(n, made[n], options)]
+            for name in waiting[: options.at_once - len(running)]:
+                tried.add(name)
+                running[name] = sweep(name, made[name], options)
+                say(f"{name}: started")
+            ended = [name for name, process in running.items() if process.poll() is not None]
+            for name in ended:
+                say(f"{name}: exit code {running.pop(name).returncode}")
+            if ended:
+                made = plans()
+                write(made)
+            more = any(n not in tried and named(n, options) for n in made)
+            if time.monotonic() > end or not (running or (more and options.wait)):
+                return
+            time.sleep(0.5)
+    finally:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        for name, process in running.items():
+            say(f"{name}: stopped, exit code {process.wait()}")
+
+
+def say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
+
+
+def named(name: str, options: argparse.Namespace) -> bool:
+    return not options.only or any(part in name for part in options.only)
 
 
 def wanted(name: str, plan: Any, options: argparse.Namespace) -> bool:
-    named = not options.only or any(part in name for part in options.only)
-    return plan is not None and named and not has_ended(name, plan)
+    """Whether it can be run now, and has not been."""
+    if plan is None or not named(name, options) or has_ended(name, plan):
+        return False
+    from sgdf_lab import data
+
+    ready, words = data.find(dataset_of(plan)).availability(options.data_dir)
+    if ready != "yes" and not options.wait:
+        raise SystemExit(f"{name}: {dataset_of(plan)} is not here: {words}")
+    return ready == "yes"
 
 
-def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace, most: float) -> int | None:
-    """The exit code of `sgdf sweep`; None if it was stopped since the time was up."""
+def dataset_of(plan: dict[str, Any]) -> str:
+    return Path(plan["set"]["corpus"]).stem if plan["task"] == "text" else str(plan["task"])
+
+
+def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace) -> subprocess.Popen[bytes]:
     record_of(name).parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "sgdf", "sweep", str(PLANS / f"{name}.toml"), "--no-checkpoints"]
-    words += ["--out", str(RUNS / name), "--record", str(record_of(name))]
-    words += ["--jobs", str(options.jobs), "--device", options.device]
+    words = [sys.executable, "-m", "sgdf_lab", "sweep", str(PLANS / f"{name}.toml")]
+    words += ["--no-checkpoints", "--out", str(RUNS / name), "--record", str(record_of(name))]
+    words += ["--engine", "stack", "--together", str(options.together), "--device", options.device]
     if plan["task"] == "text":
         words += ["--set", f"corpus={corpus_of(plan, options.data_dir)}"]
     elif options.data_dir:
         words += ["--data-dir", options.data_dir]
-    with subprocess.Popen(words) as process:
-        try:
-            return process.wait(most)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            return None
+    RUNS.mkdir(parents=True, exist_ok=True)
+    with (RUNS / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
 
 def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
@@ -383,26 +461,28 @@ def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
 
 
 def runs_of(plan: dict[str, Any]) -> int:
+    if "trials" not in plan:
+        return len(plan["cells"]) * len(plan["seeds"])
     each = plan["trials"] + plan["finalists"] * len(plan["choice_seeds"]) + len(plan["seeds"])
     return len(plan["cells"]) * int(each)
 
 
-def hours_of(plan: dict[str, Any]) -> float:
-    """On one core, from the first look."""
+def minutes_of(plan: dict[str, Any]) -> float:
+    """On one H200, from the first look."""
     steps = plan["set"].get("steps") or plan["epochs"] * PASS
-    return runs_of(plan) * steps * SECONDS[plan["model"]] / 3600
+    return runs_of(plan) * steps / 600 * SECONDS[plan["model"]] / 60
 
 
 def show() -> None:
     total = 0.0
     for name, plan in plans().items():
         if plan is None:
-            print(f"{name:30}waits for an earlier one")
+            print(f"{name:32}waits for an earlier one")
             continue
-        total += hours_of(plan)
+        total += minutes_of(plan)
         state = "done" if has_ended(name, plan) else ""
-        print(f"{name:30}{runs_of(plan):6} runs  {hours_of(plan):5.1f} core-hours  {state}")
-    print(f"{total:.1f} core-hours, without those that wait")
+        print(f"{name:32}{runs_of(plan):6} runs  {minutes_of(plan):5.1f} min  {state}")
+    print(f"{total:.0f} minutes of one H200, without those that wait")
 
 
 def main() -> int:
@@ -414,8 +494,10 @@ def main() -> int:
     add("--only", nargs="+", metavar="PART", help="plans with one of these in their names")
     add("--minutes", type=float, default=60.0)
     add("--data-dir", metavar="DIR", default=os.environ.get("SGDF_DATA"))
-    add("--device", default="cpu")
-    add("--jobs", type=int, default=2)
+    add("--device", default="cuda")
+    add("--together", type=int, default=96, help="runs in a stack")
+    add("--at-once", type=int, default=5, metavar="N", help="sweeps at a time")
+    add("--wait", action="store_true", help="wait for data that is not here yet")
     options = parser.parse_args()
     if options.list:
         show()

@@ -43,6 +43,7 @@ CASES = {
                             "gain_power": 1.0, "slow_weight": 0.5} for r in (0.001, 0.003)])
        for step in STEPS},
     "images": (IMAGES, "adamw", TWO_RATES),
+    "batch norm": ({**IMAGES, "model": "cnn-bn"}, "adamw", TWO_RATES),
 }  # fmt: skip
 #: Newton-Schulz may be in bfloat16 there; SOAP's other parameters leave out their first step; and
 #: where a gradient of few tokens has no rank, the eigenvectors are anybody's.

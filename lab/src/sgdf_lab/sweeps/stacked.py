@@ -7,6 +7,7 @@ order are those of any other engine; a run is written when its stack has ended, 
 interruption costs at most one stack.
 """
 
+import functools
 import math
 import time
 from collections.abc import Hashable, Sequence
@@ -108,6 +109,7 @@ class RunStack:
         self.configs, self.context, self.device = configs, context, context.device
         self.lead = trainers[0]
         self.model = self.lead.model
+        with_plain_norms(self.model)
         self.trainers = list(dict.fromkeys(trainers))  # of each seed
         places = [self.trainers.index(trainer) for trainer in trainers]
         self.place = torch.tensor(places, device=self.device)
@@ -305,6 +307,29 @@ class RunStack:
             result = summary_of(config, folder.metrics, folder.times, status)
             folder.finish(result)
         return result
+
+
+def with_plain_norms(model: nn.Module) -> None:
+    """Let batch norms compute in plain operations: on a GPU, torch's has no rule for vmap."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.forward = functools.partial(plain_batch_norm, module)  # type: ignore[method-assign]
+
+
+def plain_batch_norm(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    mean, var = cast(tuple[Tensor, Tensor], (norm.running_mean, norm.running_var))
+    momentum = cast(float, norm.momentum)
+    if norm.training:
+        var_now, mean_now = torch.var_mean(x, (0, 2, 3), correction=0)
+        count = x.numel() // x.shape[1]
+        with torch.no_grad():
+            mean.mul_(1 - momentum).add_(momentum * mean_now.detach())
+            unbiased = var_now.detach() * (count / (count - 1))
+            var.mul_(1 - momentum).add_(momentum * unbiased)
+            cast(Tensor, norm.num_batches_tracked).add_(1)
+        mean, var = mean_now, var_now
+    scale = norm.weight * torch.rsqrt(var + norm.eps)
+    return x * scale[:, None, None] + (norm.bias - mean * scale)[:, None, None]
 
 
 def folder_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
