@@ -440,8 +440,12 @@ def dataset_of(plan: dict[str, Any]) -> str:
 
 def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace) -> subprocess.Popen[bytes]:
     record_of(name).parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "sgdf_lab", "sweep", str(PLANS / f"{name}.toml")]
-    words += ["--no-checkpoints", "--out", str(RUNS / name), "--record", str(record_of(name))]
+    plan_file, out, record = (  # as seen from the root: records name the command
+        os.path.relpath(path, ROOT)
+        for path in (PLANS / f"{name}.toml", RUNS / name, record_of(name))
+    )
+    words = [sys.executable, "-m", "sgdf_lab", "sweep", plan_file]
+    words += ["--no-checkpoints", "--out", out, "--record", record]
     words += ["--engine", "stack", "--together", str(options.together), "--device", options.device]
     if plan["task"] == "text":
         words += ["--set", f"corpus={corpus_of(plan, options.data_dir)}"]
@@ -449,7 +453,7 @@ def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace) -> subpr
         words += ["--data-dir", options.data_dir]
     RUNS.mkdir(parents=True, exist_ok=True)
     with (RUNS / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
 
 def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
