@@ -80,13 +80,28 @@ def summary_of(name: str, plan: Json | None) -> Summary | None:
     sweep = sweep_from_table(name, plan)
     references: Sequence[str] = ()
     if name.startswith("contest"):
-        names = {cell["optimizer"] for cell in plan["cells"]}
-        references = [each for each in ("adamw", "nadamw", "muon", "soap") if each in names]
+        labels = labels_of(sweep, records)
+        references = [label for label, cell in zip(labels, plan["cells"], strict=True)
+                      if rival_of(cell)]  # fmt: skip
+    elif name.startswith("muon"):
+        references = ["muon"]
     elif len(plan["cells"]) > 1:
-        blank = summarize(sweep, records)
-        references = [blank["contestants"][rows_of(plan).index("EMA")]["label"]]
+        references = [labels_of(sweep, records)[rows_of(plan).index("EMA")]]
     command = f"python benchmarks/{Path(__file__).name}"
     return summarize(sweep, records, references, command)
+
+
+def labels_of(sweep: Any, records: Sequence[Any]) -> list[str]:
+    return [contestant["label"] for contestant in summarize(sweep, records)["contestants"]]
+
+
+def rival_of(cell: Json) -> str:
+    """Which rival a contestant is, if it is one."""
+    if cell["optimizer"] == "filter-soap" and cell.get("slow_weight") == 0:
+        return "SOAP"  # on images
+    return {"adamw": "AdamW", "nadamw": "NAdamW", "muon": "Muon", "soap": "SOAP"}.get(
+        cell["optimizer"], ""
+    )
 
 
 def rows_of(plan: Json) -> list[str]:
