@@ -72,7 +72,7 @@ def summaries() -> tuple[dict[str, Json | None], dict[str, Summary]]:
 
 def summary_of(name: str, plan: Json | None) -> Summary | None:
     """None while runs of the plan are missing."""
-    if plan is None or not plans.has_ended(name, plan):
+    if plan is None or "trials" not in plan or not plans.has_ended(name, plan):
         return None
     records, complaints = read_runs([plans.record_of(name)])
     if complaints:
@@ -83,8 +83,6 @@ def summary_of(name: str, plan: Json | None) -> Summary | None:
         labels = labels_of(sweep, records)
         references = [label for label, cell in zip(labels, plan["cells"], strict=True)
                       if rival_of(cell)]  # fmt: skip
-    elif name.startswith("muon"):
-        references = ["muon"]
     elif len(plan["cells"]) > 1:
         references = [labels_of(sweep, records)[rows_of(plan).index("EMA")]]
     command = f"python benchmarks/{Path(__file__).name}"
