@@ -9,6 +9,7 @@ trains nothing. What is not complete is named on the page and compared with noth
 
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ COLUMN_NAMES = {
     "eigen-orthogonal": "eigenbasis, then\northogonalise",
 }
 RIVALS = ("AdamW", "NAdamW", "Muon", "SOAP")
+OURS = ("FilterAdamW", "FilterMuon", "FilterMuon, eigenbasis", "FilterSOAP")
+PASSES = 9  # a length up to this is in passes over the images
 COUNTED = ("contest-gpt-encyclopedia", "contest-gpt-books", "contest-lstm-encyclopedia",
            "contest-vit-cifar10", "contest-cnn-cifar10")  # fmt: skip
 
@@ -87,6 +90,14 @@ def summary_of(name: str, plan: Json | None) -> Summary | None:
         references = [labels_of(sweep, records)[rows_of(plan).index("EMA")]]
     command = f"python benchmarks/{Path(__file__).name}"
     return summarize(sweep, records, references, command)
+
+
+def short_name(contestant: Json) -> str:
+    """What a contestant is called where the settings of its cell would name it."""
+    settings = (contestant["chosen"] or {}).get("settings", {})
+    if contestant["optimizer"] == "filter-soap":
+        return "SOAP, kernels as matrices" if settings.get("slow_weight") == 0 else "FilterSOAP"
+    return str(contestant["label"])
 
 
 def labels_of(sweep: Any, records: Sequence[Any]) -> list[str]:
@@ -200,9 +211,11 @@ def draw_cell(
     length: str,
 ) -> None:
     if cell is None or cell["final"] is None:
-        words, colour, ink = ("not run" if cell is None else "diverged"), EMPTY, DARK
-        axes.add_patch(rectangle(x, y, colour))
-        axes.text(x, y, words, ha="center", va="center", fontsize=8, color=ink)
+        if cell is None:  # not among the rows of this column
+            axes.text(x, y, NOTHING, ha="center", va="center", fontsize=8)
+            return
+        axes.add_patch(rectangle(x, y, EMPTY))
+        axes.text(x, y, "diverged", ha="center", va="center", fontsize=8, color=DARK)
         return
     ahead = lead(cell, length)
     part = 0.5 if ahead is None else 0.5 + 0.5 * max(-1.0, min(1.0, ahead / scale))
@@ -228,8 +241,16 @@ def detail(cell: Json, ahead: float | None, curve: Sequence[tuple[int, float]], 
     """The second line of a cell: how much better, and AdamW's steps to the same loss."""
     digits = 2 if length == "images" else 3
     words = "the average" if ahead is None else f"{ahead:+.{digits}f}".replace("-", "−")
-    steps = None if length == "images" else steps_needed(curve, cell["final"]["mean"])
-    return words if steps is None else f"{words} · {steps:.0f}"
+    return words if length == "images" or not curve else f"{words} · {needed(curve, cell)}"
+
+
+def needed(curve: Sequence[tuple[int, float]], cell: Json) -> str:
+    """AdamW's steps to the loss of a cell; "> 1800" where its longest run does not reach it."""
+    steps = steps_needed(curve, cell["final"]["mean"])
+    if steps is not None:
+        return f"{steps:.0f}"
+    (first, worst), (last, best) = curve[0], curve[-1]
+    return f"< {first}" if cell["final"]["mean"] > worst else f"> {last}" if best else ""
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -243,14 +264,21 @@ def blocks(made: Mapping[str, Json | None], found: Mapping[str, Summary]) -> dic
         "chosen rates": rates_table(found),
         "contests": "\n\n".join(contest_tables(found)) or "No task of the contest is complete yet.",
         "the aim": aim(found),
+        "checks": checks(found),
+        "Muon's rates": muon_tables(),
     }
 
 
 def complete(made: Mapping[str, Json | None], found: Mapping[str, Summary]) -> str:
-    ready = sum(found[name]["runs"] for name in found)
-    missing = [name for name in made if name not in found]
-    words = f"Complete: {len(found)} of {len(made)} plans, {ready:,} runs."
-    return words + (f" Missing: {', '.join(f'`{name}`' for name in missing)}." if missing else "")
+    grids = [n for n, p in made.items() if p and "trials" not in p and plans.has_ended(n, p)]
+    ready = sum(found[n]["runs"] for n in found) + sum(plans.runs_of(made[n] or {}) for n in grids)
+    missing = [name for name in made if name not in found and name not in grids]
+    words = f"Complete: {len(found) + len(grids)} of {len(made)} plans, {ready:,} runs."
+    return words + (
+        f" Not complete, and compared with nothing: {', '.join(f'`{name}`' for name in missing)}."
+        if missing
+        else ""
+    )
 
 
 def figure_lines(found: Mapping[str, Summary]) -> Iterator[str]:
@@ -292,15 +320,17 @@ def contest_tables(found: Mapping[str, Summary]) -> Iterator[str]:
 
 
 def contest(summary: Summary) -> str:
-    """Best first: the metric, the differences to each rival, steps and time."""
+    """Best first: the metric, the differences to the rivals, the steps to AdamW's end."""
     metric = summary["metric"]
     sign = 1 if metric["lower_is_better"] else -1
     order = sorted(
         summary["contestants"],
         key=lambda c: sign * c["final"]["mean"] if c["final"] else math.inf,
     )
-    header = ["", metric["words"], *(f"minus {c['reference']}" for c in summary["comparisons"]),
-              "steps to AdamW's end", "a run"]  # fmt: skip
+    names = {c["label"]: short_name(c) for c in summary["contestants"]}
+    unit = "steps" if summary["length"] > PASSES else "passes"
+    against = [f"minus {names[comparison['reference']]}" for comparison in summary["comparisons"]]
+    header = ["", metric["words"], *against, f"{unit} to AdamW's end"]
     return markdown_table(header, [contest_row(c, summary) for c in order])
 
 
@@ -309,11 +339,10 @@ def contest_row(contestant: Json, summary: Summary) -> list[str]:
     label, final = contestant["label"], contestant["final"]
     spread = "" if not final or final["std"] is None else f" ± {final['std']:.{digits}f}"
     return [
-        label,
+        short_name(contestant),
         f"{final['mean']:.{digits}f}{spread}" if final else "diverged",
         *(difference(comparison, label, digits) for comparison in summary["comparisons"]),
         reached(summary["comparisons"][0], label, summary["length"]),
-        f"{contestant['seconds']:.0f} s" if contestant["seconds"] else NOTHING,
     ]
 
 
@@ -340,24 +369,74 @@ def aim(found: Mapping[str, Summary]) -> str:
     if not counted:
         return "None of the five tasks is complete yet."
     lines = []
-    for label in ours(counted):
-        ahead = [name for name, summary in counted.items() if ahead_of_all(summary, label)]
-        lines.append(f"- {label}: clearly ahead of all rivals on {len(ahead)} of {len(counted)}"
-                     f" complete tasks{': ' + ', '.join(ahead) if ahead else ''}.")  # fmt: skip
+    for name in OURS:
+        ahead = [title_of(summary) for summary in counted.values() if ahead_of_all(summary, name)]
+        where = f": {'; '.join(ahead)}" if ahead else ""
+        count = f"{len(ahead)} of {len(counted)} tasks"
+        lines.append(f"- **{name}**: clearly ahead of all four rivals on {count}{where}.")
     return "\n".join(lines)
 
 
-def ours(found: Mapping[str, Summary]) -> list[str]:
-    labels: dict[str, None] = {}
-    for summary in found.values():
-        labels.update((c["label"], None) for c in summary["contestants"]
-                      if c["optimizer"].startswith("filter"))  # fmt: skip
-    return list(labels)
-
-
-def ahead_of_all(summary: Summary, label: str) -> bool:
-    rows = [row for c in summary["comparisons"] for row in c["rows"] if row["contestant"] == label]
+def ahead_of_all(summary: Summary, name: str) -> bool:
+    labels = [c["label"] for c in summary["contestants"] if short_name(c) == name]
+    rows = [row for c in summary["comparisons"] for row in c["rows"] if row["contestant"] in labels]
     return len(rows) == len(RIVALS) and all(row["verdict"] == "ahead" for row in rows)
+
+
+def title_of(summary: Summary) -> str:
+    return str(summary["title"]).removeprefix("The contest: ")
+
+
+def checks(found: Mapping[str, Summary]) -> str:
+    """Muon's rule with kernels as matrices, beside the contestants of the same task."""
+    rows = []
+    for name, summary in found.items():
+        if name.startswith("check"):
+            of = found.get(f"contest-{name.split('-')[1]}-cifar10")
+            cells = [c for c in of["contestants"] if c["final"]] if of else []
+            (own,) = summary["contestants"]
+            by_name = {short_name(c): c for c in cells} | {"Muon, kernels as matrices": own}
+            chosen = ("Muon", "Muon, kernels as matrices", *OURS[1:])
+            rows.append([title_of(summary).rpartition(": ")[2],
+                         *(f"{by_name[n]['final']['mean']:.2f}" for n in chosen)])  # fmt: skip
+    if not rows:
+        return "Not complete yet."
+    return markdown_table(["task", "Muon", "Muon, kernels as matrices", *OURS[1:]], rows)
+
+
+def muon_tables() -> str:
+    """Mean test losses at the rate that is best for Muon, and seeds that are below it."""
+    rows = []
+    for name, plan in plans.plans().items():
+        if not name.startswith("muon") or not plans.has_ended(name, plan):
+            continue
+        losses = losses_of(name)
+        rates = sorted({rate for _, rate in losses})
+        best = min(rates, key=lambda rate: statistics.fmean(losses["muon", rate].values()))
+        muon = losses["muon", best]
+        cells = [f"{statistics.fmean(muon.values()):.4f} (at {best:g})"]
+        for form in ("filter-muon", "filter-muon-eigen"):
+            own = losses[form, best]
+            below = sum(own[seed] < muon[seed] for seed in muon)
+            lead = statistics.fmean(muon[seed] - own[seed] for seed in muon)
+            least = min(statistics.fmean(losses[form, rate].values()) for rate in rates)
+            words = f"{statistics.fmean(own.values()):.4f} ({lead:+.4f}, {below} of {len(muon)}; "
+            cells.append(f"{words}at its own best {least:.4f})".replace("-", "−"))
+        rows.append([title_of(plan).partition(", ")[2], *cells])
+    if not rows:
+        return "Not complete yet."
+    header = ["", "Muon, best rate", "FilterMuon, same rate", "in the eigenbasis, same rate"]
+    return markdown_table(header, rows)
+
+
+def losses_of(name: str) -> dict[tuple[str, float], dict[int, float]]:
+    """The test losses of a plan without trials: by optimizer and rate, then by seed."""
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    records, _ = read_runs([plans.record_of(name)])
+    for run in records:
+        key = (run.config.optimizer, float(run.config.settings["lr"]))
+        found.setdefault(key, {})[run.config.seed] = run.metrics[-1]["test_loss"]
+    return found
 
 
 if __name__ == "__main__":
