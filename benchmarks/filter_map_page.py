@@ -94,7 +94,7 @@ def summary_of(name: str, plan: Json | None) -> Summary | None:
 
 def short_name(contestant: Json) -> str:
     """What a contestant is called where the settings of its cell would name it."""
-    settings = (contestant["chosen"] or {}).get("settings", {})
+    settings = (contestant.get("chosen") or {}).get("settings", {})
     if contestant["optimizer"] == "filter-soap":
         return "SOAP, kernels as matrices" if settings.get("slow_weight") == 0 else "FilterSOAP"
     return str(contestant["label"])

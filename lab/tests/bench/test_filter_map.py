@@ -33,8 +33,11 @@ def test_all_plans_that_are_known_are_sweeps():
     assert {"map-short-adam-tune", "map-adamw-600", "contest-gpt-encyclopedia"} <= made.keys()
     for name, plan in made.items():
         sweep = sweep_from_table(name, plan)
-        assert len(sweep.trials) == len(plan["cells"])
-        assert len(sweep.trials[0]) == plan["trials"]
+        if "trials" in plan:
+            assert len(sweep.trials) == len(plan["cells"])
+            assert len(sweep.trials[0]) == plan["trials"]
+        else:
+            assert len(sweep.configs) == filter_map.runs_of(plan)
 
 
 def test_a_column_is_every_filter_at_the_rates_that_were_found():
@@ -63,9 +66,15 @@ def test_the_heat_map_has_every_cell(length):
         assert words in svg
 
 
-def summary(leads):
+def test_adamws_steps_of_a_cell_are_bounded_where_no_length_reaches_it():
+    words = [page.needed(CURVE, cell(loss)) for loss in (2.5, 2.0, 1.7)]
+    assert words == ["< 300", "600", "> 1200"]
+
+
+def summary(leads, title="A task"):
     rivals = page.RIVALS
     return {
+        "title": f"The contest: {title}",
         "contestants": [{"label": "FilterMuon", "optimizer": "filter-muon"}],
         "comparisons": [
             {"reference": rival, "rows": [{"contestant": "FilterMuon", "verdict": verdict}]}
@@ -76,8 +85,34 @@ def summary(leads):
 
 def test_the_aim_counts_tasks_with_all_four_rivals():
     found = {
-        "contest-gpt-encyclopedia": summary(["ahead"] * 4),
+        "contest-gpt-encyclopedia": summary(["ahead"] * 4, "GPT"),
         "contest-gpt-books": summary(["ahead", "ahead", "", "ahead"]),
         "contest-gpt-0.1m": summary(["ahead"] * 4),
     }
-    assert "on 1 of 2 complete tasks: contest-gpt-encyclopedia" in page.aim(found)
+    assert "**FilterMuon**: clearly ahead of all four rivals on 1 of 2 tasks: GPT." in page.aim(
+        found
+    )
+
+
+def test_soaps_rule_on_kernels_is_a_rival_and_not_ours():
+    cells = filter_map.plans()["contest-vit-cifar10"]["cells"]
+    assert [page.rival_of(cell) for cell in cells if page.rival_of(cell)] == list(page.RIVALS)
+    own = {"optimizer": "filter-soap", "label": "FilterSOAP, betas (0.85, 0.95)"}
+    soap = {**own, "chosen": {"settings": {"slow_weight": 0.0}}}
+    assert [page.short_name(c) for c in (own, soap)] == ["FilterSOAP", "SOAP, kernels as matrices"]
+
+
+def test_muon_and_filter_muon_are_compared_at_the_rate_that_is_best_for_muon(monkeypatch):
+    rates = {0.004: (2.0, 1.9, 1.8), 0.016: (1.7, 1.6, 1.5), 0.032: (2.2, 1.5, 1.4)}
+    losses = {
+        (form, rate): dict.fromkeys((1, 2), values[i])
+        for rate, values in rates.items()
+        for i, form in enumerate(("muon", "filter-muon", "filter-muon-eigen"))
+    }
+    plan = filter_map.muon_grid("a GPT", filter_map.text())
+    monkeypatch.setattr(filter_map, "plans", lambda: {"muon-gpt": plan})
+    monkeypatch.setattr(filter_map, "has_ended", lambda *_: True)
+    monkeypatch.setattr(page, "losses_of", lambda _: losses)
+    row = page.muon_tables().splitlines()[-1]
+    assert "1.7000 (at 0.016)" in row
+    assert "1.6000 (+0.1000, 2 of 2; at its own best 1.5000)" in row
