@@ -6,7 +6,8 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf_lab.reports import page, wording
-from sgdf_lab.reports.comparison import TimeToTarget, edge_warnings
+from sgdf_lab.reports.comparison import Comparison, TimeToTarget, edge_warnings
+from sgdf_lab.reports.numbers import Spread
 
 
 def test_means_deviations_and_times(tmp_path: Path) -> None:
@@ -110,24 +111,45 @@ def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
     ]
 
 
-def test_only_those_with_the_most_seeds_are_candidates(tmp_path: Path) -> None:
-    """A trial with one seed may be lucky; of text, what is held out is its own metric."""
-    for lr, seeds, loss in ((0.1, 1, 1.0), (0.2, 3, 1.4), (0.3, 3, 1.5)):
-        for seed in range(seeds):
+def tried_and_chosen(out: Path, seeds: dict[float, int]) -> Comparison:
+    """Of text, where what is held out is the task's own metric."""
+    for lr, count in seeds.items():
+        for seed in range(count):
             config = made.config(task="text", seed=seed, steps=100, eval_every=50, lr=lr)
-            values = {"val_loss": [2.0, loss], "bits_per_byte": 1.0, "test_loss": [None, loss]}
-            made.run(tmp_path, config, [0, 0], extra=values)
-    comparison = made.compare(tmp_path)
+            loss = [2.0, 1.0 + lr * (1 + seed)]
+            values = {"val_loss": loss, "bits_per_byte": 1.0, "test_loss": loss}
+            made.run(out, config, [0, 0], extra=values)
+    return made.compare(out)
+
+
+def test_a_chosen_setting_is_compared_by_seeds_that_did_not_choose_it(tmp_path: Path) -> None:
+    """A trial with one seed may be lucky, and the one that was chosen by it too."""
+    comparison = tried_and_chosen(tmp_path, {0.1: 1, 0.2: 4, 0.3: 2})
     assert [row.is_chosen for row in comparison.rows] == [False, True, False]
     assert comparison.set_aside == {"sgdf, lr 0.1", "sgdf, lr 0.3"}
+    chosen = comparison.rows[1]
+    assert chosen.final == Spread(pytest.approx(1.7), pytest.approx(0.1 * 2**0.5), 2)
+    assert sorted(chosen.cell.finished) == [2, 3]
+
+
+def test_who_was_chosen_by_trials_has_no_verdict_without_the_plan(tmp_path: Path) -> None:
+    comparison = tried_and_chosen(tmp_path, {0.1: 1, 0.2: 4, 0.3: 4})
+    assert [row.is_chosen for row in comparison.rows] == [False, True, True]
+    second = comparison.rows[2].paired
+    assert second is not None
+    assert (second.n, second.p_verdict, second.verdict) == (3, None, "")
+    assert second.p is not None
+    assert "`sgdf evidence PLAN`" in wording.headline(comparison)
 
 
 def test_survivors_are_not_chosen(tmp_path: Path) -> None:
     for lr, validation, lost in ((0.1, 70.0, False), (0.3, 80.0, True)):
         both = [made.config("sgdf", seed, lr=lr, validation=100) for seed in (0, 1)]
-        made.run(tmp_path, both[0], [1, 2, 3], extra={"validation_accuracy": validation})
-        if lost:
-            made.run(tmp_path, both[1], [1], status="diverged")
+        for config, status in zip(
+            both, ("finished", "diverged" if lost else "finished"), strict=True
+        ):
+            extra = {"validation_accuracy": validation}
+            made.run(tmp_path, config, [1, 2, 3], extra=extra, status=status)
     assert [row.is_chosen for row in made.compare(tmp_path).rows] == [True, False]
 
 

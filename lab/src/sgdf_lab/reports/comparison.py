@@ -26,7 +26,8 @@ from sgdf_lab.sweeps.contestants import contestants_in, ranking
 from sgdf_lab.sweeps.plan import Grid
 from sgdf_lab.tasks import Metric
 
-Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
+#: How settings were chosen, by `Config.cell_key`; None if only the plan of a sweep says.
+Choices = Mapping[Hashable, Choice | None]
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
@@ -139,9 +140,10 @@ def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[
 def compare_cells(
     cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
 ) -> Comparison:
-    chosen = chosen_cells(cells) if choices is None else []
+    chosen: list[RunCell] = []
     if choices is None:
-        choices = {cell.config.cell_key: choice_among(cells, cell) for cell in chosen}
+        cells, choices = chosen_among(cells)
+        chosen = [cell for cell in cells if cell.config.cell_key in choices]
     reference = reference_cell(cells, chosen)
     if target is None:
         decided = {cell.contest for cell in chosen}
@@ -160,7 +162,9 @@ def compare_cells(
     comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
-    found = with_verdicts([row.paired for row in judged if row.paired], result)
+    found = [row.paired for row in judged if row.paired]
+    if None not in choices.values():
+        found = with_verdicts(found, result)
     verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
     rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
     return replace(comparison, rows=tuple(rows))
@@ -238,37 +242,47 @@ def common_target(cells: Sequence[RunCell]) -> float | None:
 # --- what is compared with what -----------------------------------------------------------------
 
 
-def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
-    """For each optimizer with several cells, the one with the best validation metric.
+def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
+    """What was chosen by validation, for each optimizer with several cells.
 
-    Only cells of the same length and data are candidates, since a longer run has the better
-    validation, and only those with the most seeds: of a tuned sweep, what it has chosen. Nothing is
-    chosen for an optimizer whose finished cells were not all validated.
+    Only cells of the same length and data are compared, since a longer run has the better
+    validation. Nothing is chosen for an optimizer whose finished cells were not all validated.
+
+    Where some cells have fewer seeds, as trials and finalists do, those with the most were chosen
+    before: they are compared by the seeds that had no part in it. How, only a plan says.
+
+    Returns:
+        All cells, without the runs that are not compared, and the choices.
     """
-    chosen = []
+    compared = {cell.label: cell for cell in cells}
+    choices: dict[Hashable, Choice | None] = {}
     for contest in dict.fromkeys(cell.contest for cell in cells):
-        own = [cell for cell in cells if cell.contest == contest and cell.finished]
-        if len(own) > 1 and all(map(validation_spread, own)):
-            most = max(len(cell.finished) for cell in own)
-            candidates = [cell for cell in own if len(cell.finished) == most]
-            values = [validation_values(cell) for cell in candidates]
-            chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
-    return chosen
+        own = [cell for cell in cells if cell.contest == contest]
+        able = [cell for cell in own if cell.finished]
+        if len(able) < 2 or not all(map(validation_spread, able)):
+            continue
+        most = max(len(cell.seeds) for cell in able)
+        last = [cell for cell in able if len(cell.seeds) == most]
+        tried = {seed for cell in own if len(cell.seeds) < most for seed in cell.seeds}
+        if tried and all(cell.seeds - tried for cell in last):
+            compared |= {cell.label: cell.without(tried) for cell in last}
+            choices |= {cell.config.cell_key: None for cell in last}
+            continue
+        most = max(len(cell.finished) for cell in able)
+        last = [cell for cell in able if len(cell.finished) == most]
+        best = last[ranking([*map(validation_values, last)], last[0].task.metric)[0]]
+        choices[best.config.cell_key] = choice_among(own, best)
+    return list(compared.values()), choices
 
 
 def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
     """How it was chosen; who lost a run when others did not was no candidate."""
-    values = {c.label: validation_values(c) for c in cells if c.contest == chosen.contest}
-    least = sum(value is None for value in values[chosen.label])
-    able = {
-        label: [value for value in own if value is not None]
-        for label, own in values.items()
-        if own and sum(value is None for value in own) <= least
-    }
-    labels = [label for label, own in able.items() if own]
+    values = {cell.label: validation_values(cell) for cell in cells}
+    least = values[chosen.label].count(None)
+    able = [c for c in cells if known_values(c) and values[c.label].count(None) <= least]
     return Choice(
-        [able[label] for label in labels],
-        labels.index(chosen.label),
+        [*map(known_values, able)],
+        able.index(chosen),
         lower_is_better=chosen.task.metric.lower_is_better,
     )
 
@@ -279,9 +293,12 @@ def validation_values(cell: RunCell) -> list[float | None]:
     return [record.validation if record.finished else None for record in ended]
 
 
+def known_values(cell: RunCell) -> list[float]:
+    return [value for value in validation_values(cell) if value is not None]
+
+
 def validation_spread(cell: RunCell) -> Spread | None:
-    values = [record.validation for record in cell.finished.values()]
-    return spread([value for value in values if value is not None])
+    return spread(known_values(cell))
 
 
 def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCell | None:

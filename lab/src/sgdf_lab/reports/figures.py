@@ -153,7 +153,7 @@ def difference_chart(comparison: Comparison) -> Chart | None:
     )  # fmt: skip
     caption = (
         f"Mean difference from {comparison.reference} in the same seeds, with its 95 % interval: "
-        f"full where it is ahead or behind ({wording.RULE}), hollow where no difference was found."
+        f"full where it is ahead or behind ({wording.RULE}), hollow elsewhere."
     )
     return Chart(f"Differences from {comparison.reference}", figure, caption)
 

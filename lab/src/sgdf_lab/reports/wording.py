@@ -23,6 +23,10 @@ from sgdf_lab.tasks import Metric
 NOTHING = "–"
 NAMES = 4  # more than this many are counted instead of listed
 RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
+NEEDS_PLAN = (
+    "No verdict: settings were chosen by trials, and only the plan of the sweep says how. "
+    "`sgdf evidence PLAN` has the verdict."
+)
 
 Named = tuple[str, ComparisonRow]
 
@@ -241,6 +245,9 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
+    pairs = [row.paired for _, row in rows if row.paired]
+    if any(pair.p is not None and pair.p_verdict is None for pair in pairs):
+        return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
         reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)
@@ -419,7 +426,10 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if any(row.validation or row.is_chosen for row in rows):
         held_out = "text" if rows[0].cell.task.kind == "language" else "training images"
-        chosen = "; ✓ marks the setting of an optimizer that was chosen by it"
+        chosen = (
+            "; ✓ marks the setting of an optimizer that was chosen by it. One that was run with "
+            "more seeds than the others is compared by these"
+        )
         sentences.append(
             f"Validation: the same metric after the last {comparison.unit} on held-out {held_out}"
             f"{chosen * any(row.is_chosen for row in rows)}."
