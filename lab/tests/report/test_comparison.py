@@ -76,10 +76,10 @@ def test_the_target_is_one_that_all_reach(tmp_path: Path) -> None:
     comparison = made.compare(tmp_path)
     assert comparison.target == 61.5  # the mean 61.6, down to a half
     sgdf, adam = (row.time_to_target for row in comparison.rows)
-    assert sgdf == TimeToTarget(1, 1, epochs=2, seconds=6.0)
-    assert adam == TimeToTarget(2, 2, epochs=2, seconds=4.0)
+    assert sgdf == TimeToTarget(1, 1, length=2, seconds=6.0)
+    assert adam == TimeToTarget(2, 2, length=2, seconds=4.0)
     sgdf, adam = (row.time_to_target for row in made.compare(tmp_path, target=61.65).rows)
-    assert adam == TimeToTarget(2, 2, epochs=2.5, seconds=5.5)
+    assert adam == TimeToTarget(2, 2, length=2.5, seconds=5.5)
     assert made.compare(tmp_path, target=70.0).rows[1].time_to_target == TimeToTarget(0, 2)
     assert "not reached" in in_terminal(made.compare(tmp_path, target=70.0), 120)
 
@@ -164,7 +164,7 @@ def test_of_a_loss_the_lowest_is_chosen_and_the_target_is_finer(tmp_path: Path) 
     low, high = comparison.rows
     assert [row.is_chosen for row in (low, high)] == [False, True]
     assert comparison.target == 1.25
-    assert (high.time_to_target.epochs, high.time_to_target.reached) == (100, 1)
+    assert (high.time_to_target.length, high.time_to_target.reached) == (100, 1)
     assert low.time_to_target.reached == 0
     assert high.seconds_per_epoch == 2.0 / 50
     assert wording.time_to_target(high) == "100 steps, 4 s"

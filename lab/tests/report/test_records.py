@@ -19,8 +19,8 @@ def test_a_run_folder_and_a_folder_of_runs_are_read_once_each(tmp_path: Path) ->
     assert [record.config.seed for record in records] == [0, 1]
     assert complaints == []
     assert (records[0].best, records[0].final, records[0].status) == (60, 55, "finished")
-    assert records[0].epochs_to(55) == 2
-    assert records[0].epochs_to(61) is None
+    assert records[0].first_at(55) == 2
+    assert records[0].first_at(61) is None
     assert records[0].seconds_to(2) == 4.0
 
 

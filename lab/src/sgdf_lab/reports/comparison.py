@@ -41,7 +41,7 @@ class TimeToTarget:
 
     reached: int
     n: int
-    epochs: float | None = None  # or steps
+    length: float | None = None  # in steps or epochs
     seconds: float | None = None
 
 
@@ -213,14 +213,14 @@ def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outc
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
-    arrived = [(record, epoch) for record in finished if (epoch := record.epochs_to(target))]
+    arrived = [(record, place) for record in finished if (place := record.first_at(target))]
     if not arrived:
         return TimeToTarget(0, len(finished))
-    times = [seconds for record, epoch in arrived if (seconds := record.seconds_to(epoch))]
+    times = [seconds for record, place in arrived if (seconds := record.seconds_to(place))]
     return TimeToTarget(
         reached=len(arrived),
         n=len(finished),
-        epochs=statistics.median(epoch * run.config.interval for run, epoch in arrived),
+        length=statistics.median(place for _, place in arrived),
         seconds=statistics.median(times) if len(times) == len(arrived) else None,
     )
 

@@ -91,20 +91,19 @@ def drawn_runs(cell: RunCell) -> list[RunRecord]:
 
 def seed_values(cell: RunCell, key: str) -> tuple[list[int], list[list[float]]]:
     """The epochs or steps after which all drawn runs were measured, and the values of the seeds."""
-    epochs, columns = [], []
+    places, columns = [], []
     for lines in zip(*(run.valid_epochs for run in drawn_runs(cell)), strict=False):
         values = [value for line in lines if (value := line.get(key)) is not None]
         if len(values) == len(lines):
-            epochs.append(lines[0]["epoch"] * cell.config.interval)
+            places.append(cell.config.place_of(lines[0]))
             columns.append(values)
-    return epochs, columns
+    return places, columns
 
 
 def last_epoch(cells: Sequence[RunCell]) -> int:
     """The last epoch or step that was measured."""
-    return max(
-        len(run.valid_epochs) * cell.config.interval for cell in cells for run in drawn_runs(cell)
-    )
+    runs = (run for cell in cells for run in drawn_runs(cell) if run.valid_epochs)
+    return max((run.config.place_of(run.valid_epochs[-1]) for run in runs), default=0)
 
 
 def first_epoch(cells: Sequence[RunCell]) -> int:

@@ -294,7 +294,7 @@ def set_limits(
         for cell in with_finished_runs(cells)
         for run in drawn_runs(cell)
         for line in run.valid_epochs
-        if line["epoch"] * cell.config.interval >= first and line.get(view.key) is not None
+        if run.config.place_of(line) >= first and line.get(view.key) is not None
     ]
     bounds = y_range(cells, view) if first == first_epoch(cells) else None
     axes.set_xlim(first, max(last, first + 1))
@@ -331,7 +331,7 @@ def mark_drops(axes: Axes, cells: Sequence[RunCell]) -> None:
     for config in (cell.config for cell in cells):
         if config.schedule == "step" and config.drop != 1:
             reached = [m for m in config.milestones if m < config.epochs]
-            drops |= {m * config.interval + 0.5: config.drop for m in reached}
+            drops |= {config.at(m) + 0.5: config.drop for m in reached}
     end = -1.0
     for x in sorted(drops):
         axes.axvline(x, color=GREY, lw=1, linestyle=":", zorder=0)
@@ -363,7 +363,7 @@ def times_of(cell: RunCell, key: str) -> list[float]:
     """The mean time of each evaluation; none if one of them is not known."""
     times = []
     for step in seed_values(cell, key)[0]:
-        seconds = [run.seconds_to(step // cell.config.interval) for run in drawn_runs(cell)]
+        seconds = [run.seconds_to(step) for run in drawn_runs(cell)]
         known = [value for value in seconds if value is not None]
         if len(known) < len(seconds):
             return []

@@ -51,16 +51,16 @@ def common_protocol(cells: Sequence[RunCell]) -> str:
 def unfinished_runs(cell: RunCell) -> str:
     """The runs that did not finish, and why: "2 diverged in epoch 3, 7"."""
     words = []
-    unit, interval = cell.config.unit, cell.config.interval
-    diverged = [str(len(r.metrics) * interval) for r in cell.records if r.status == "diverged"]
+    unit = cell.config.unit
+    diverged = [str(record.reached) for record in cell.records if record.status == "diverged"]
     if diverged:
         words.append(f"{len(diverged)} diverged in {unit} {', '.join(diverged)}")
     failed = sum(record.status == "failed" for record in cell.records)
     if failed:
         words.append(f"{failed} failed")
-    unfinished = [str(len(r.metrics) * interval) for r in cell.records if r.status == "unfinished"]
+    unfinished = [str(record.reached) for record in cell.records if record.status == "unfinished"]
     if unfinished:
-        where = f"{unit} {', '.join(unfinished)} of {cell.config.epochs * interval}"
+        where = f"{unit} {', '.join(unfinished)} of {cell.config.total}"
         words.append(f"{len(unfinished)} unfinished at {where}")
     if cell.missing:
         seeds = f"seed{'s' * (len(cell.missing) > 1)} {', '.join(map(str, cell.missing))}"
@@ -71,11 +71,10 @@ def unfinished_runs(cell: RunCell) -> str:
 def status(record: RunRecord) -> str:
     if record.finished:
         return f"finished, {record.metric.shown(record.final)} {record.metric.unit}".rstrip()
-    unit, interval = record.config.unit, record.config.interval
-    where = f"{unit} {len(record.metrics) * interval}"
+    where = f"{record.config.unit} {record.reached}"
     if record.status == "diverged":
         return f"diverged in {where}"
-    return f"{record.status} at {where} of {record.config.epochs * interval}"
+    return f"{record.status} at {where} of {record.config.total}"
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -191,11 +190,11 @@ def time_to_target(row: ComparisonRow) -> str:
     time = row.time_to_target
     if time is None:
         return NOTHING
-    if time.epochs is None:
+    if time.length is None:
         return "not reached"
     seconds = "" if time.seconds is None else f", {duration(time.seconds)}"
     part = "" if time.reached == time.n else f" ({time.reached} of {time.n})"
-    return f"{time.epochs:g} {row.cell.config.unit}{'s' * (time.epochs != 1)}{seconds}{part}"
+    return f"{time.length:g} {row.cell.config.unit}{'s' * (time.length != 1)}{seconds}{part}"
 
 
 def duration(seconds: float) -> str:

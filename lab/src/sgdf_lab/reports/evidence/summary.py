@@ -78,7 +78,7 @@ def summarize(
         "title": sweep.title,
         "task": config.task,
         "model": config.model,
-        "length": config.epochs * config.interval,
+        "length": config.total,
         "unit": config.unit,
         "interval": config.interval,
         "planned": {
@@ -215,7 +215,7 @@ def seconds_of(contestant: Contestant) -> float | None:
         seconds
         for run in contestant.seeds
         if run.record and run.record.finished
-        if (seconds := run.record.seconds_to(len(run.record.metrics))) is not None
+        if (seconds := run.record.seconds_to(run.record.reached)) is not None
     ]
     return median_or_never(times)
 
@@ -333,34 +333,28 @@ def reach(contestant: Contestant, reference: Contestant, target: float) -> Json:
     The ratios are to a whole run of the reference.
     """
     ended = [run for run in contestant.seeds if run.has_ended]
-    epochs = [None if run.is_lost else first_epoch_at(run, target) for run in ended]
+    places = [first_at(run, target) for run in ended]
     times = [
-        run.record.seconds_to(epoch) if run.record and epoch else None
-        for run, epoch in zip(ended, epochs, strict=True)
+        run.record.seconds_to(place) if run.record and place else None
+        for run, place in zip(ended, places, strict=True)
     ]
-    own, other = contestant.trials[0].config, reference.trials[0].config
-    median, seconds, whole = median_or_never(epochs), median_or_never(times), seconds_of(reference)
-    length = None if median is None else median * own.interval
+    length, seconds, whole = median_or_never(places), median_or_never(times), seconds_of(reference)
     return {
         "contestant": contestant.label,
         "n": len(ended),
-        "reached": sum(epoch is not None for epoch in epochs),
+        "reached": sum(place is not None for place in places),
         "length": length,
-        "ratio": None if length is None else length / (other.epochs * other.interval),
+        "ratio": None if length is None else length / reference.trials[0].config.total,
         "seconds": seconds,
         "seconds_ratio": seconds / whole if seconds is not None and whole else None,
     }
 
 
-def first_epoch_at(run: PlannedRun, target: float) -> int | None:
-    if run.record is None:
+def first_at(run: PlannedRun, target: float) -> int | None:
+    """Where its validation metric first reached the target; never, of a run that was lost."""
+    if run.record is None or run.is_lost:
         return None
-    key, metric = validation_key(run.config), run.config.task_definition.metric
-    for line in run.record.valid_epochs:
-        value = line.get(key)
-        if value is not None and metric.reaches(value, target):
-            return int(line["epoch"])
-    return None
+    return run.record.first_at(target, validation_key(run.config))
 
 
 # --- where the runs come from --------------------------------------------------------------------
