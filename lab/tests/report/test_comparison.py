@@ -142,6 +142,19 @@ def test_who_was_chosen_by_trials_has_no_verdict_without_the_plan(tmp_path: Path
     assert "`sgdf evidence PLAN`" in wording.headline(comparison)
 
 
+def test_further_seeds_of_one_rate_of_a_grid_are_no_choice(tmp_path: Path) -> None:
+    """All of them count, as the first did."""
+    for name in ("sgdf", "sgd"):
+        for lr, count in ((0.1, 3 if name == "sgd" else 1), (0.2, 1)):
+            for seed in range(count):
+                config = made.config(name, seed, lr=lr, validation=9)
+                extra = {"validation_accuracy": 1.0}
+                made.run(tmp_path, config, [1, 2, 3], extra=extra)
+    assert {row.label: len(row.cell.finished) for row in made.compare(tmp_path).rows} == {
+        "sgdf, lr 0.1": 1, "sgdf, lr 0.2": 1, "sgd, lr 0.1": 3, "sgd, lr 0.2": 1,
+    }  # fmt: skip
+
+
 def test_survivors_are_not_chosen(tmp_path: Path) -> None:
     for lr, validation, lost in ((0.1, 70.0, False), (0.3, 80.0, True)):
         both = [made.config("sgdf", seed, lr=lr, validation=100) for seed in (0, 1)]

@@ -40,6 +40,28 @@ def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path) -> None
     assert str(tmp_path / "a") in complaint
 
 
+@pytest.mark.parametrize("steps", [(None, None), (50, 100)])
+def test_a_line_of_a_text_has_its_step_and_an_old_one_is_known_by_its_number(
+    tmp_path: Path, steps: tuple[int | None, int | None]
+) -> None:
+    own = {"step": [*steps]} if steps[0] else {}
+    config = made.config(task="text", steps=100, eval_every=50)
+    values = {"val_loss": [2.0, 1.5], "bits_per_byte": 1.0, **own}
+    folder = made.run(tmp_path, config, [0, 0], extra=values)
+    (record,), _ = read_runs([folder])
+    assert (record.reached, record.first_at(1.6), record.seconds_to(100)) == (100, 100, 4.0)
+    assert (record.seconds_to(50), record.by_place("val_loss")) == (2.0, {50: 2.0, 100: 1.5})
+
+
+def test_a_line_of_another_step_is_damage(tmp_path: Path) -> None:
+    config = made.config(task="text", steps=100, eval_every=50)
+    values = {"val_loss": 2.0, "bits_per_byte": 1.0, "step": [50, 70]}
+    made.run(tmp_path, config, [0, 0], extra=values)
+    found, (complaint,) = read_runs([tmp_path])
+    assert not found
+    assert "line 2 is not that of step 100" in complaint
+
+
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         read_runs([tmp_path / "rums"])

@@ -16,13 +16,7 @@ from sgdf_lab.support.errors import UserError
 
 
 def ended(out: Path, seed: int = 0, status: str | None = "finished", final: float = 70.0) -> Path:
-    """A run whose result is complete, as the lab writes it."""
-    folder = made.run(out, made.config("sgdf", seed), [50.0, 60.0, final], status=status)
-    if status:
-        lines, times = (results.read_lines(folder / f"{name}.jsonl") for name in packed.LISTS)
-        result = results.summary_of(made.config("sgdf", seed), lines, times, status)
-        (folder / "result.json").write_text(results.as_line(result, indent=2))
-    return folder
+    return made.run(out, made.config("sgdf", seed), [50.0, 60.0, final], status=status)
 
 
 def failed(out: Path, seed: int = 0) -> Path:

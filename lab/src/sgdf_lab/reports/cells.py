@@ -106,7 +106,9 @@ def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
         if counts[cell.label] > 1:  # they differ in something without words
             digest = cell.config.name.rpartition("-")[2]
             named[i] = replace(cell, label=f"{cell.label}, {digest}")
-    return sorted(named, key=sort_key)
+    return sorted(
+        named, key=lambda c: (c.optimizer != "sgdf", c.optimizer, c.learning_rate or 0, c.label)
+    )
 
 
 def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
@@ -120,7 +122,3 @@ def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
         parts += [words[name] for name in differing if words.get(name)]
         named.append(replace(cell, label=visible(", ".join(parts))))
     return named
-
-
-def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:
-    return cell.optimizer != "sgdf", cell.optimizer, cell.learning_rate or 0, cell.label

@@ -248,31 +248,42 @@ def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
     Only cells of the same length and data are compared, since a longer run has the better
     validation. Nothing is chosen for an optimizer whose finished cells were not all validated.
 
-    Where some cells have fewer seeds, as trials and finalists do, those with the most were chosen
-    before: they are compared by the seeds that had no part in it. How, only a plan says.
+    If each has cells with more seeds than the others, it is a sweep with trials: these were chosen
+    before, and are compared by the seeds that had no part in it. How, only the plan says.
 
     Returns:
         All cells, without the runs that are not compared, and the choices.
     """
-    compared = {cell.label: cell for cell in cells}
-    choices: dict[Hashable, Choice | None] = {}
-    for contest in dict.fromkeys(cell.contest for cell in cells):
-        own = [cell for cell in cells if cell.contest == contest]
-        able = [cell for cell in own if cell.finished]
-        if len(able) < 2 or not all(map(validation_spread, able)):
-            continue
-        most = max(len(cell.seeds) for cell in able)
-        last = [cell for cell in able if len(cell.seeds) == most]
-        tried = {seed for cell in own if len(cell.seeds) < most for seed in cell.seeds}
-        if tried and all(cell.seeds - tried for cell in last):
-            compared |= {cell.label: cell.without(tried) for cell in last}
-            choices |= {cell.config.cell_key: None for cell in last}
-            continue
-        most = max(len(cell.finished) for cell in able)
-        last = [cell for cell in able if len(cell.finished) == most]
-        best = last[ranking([*map(validation_values, last)], last[0].task.metric)[0]]
-        choices[best.config.cell_key] = choice_among(own, best)
-    return list(compared.values()), choices
+    contests = [
+        own
+        for contest in dict.fromkeys(cell.contest for cell in cells)
+        for own in [[cell for cell in cells if cell.contest == contest]]
+        if sum(bool(cell.finished) for cell in own) > 1
+        and all(validation_spread(cell) for cell in own if cell.finished)
+    ]
+    chosen_before = [with_new_seeds(own) for own in contests]
+    if contests and all(chosen_before):
+        known = {cell.label: cell for own in chosen_before for cell in own}
+        choices = dict.fromkeys((cell.config.cell_key for cell in known.values()), None)
+        return [known.get(cell.label, cell) for cell in cells], choices
+    best = [(own, best_validated(own)) for own in contests]
+    return [*cells], {cell.config.cell_key: choice_among(own, cell) for own, cell in best}
+
+
+def with_new_seeds(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Those with the most seeds, without the seeds of the others; none if no seed is left."""
+    able = [cell for cell in cells if cell.finished]
+    most = max(len(cell.seeds) for cell in able)
+    tried = {seed for cell in cells if len(cell.seeds) < most for seed in cell.seeds}
+    found = [cell.without(tried) for cell in able if len(cell.seeds) == most]
+    return found if tried and all(cell.seeds for cell in found) else []
+
+
+def best_validated(cells: Sequence[RunCell]) -> RunCell:
+    """The best of those with the most finished seeds."""
+    most = max(len(cell.finished) for cell in cells)
+    able = [cell for cell in cells if len(cell.finished) == most]
+    return able[ranking([*map(validation_values, able)], able[0].task.metric)[0]]
 
 
 def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:

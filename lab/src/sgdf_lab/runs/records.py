@@ -179,16 +179,12 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
-            inside = sorted(child for child in path.iterdir() if is_visible_folder(child))
+            # A hidden one is of a killed process that was still unpacking.
+            inside = sorted(p for p in path.iterdir() if p.name[0] != "." and os.path.isdir(p))
             inside += [path / packed.FILE] * (path / packed.FILE).is_file()
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
-
-
-def is_visible_folder(path: Path) -> bool:
-    """Not one that a killed process was still unpacking."""
-    return not path.name.startswith(".") and os.path.isdir(path)
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def read_run(folder: Path) -> RunRecord:
         results.read_end(folder),
         results.read_lines(folder / "metrics.jsonl"),
         times=or_nothing(results.read_lines, folder / "times.jsonl"),
-        environment=or_nothing(read_json, folder / "env.json"),
+        environment=results.read_object(folder / "env.json"),
     )
 
 
@@ -247,10 +243,6 @@ def or_nothing(read: Callable[[Path], Any], path: Path) -> Any:
         return read(path)
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(read_text(path))
 
 
 def seconds_in(lines: Any, config: Config) -> dict[int, float]:

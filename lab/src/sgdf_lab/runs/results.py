@@ -263,6 +263,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """What a file holds that a run can do without; nothing if it cannot be read."""
+    try:
+        return dict(json.loads(read_text(path)))
+    except (OSError, ValueError, RecursionError, TypeError):
+        return {}
+
+
 def as_line(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False) + "\n"
 
