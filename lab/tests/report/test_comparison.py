@@ -20,7 +20,7 @@ def test_means_deviations_and_times(tmp_path: Path) -> None:
     assert row.final.mean == pytest.approx(185 / 3)
     assert row.final.std == pytest.approx(math.sqrt(78 / 9 / 2))
     assert (row.best.mean, row.best.std, row.best.n) == (66, 1, 3)
-    assert row.seconds_per_epoch == 2.0
+    assert row.seconds_per_unit == 2.0
     assert wording.counted(row.final) == "61.67\xa0±\xa02.08 (3)"
 
 
@@ -179,7 +179,7 @@ def test_of_a_loss_the_lowest_is_chosen_and_the_target_is_finer(tmp_path: Path) 
     assert comparison.target == 1.25
     assert (high.time_to_target.length, high.time_to_target.reached) == (100, 1)
     assert low.time_to_target.reached == 0
-    assert high.seconds_per_epoch == 2.0 / 50
+    assert high.seconds_per_unit == 2.0 / 50
     assert wording.time_to_target(high) == "100 steps, 4 s"
     assert wording.status(high.cell.records[0]) == "finished, 1.230 nats/token"
     assert wording.measured(comparison.result, high.final) == "1.2300 nats/token test loss"

@@ -57,7 +57,7 @@ class ComparisonRow:
     published: PublishedValue | None
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
-    seconds_per_epoch: float | None
+    seconds_per_unit: float | None
     time_to_target: TimeToTarget | None
     paired: PairedDifference | None = None  # final, against the reference
     is_reference: bool = False
@@ -191,7 +191,7 @@ def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonR
         ),
         difference=best.mean - value.mean if best and value else None,
         # The lower median: of two epochs the first includes the compilation.
-        seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
+        seconds_per_unit=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
     )
 

@@ -120,7 +120,7 @@ def columns(comparison: Comparison) -> list[tuple[str, Callable[[ComparisonRow],
             f"final, against {comparison.reference}: 95 % interval",
             lambda row: against_reference(row, result.digits),
         ),
-        (f"per {comparison.unit}", seconds_per_epoch),
+        (f"per {comparison.unit}", seconds_per_unit),
         (target(comparison), time_to_target),
     ]
 
@@ -176,8 +176,8 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def seconds_per_epoch(row: ComparisonRow) -> str:
-    return NOTHING if row.seconds_per_epoch is None else duration(row.seconds_per_epoch)
+def seconds_per_unit(row: ComparisonRow) -> str:
+    return NOTHING if row.seconds_per_unit is None else duration(row.seconds_per_unit)
 
 
 def target(comparison: Comparison) -> str:
@@ -433,7 +433,7 @@ def notes(comparison: Comparison) -> list[str]:
             f"Validation: the same metric after the last {comparison.unit} on held-out {held_out}"
             f"{chosen * any(row.is_chosen for row in rows)}."
         )
-    if any(row.seconds_per_epoch for row in rows):
+    if any(row.seconds_per_unit for row in rows):
         sentences.append(times_note(comparison))
     return sentences
 

@@ -34,9 +34,9 @@ class RunRecord:
     error: str = ""
 
     @cached_property
-    def valid_epochs(self) -> list[Mapping[str, Any]]:
-        """The measurements of every epoch except the one in which the run diverged."""
-        return [epoch for epoch in self.metrics if not epoch.get("diverged")]
+    def valid_lines(self) -> list[Mapping[str, Any]]:
+        """All measurements but that by which the run diverged."""
+        return [line for line in self.metrics if not line.get("diverged")]
 
     @property
     def is_packed(self) -> bool:
@@ -64,7 +64,7 @@ class RunRecord:
 
     def by_place(self, key: str) -> dict[int, float]:
         """A measurement; an expensive one is not made after every epoch."""
-        values = {self.config.place_of(line): line.get(key) for line in self.valid_epochs}
+        values = {self.config.place_of(line): line.get(key) for line in self.valid_lines}
         return {place: float(value) for place, value in values.items() if value is not None}
 
     @cached_property
@@ -82,12 +82,12 @@ class RunRecord:
 
     def final_of(self, metric: Metric) -> float | None:
         """Another metric after the last epoch."""
-        return self.valid_epochs[-1].get(metric.key)
+        return self.valid_lines[-1].get(metric.key)
 
     @property
     def validation(self) -> float | None:
         """What settings are chosen by, after the last epoch; None if nothing was held out."""
-        return self.valid_epochs[-1].get(self.config.task_definition.validation_key)
+        return self.valid_lines[-1].get(self.config.task_definition.validation_key)
 
     def first_at(self, target: float, key: str = "") -> int | None:
         """The first place where the task's metric, or another in its units, reached the target."""
