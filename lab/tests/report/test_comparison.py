@@ -140,6 +140,7 @@ def test_who_was_chosen_by_trials_has_no_verdict_without_the_plan(tmp_path: Path
     assert (second.n, second.p_verdict, second.verdict) == (3, None, "")
     assert second.p is not None
     assert "`sgdf evidence PLAN`" in wording.headline(comparison)
+    assert any("by the seeds of later runs" in note for note in wording.notes(comparison))
 
 
 def test_further_seeds_of_one_rate_of_a_grid_are_no_choice(tmp_path: Path) -> None:

@@ -32,12 +32,16 @@ def test_a_run_without_a_result_is_unfinished_and_its_torn_line_is_ignored(tmp_p
     assert (record.status, len(record.metrics)) == ("unfinished", 2)
 
 
-def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path) -> None:
-    made.run(tmp_path / "a", made.config(), [50], status=None)
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path, has_failed: bool) -> None:
+    other = made.run(tmp_path / "a", made.config(), [50], status=None)
+    if has_failed:
+        (other / "failure.json").write_text('{"error": "no memory"}')
     complete = made.run(tmp_path / "b", made.config(), [50, 60, 70])
-    (record,), (complaint,) = read_runs([tmp_path / "a", tmp_path / "b"])
-    assert record.folder == complete
-    assert str(tmp_path / "a") in complaint
+    for order in (("a", "b"), ("b", "a")):
+        (record,), (complaint,) = read_runs([tmp_path / name for name in order])
+        assert record.folder == complete
+        assert str(tmp_path / "a") in complaint
 
 
 @pytest.mark.parametrize("steps", [(None, None), (50, 100)])

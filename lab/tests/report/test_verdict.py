@@ -253,5 +253,6 @@ def assert_same(
         assert shown.endswith(row.verdict or "]") or row.paired.low is None
         assert shown in on_page
         assert shown in in_terminal
-    if any(row.paired and row.paired.p is not None for row in found.rows if known):
-        assert ("`sgdf evidence PLAN`" in headline(found)) != has_verdict
+    if known:
+        assert found.needs_plan != has_verdict
+        assert ("`sgdf evidence PLAN`" in headline(found)) == found.needs_plan

@@ -84,6 +84,7 @@ class Comparison:
     reference: str | None  # a label
     target: float | None
     result: Metric  # what is compared: the metric that no choice of settings has seen
+    needs_plan: bool = False  # settings were chosen by trials: without the plan no verdict
 
     @property
     def cells(self) -> list[RunCell]:
@@ -159,11 +160,12 @@ def compare_cells(
         if reference and cell is not reference and cell.finished:
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
-    comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
+    label, needs_plan = reference.label if reference else None, None in choices.values()
+    comparison = Comparison(tuple(rows), label, target, result, needs_plan)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
     found = [row.paired for row in judged if row.paired]
-    if None not in choices.values():
+    if not needs_plan:
         found = with_verdicts(found, result)
     verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
     rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]

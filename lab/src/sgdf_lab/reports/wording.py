@@ -244,8 +244,7 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
-    pairs = [row.paired for _, row in rows if row.paired]
-    if any(pair.p is not None and pair.p_verdict is None for pair in pairs):
+    if comparison.needs_plan:
         return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
@@ -425,10 +424,8 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if any(row.validation or row.is_chosen for row in rows):
         held_out = "text" if rows[0].cell.task.kind == "language" else "training images"
-        chosen = (
-            "; ✓ marks the setting of an optimizer that was chosen by it. One that was run with "
-            "more seeds than the others is compared by these"
-        )
+        chosen = "; ✓ marks the setting of an optimizer that was chosen by it"
+        chosen += ", and is compared by the seeds of later runs" * comparison.needs_plan
         sentences.append(
             f"Validation: the same metric after the last {comparison.unit} on held-out {held_out}"
             f"{chosen * any(row.is_chosen for row in rows)}."
