@@ -168,22 +168,6 @@ def test_a_result_with_wrong_or_missing_keys(sgdf, tmp_path):
     assert sgdf(*words) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json", "env.json"])
-def test_a_file_of_a_run_that_is_nested_deeply(sgdf, tmp_path, name):
-    words = ("train", "digits", *QUICK)
-    sgdf(*words)
-    folder = folder_in(tmp_path / "runs")
-    (folder / "result.json").unlink()
-    (folder / name).write_text("[" * 100_000)
-    code, answer = sgdf(*words)
-    if name == "env.json":  # it is made again
-        assert (code, answer) == (0, "")
-    else:
-        assert code == 1
-        assert f"{name} cannot be read: " in answer
-        assert is_one_sentence(answer)
-
-
 # --- a user's own code ----------------------------------------------------------------------------
 
 OWN = """

@@ -13,6 +13,7 @@ from rich.console import Console
 from sgdf_lab.reports.comparison import Comparison, compare_runs
 from sgdf_lab.reports.tables import comparison_in_terminal
 from sgdf_lab.runs import config as configs
+from sgdf_lab.runs import results
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import read_runs
 
@@ -54,15 +55,20 @@ def run(
     if status == "diverged":
         broken = {"epoch": len(lines) + 1, "train_loss": None, "test_loss": None}
         lines.append({**broken, "test_accuracy": 10.0, "diverged": True})
-    folder = out / made.name
+    folder, metric = out / made.name, made.task_definition.metric.key
     folder.mkdir(parents=True)
     write(folder / "config.json", [made.as_json()])
     write(folder / "metrics.jsonl", lines)
-    write(folder / "times.jsonl", [{"epoch": e["epoch"], "seconds": seconds} for e in lines])
+    times = [{"epoch": line["epoch"], "seconds": seconds} for line in lines]
+    write(folder / "times.jsonl", times)
     environment = {"command": "sgdf train it", "commit": "abc", "machine": {"device": "a CPU"}}
     write(folder / "env.json", [environment])
     if status:
-        write(folder / "result.json", [{"status": status, "epochs": len(lines)}])
+        whole = all(line.get("diverged") or metric in line for line in lines)
+        result = {"status": status, "epochs": len(lines)}
+        if lines and whole:
+            result = results.summary_of(made, lines, times, status)
+        write(folder / "result.json", [result])
     return folder
 
 

@@ -31,6 +31,7 @@ DAMAGE = {
         settings_with(milestones=3),
         settings_with(optimizer={}),
         settings_with(settings=3),
+        settings_with(options=[]),
         settings_with(version=99),
         '{"version": 1}',
         "null",

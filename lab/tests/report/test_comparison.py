@@ -6,7 +6,8 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf_lab.reports import page, wording
-from sgdf_lab.reports.comparison import TimeToTarget, edge_warnings
+from sgdf_lab.reports.comparison import Comparison, TimeToTarget, edge_warnings
+from sgdf_lab.reports.numbers import Spread
 
 
 def test_means_deviations_and_times(tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ def test_means_deviations_and_times(tmp_path: Path) -> None:
     assert row.final.mean == pytest.approx(185 / 3)
     assert row.final.std == pytest.approx(math.sqrt(78 / 9 / 2))
     assert (row.best.mean, row.best.std, row.best.n) == (66, 1, 3)
-    assert row.seconds_per_epoch == 2.0
+    assert row.seconds_per_unit == 2.0
     assert wording.counted(row.final) == "61.67\xa0±\xa02.08 (3)"
 
 
@@ -75,10 +76,10 @@ def test_the_target_is_one_that_all_reach(tmp_path: Path) -> None:
     comparison = made.compare(tmp_path)
     assert comparison.target == 61.5  # the mean 61.6, down to a half
     sgdf, adam = (row.time_to_target for row in comparison.rows)
-    assert sgdf == TimeToTarget(1, 1, epochs=2, seconds=6.0)
-    assert adam == TimeToTarget(2, 2, epochs=2, seconds=4.0)
+    assert sgdf == TimeToTarget(1, 1, length=2, seconds=6.0)
+    assert adam == TimeToTarget(2, 2, length=2, seconds=4.0)
     sgdf, adam = (row.time_to_target for row in made.compare(tmp_path, target=61.65).rows)
-    assert adam == TimeToTarget(2, 2, epochs=2.5, seconds=5.5)
+    assert adam == TimeToTarget(2, 2, length=2.5, seconds=5.5)
     assert made.compare(tmp_path, target=70.0).rows[1].time_to_target == TimeToTarget(0, 2)
     assert "not reached" in in_terminal(made.compare(tmp_path, target=70.0), 120)
 
@@ -110,24 +111,59 @@ def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
     ]
 
 
-def test_only_those_with_the_most_seeds_are_candidates(tmp_path: Path) -> None:
-    """A trial with one seed may be lucky; of text, what is held out is its own metric."""
-    for lr, seeds, loss in ((0.1, 1, 1.0), (0.2, 3, 1.4), (0.3, 3, 1.5)):
-        for seed in range(seeds):
+def tried_and_chosen(out: Path, seeds: dict[float, int]) -> Comparison:
+    """Of text, where what is held out is the task's own metric."""
+    for lr, count in seeds.items():
+        for seed in range(count):
             config = made.config(task="text", seed=seed, steps=100, eval_every=50, lr=lr)
-            values = {"val_loss": [2.0, loss], "bits_per_byte": 1.0, "test_loss": [None, loss]}
-            made.run(tmp_path, config, [0, 0], extra=values)
-    comparison = made.compare(tmp_path)
+            loss = [2.0, 1.0 + lr * (1 + seed)]
+            values = {"val_loss": loss, "bits_per_byte": 1.0, "test_loss": loss}
+            made.run(out, config, [0, 0], extra=values)
+    return made.compare(out)
+
+
+def test_a_chosen_setting_is_compared_by_seeds_that_did_not_choose_it(tmp_path: Path) -> None:
+    """A trial with one seed may be lucky, and the one that was chosen by it too."""
+    comparison = tried_and_chosen(tmp_path, {0.1: 1, 0.2: 4, 0.3: 2})
     assert [row.is_chosen for row in comparison.rows] == [False, True, False]
     assert comparison.set_aside == {"sgdf, lr 0.1", "sgdf, lr 0.3"}
+    chosen = comparison.rows[1]
+    assert chosen.final == Spread(pytest.approx(1.7), pytest.approx(0.1 * 2**0.5), 2)
+    assert sorted(chosen.cell.finished) == [2, 3]
+
+
+def test_who_was_chosen_by_trials_has_no_verdict_without_the_plan(tmp_path: Path) -> None:
+    comparison = tried_and_chosen(tmp_path, {0.1: 1, 0.2: 4, 0.3: 4})
+    assert [row.is_chosen for row in comparison.rows] == [False, True, True]
+    second = comparison.rows[2].paired
+    assert second is not None
+    assert (second.n, second.p_verdict, second.verdict) == (3, None, "")
+    assert second.p is not None
+    assert "`sgdf evidence PLAN`" in wording.headline(comparison)
+    assert any("by the seeds of later runs" in note for note in wording.notes(comparison))
+
+
+def test_further_seeds_of_one_rate_of_a_grid_are_no_choice(tmp_path: Path) -> None:
+    """All of them count, as the first did."""
+    for name in ("sgdf", "sgd"):
+        for lr, count in ((0.1, 3 if name == "sgd" else 1), (0.2, 1)):
+            for seed in range(count):
+                config = made.config(name, seed, lr=lr, validation=9)
+                extra = {"validation_accuracy": 1.0}
+                made.run(tmp_path, config, [1, 2, 3], extra=extra)
+    assert {row.label: len(row.cell.finished) for row in made.compare(tmp_path).rows} == {
+        "sgdf, lr 0.1": 1, "sgdf, lr 0.2": 1, "sgd, lr 0.1": 3, "sgd, lr 0.2": 1,
+    }  # fmt: skip
 
 
 def test_survivors_are_not_chosen(tmp_path: Path) -> None:
     for lr, validation, lost in ((0.1, 70.0, False), (0.3, 80.0, True)):
         both = [made.config("sgdf", seed, lr=lr, validation=100) for seed in (0, 1)]
-        made.run(tmp_path, both[0], [1, 2, 3], extra={"validation_accuracy": validation})
-        if lost:
-            made.run(tmp_path, both[1], [1], status="diverged")
+        for config, status in zip(
+            both, ("finished", "diverged" if lost else "finished"), strict=True
+        ):
+            extra = {"validation_accuracy": validation}
+            made.run(tmp_path, config, [1, 2, 3], extra=extra, status=status)
     assert [row.is_chosen for row in made.compare(tmp_path).rows] == [True, False]
 
 
@@ -142,9 +178,9 @@ def test_of_a_loss_the_lowest_is_chosen_and_the_target_is_finer(tmp_path: Path) 
     low, high = comparison.rows
     assert [row.is_chosen for row in (low, high)] == [False, True]
     assert comparison.target == 1.25
-    assert (high.time_to_target.epochs, high.time_to_target.reached) == (100, 1)
+    assert (high.time_to_target.length, high.time_to_target.reached) == (100, 1)
     assert low.time_to_target.reached == 0
-    assert high.seconds_per_epoch == 2.0 / 50
+    assert high.seconds_per_unit == 2.0 / 50
     assert wording.time_to_target(high) == "100 steps, 4 s"
     assert wording.status(high.cell.records[0]) == "finished, 1.230 nats/token"
     assert wording.measured(comparison.result, high.final) == "1.2300 nats/token test loss"

@@ -52,10 +52,6 @@ def run(out: Path, config: Config, value: Value, *, at_half: float | None = None
         folder = made.run(out, config, [10.0], status=ends[str(value)], extra=extra)
         if value == "failed":
             made.write(folder / "failure.json", [{"error": "no memory"}])
-        elif value == "diverged":
-            result = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"))
-            ended = {"status": "diverged", "epochs": 2, "seconds": 4.0, **result}
-            made.write(folder / "result.json", [ended])
         return
     end = float(value)
     half = end if at_half is None else at_half
@@ -111,14 +107,6 @@ def test_names_choices_and_finals(tmp_path):
     }  # fmt: skip
     assert (summary["runs"], summary["commits"]) == (3 * 4 + 3 * 3, ["abc"])
     assert summary["machines"] == ["a CPU, torch unknown"]
-
-
-def complete_results(out: Path, key: str) -> None:
-    """Add what `tuned` reads."""
-    for path in out.glob("*/result.json"):
-        names = ("best_epoch", f"best_{key}", f"final_{key}")
-        values = {**dict.fromkeys(names), "seconds": 1.0, **json.loads(path.read_text())}
-        made.write(path, [values])
 
 
 def test_the_page_of_the_sweep_knows_how_it_was_chosen(tmp_path):
@@ -429,10 +417,7 @@ def test_a_diverged_seed_never_reaches_the_target(tmp_path):
     for seed in SEEDS:
         config = dataclasses.replace(best.config, seed=seed)
         extra = {"validation_accuracy": 99.0}
-        folder = made.run(tmp_path, config, [99.0], status="diverged", extra=extra)
-        result = dict.fromkeys(("best_epoch", "best_test_accuracy", "final_test_accuracy"))
-        end = {"status": "diverged", "epochs": 2, "seconds": 4.0, **result}
-        made.write(folder / "result.json", [end])
+        made.run(tmp_path, config, [99.0], status="diverged", extra=extra)
     (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
     row = next(r for r in comparison["reached"] if r["contestant"] == "FilterAdamW, K")
     assert (row["n"], row["reached"], row["length"]) == (3, 0, None)
@@ -560,7 +545,6 @@ gain_scale = 2.0
 
 def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     sweep = sweep_with(tmp_path / "runs", DIGITS, FINALS, AFTER)
-    complete_results(tmp_path / "runs", "test_accuracy")
     results = tmp_path / "results"
     pack((tmp_path / "runs").iterdir(), results / "runs.jsonl")
     (tmp_path / "ours.toml").write_text(TOML)

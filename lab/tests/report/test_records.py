@@ -19,8 +19,8 @@ def test_a_run_folder_and_a_folder_of_runs_are_read_once_each(tmp_path: Path) ->
     assert [record.config.seed for record in records] == [0, 1]
     assert complaints == []
     assert (records[0].best, records[0].final, records[0].status) == (60, 55, "finished")
-    assert records[0].epochs_to(55) == 2
-    assert records[0].epochs_to(61) is None
+    assert records[0].first_at(55) == 2
+    assert records[0].first_at(61) is None
     assert records[0].seconds_to(2) == 4.0
 
 
@@ -32,12 +32,38 @@ def test_a_run_without_a_result_is_unfinished_and_its_torn_line_is_ignored(tmp_p
     assert (record.status, len(record.metrics)) == ("unfinished", 2)
 
 
-def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path) -> None:
-    made.run(tmp_path / "a", made.config(), [50], status=None)
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_of_two_copies_of_a_run_the_finished_one_is_used(tmp_path: Path, has_failed: bool) -> None:
+    other = made.run(tmp_path / "a", made.config(), [50], status=None)
+    if has_failed:
+        (other / "failure.json").write_text('{"error": "no memory"}')
     complete = made.run(tmp_path / "b", made.config(), [50, 60, 70])
-    (record,), (complaint,) = read_runs([tmp_path / "a", tmp_path / "b"])
-    assert record.folder == complete
-    assert str(tmp_path / "a") in complaint
+    for order in (("a", "b"), ("b", "a")):
+        (record,), (complaint,) = read_runs([tmp_path / name for name in order])
+        assert record.folder == complete
+        assert str(tmp_path / "a") in complaint
+
+
+@pytest.mark.parametrize("steps", [(None, None), (50, 100)])
+def test_a_line_of_a_text_has_its_step_and_an_old_one_is_known_by_its_number(
+    tmp_path: Path, steps: tuple[int | None, int | None]
+) -> None:
+    own = {"step": [*steps]} if steps[0] else {}
+    config = made.config(task="text", steps=100, eval_every=50)
+    values = {"val_loss": [2.0, 1.5], "bits_per_byte": 1.0, **own}
+    folder = made.run(tmp_path, config, [0, 0], extra=values)
+    (record,), _ = read_runs([folder])
+    assert (record.reached, record.first_at(1.6), record.seconds_to(100)) == (100, 100, 4.0)
+    assert (record.seconds_to(50), record.by_place("val_loss")) == (2.0, {50: 2.0, 100: 1.5})
+
+
+def test_a_line_of_another_step_is_damage(tmp_path: Path) -> None:
+    config = made.config(task="text", steps=100, eval_every=50)
+    values = {"val_loss": 2.0, "bits_per_byte": 1.0, "step": [50, 70]}
+    made.run(tmp_path, config, [0, 0], extra=values)
+    found, (complaint,) = read_runs([tmp_path])
+    assert not found
+    assert "line 2 is not that of step 100" in complaint
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:

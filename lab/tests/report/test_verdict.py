@@ -1,6 +1,7 @@
 """One rule of the verdict, the same for a page, the terminal and the evidence."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ from sgdf_lab import tasks
 from sgdf_lab.reports import numbers, page, wording
 from sgdf_lab.reports.choice import choices_of
 from sgdf_lab.reports.comparison import Comparison, compare_runs
+from sgdf_lab.reports.evidence import Summary
 from sgdf_lab.reports.evidence.summary import summarize
 from sgdf_lab.reports.numbers import PairedDifference
 from sgdf_lab.reports.wording import headline
 from sgdf_lab.runs.records import read_runs
-from sgdf_lab.sweeps.contestants import contestants_of
-from sgdf_lab.sweeps.plan import sweep_from_file
+from sgdf_lab.sweeps.contestants import Contestant, contestants_of
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_file
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (60.0, 61.0)
@@ -186,62 +188,71 @@ def test_lost_seeds_are_said_and_are_no_lead(tmp_path: Path) -> None:
 
 # --- the same runs, by every way to look at them --------------------------------------------------
 
-RECORDED = sorted(
-    plan
-    for plan in (ROOT / "benchmarks" / "evidence").rglob("*.toml")
-    if (ROOT / "results" / "evidence" / plan.stem / "summary.json").exists()
-)
+
+def recorded() -> dict[str, Tuned]:
+    """The tuned sweeps whose runs are in the repository."""
+    plans = sorted((ROOT / "benchmarks" / "evidence").rglob("*.toml"))
+    sweeps = {plan.stem: sweep_from_file(plan) for plan in plans if runs_of(plan.stem).exists()}
+    return {name: sweep for name, sweep in sweeps.items() if isinstance(sweep, Tuned)}
 
 
-@pytest.mark.parametrize("plan", RECORDED, ids=lambda plan: plan.stem)
-def test_page_terminal_and_report_agree_with_the_evidence(plan: Path) -> None:
-    """The last stage of a tuned sweep as `sgdf sweep` shows it, beside `sgdf evidence`."""
-    sweep = sweep_from_file(plan)
-    folder = ROOT / "results" / "evidence" / plan.stem
-    records, _ = read_runs([folder / "runs.jsonl"])
-    summary = summarize(sweep, records)
-    contestants = contestants_of(sweep, records)
-    runs = [run.record for c in contestants for run in c.seeds if run.record]
-    (found,) = compare_runs(runs, choices=choices_of(contestants))
-    first = summary["comparisons"][0]
-    by_label = {row["contestant"]: row for row in first["rows"]}
-    rows = {row.cell.config.cell_key: row for row in found.rows}
-    labels = {}
-    on_page, in_terminal = page.table(found), made.in_terminal(found, 500)
-    for contestant, values in zip(contestants, summary["contestants"], strict=True):
-        done = [run.record for run in contestant.seeds if run.record]
-        if not done:
-            continue
-        labels[done[0].config.cell_key] = values["label"]
-        row = rows[done[0].config.cell_key]
-        assert row.is_reference == (values["label"] == first["reference"])
-        if values["final"]:
-            assert row.final is not None
-            assert dataclasses.asdict(row.final) == pytest.approx(values["final"])
-        if row.is_reference or row.paired is None:
-            continue
-        known = by_label[values["label"]]
-        for name in ("n", "mean", "low", "high", "p", "p_holm", "p_choice", "p_verdict"):
-            assert getattr(row.paired, name) == pytest.approx(known[name]), name
-        assert row.verdict == known["verdict"]
-        shown = wording.against_reference(row, found.result.digits)
-        assert shown.endswith(known["verdict"] or "]") or row.paired.low is None
-        assert shown in on_page
-        assert shown in in_terminal
-    assert labels
-    assert_report_does_not_contradict(records, labels, summary)
+def runs_of(name: str) -> Path:
+    return ROOT / "results" / "evidence" / name / "runs.jsonl"
 
 
-def assert_report_does_not_contradict(records, labels, summary) -> None:  # type: ignore[no-untyped-def]
-    """`sgdf report` on all runs of a sweep does not know its plan: it may find less, or more."""
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_page_terminal_and_report_agree_with_the_evidence(name: str) -> None:
+    """The last stage as `sgdf sweep` shows it, and `sgdf report` of all runs without the plan."""
+    sweep, records = RECORDED[name], read_runs([runs_of(name)])[0]
+    contestants, summary = contestants_of(sweep, records), summarize(sweep, records)
+    last = [run.record for c in contestants for run in c.seeds if run.record]
+    for stage in compare_runs(last, choices=choices_of(contestants)):
+        assert_same(stage, contestants, summary, has_verdict=True)
     (found,) = compare_runs(records)
-    (reference,) = [row for row in found.rows if row.is_reference]
-    verdicts = {
-        row["contestant"]: row["verdict"]
+    assert_same(found, contestants, summary, has_verdict=False)
+
+
+def assert_same(
+    found: Comparison,
+    contestants: Sequence[Contestant],
+    summary: Summary,
+    *,
+    has_verdict: bool,
+) -> None:
+    """What is shown of each chosen setting is what `sgdf evidence` shows of its contestant."""
+    labels = {
+        c.chosen.record.config.cell_key: values
+        for c, values in zip(contestants, summary["contestants"], strict=True)
+        if c.chosen and c.chosen.record and all(run.has_ended for run in c.seeds)
+    }
+    (reference,) = [labels.get(r.cell.config.cell_key) for r in found.rows if r.is_reference]
+    known = {
+        row["contestant"]: row
         for comparison in summary["comparisons"]
-        if comparison["reference"] == labels[reference.cell.config.cell_key]
+        if reference and comparison["reference"] == reference["label"]
         for row in comparison["rows"]
     }
+    on_page, in_terminal = page.table(found), made.in_terminal(found, 500)
     for row in found.rows:
-        if row.verdict:
-            assert verdicts[labels[row.cell.config.cell_key]] in (row.verdict, "")
+        values = labels.get(row.cell.config.cell_key)
+        if values is None or (row.paired and not known):
+            assert row.verdict == ""
+            continue
+        assert values["final"] == pytest.approx(row.final and dataclasses.asdict(row.final))
+        if row.paired is None:
+            continue
+        expected = known[values["label"]]
+        names = ("n", "mean", "low", "high", "p")
+        for name in (*names, "p_holm", "p_choice", "p_verdict") if has_verdict else names:
+            assert getattr(row.paired, name) == pytest.approx(expected[name]), name
+        assert row.verdict == (expected["verdict"] if has_verdict else "")
+        shown = wording.against_reference(row, found.result.digits)
+        assert shown.endswith(row.verdict or "]") or row.paired.low is None
+        assert shown in on_page
+        assert shown in in_terminal
+    if known:
+        assert found.needs_plan != has_verdict
+        assert ("`sgdf evidence PLAN`" in headline(found)) == found.needs_plan

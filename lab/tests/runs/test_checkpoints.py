@@ -380,7 +380,9 @@ def test_a_checkpoint_that_is_not_a_file(change, half_done, straight):
 def test_no_checkpoint_is_a_file(change, half_done, straight, tmp_path):
     for name in ("last.pt", "previous.pt"):
         change(half_done / name)
-    assert len(start(run_of(), tmp_path)) == 2
+    messages = start(run_of(), tmp_path)
+    assert [m.endswith("the run starts again") for m in messages] == [True, True]
+    assert from_epoch(tmp_path, run_of()) == 0
     assert numbers(tmp_path, run_of()) == straight
 
 

@@ -16,13 +16,7 @@ from sgdf_lab.support.errors import UserError
 
 
 def ended(out: Path, seed: int = 0, status: str | None = "finished", final: float = 70.0) -> Path:
-    """A run whose result is complete, as the lab writes it."""
-    folder = made.run(out, made.config("sgdf", seed), [50.0, 60.0, final], status=status)
-    if status:
-        lines, times = (results.read_lines(folder / f"{name}.jsonl") for name in packed.LISTS)
-        result = results.summary_of(made.config("sgdf", seed), lines, times, status)
-        (folder / "result.json").write_text(results.as_line(result, indent=2))
-    return folder
+    return made.run(out, made.config("sgdf", seed), [50.0, 60.0, final], status=status)
 
 
 def failed(out: Path, seed: int = 0) -> Path:
@@ -155,26 +149,10 @@ def test_a_killed_unpacking_leaves_nothing_that_a_report_complains_of(tmp_path):
     assert (len(records), complaints) == (1, [])
 
 
-def test_of_two_folders_of_one_run_the_finished_one_counts(tmp_path):
-    folders = [failed(tmp_path / "a"), ended(tmp_path / "b")]
-    for order in (folders, folders[::-1]):
-        (record,), _ = read_runs(order)
-        assert record.status == "finished"
-
-
 def line_with(tmp_path: Path, **values: object) -> str:
     run = packed.packed(ended(tmp_path / "good"))
     assert run is not None
     return json.dumps({**run, **values}) + "\n"
-
-
-def test_options_that_are_no_table_are_named(tmp_path):
-    run = packed.packed(ended(tmp_path / "one"))
-    assert run is not None
-    config = {**run["config"], "options": []}
-    (tmp_path / "runs.jsonl").write_text(line_with(tmp_path, config=config))
-    _, (complaint,) = read_runs([tmp_path / "runs.jsonl"])
-    assert "options is a table, not []" in complaint
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "..", "", "a/b", "other", 3])

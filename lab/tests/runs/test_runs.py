@@ -261,7 +261,7 @@ def replace_by_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [cut, empty, flip, replace_by_folder])
+@pytest.mark.parametrize("damage", [cut, empty, flip])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, half_done, ends_the_same):
     damage(half_done / "last.pt")
     output = ends_the_same().output
@@ -269,17 +269,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, half_done
         rf"{half_done}/last.pt is damaged \(.+\), kept as .+: the one before it is used", output
     )
     assert json.loads((half_done / "env.json").read_text())["from_epoch"] == 1
-
-
-def test_two_damaged_checkpoints_start_the_run_again(half_done, ends_the_same):
-    cut(half_done / "last.pt")
-    flip(half_done / "previous.pt")
-    output = ends_the_same().output
-    for name in ("last.pt", "previous.pt"):
-        assert re.search(
-            rf"{half_done}/{name} is damaged \(.+\), kept as .+: the run starts again", output
-        )
-    assert json.loads((half_done / "env.json").read_text())["from_epoch"] == 0
 
 
 def test_a_damaged_checkpoint_does_not_replace_an_intact_one(server, half_done, ends_the_same, out):
@@ -330,11 +319,6 @@ def test_a_checkpoint_runs_no_code(half_done, ends_the_same, tmp_path):
     assert not touched.exists()
     torch.load(half_done / "last.pt.damaged", weights_only=False)
     assert touched.exists()  # it would have been
-
-
-def test_a_checkpoint_of_something_else_is_damaged(half_done, ends_the_same):
-    torch.save({"weights": torch.zeros(3)}, half_done / "last.pt")
-    assert "last.pt is damaged (it is not the checkpoint of a run)" in ends_the_same().output
 
 
 # --- a full disk --------------------------------------------------------------------------------
@@ -719,6 +703,10 @@ def a_list(path: Path) -> None:
     path.write_text("[]")
 
 
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -726,6 +714,7 @@ def a_list(path: Path) -> None:
         (other_settings, "has other settings than this run: move the folder away"),
         (garbage, "cannot be read: .+"),
         (empty, "cannot be read: .+"),
+        (nested, "cannot be read: .+"),
         (replace_by_folder, "cannot be read: .+"),
         (a_list, "is not the settings of a run"),
     ],
@@ -738,7 +727,7 @@ def test_a_config_file_that_does_not_fit(change, sentence, server, half_done, ou
     assert sorted(half_done.iterdir()) == before
 
 
-@pytest.mark.parametrize("change", [garbage, empty, replace_by_folder, a_list])
+@pytest.mark.parametrize("change", [garbage, empty, nested, replace_by_folder, a_list])
 def test_a_damaged_result_file(change, server, half_done, ends_the_same, out):
     path = half_done / "result.json"
     path.touch()
@@ -751,7 +740,7 @@ def test_a_damaged_result_file(change, server, half_done, ends_the_same, out):
     ends_the_same()
 
 
-@pytest.mark.parametrize("change", [garbage, a_list, empty])
+@pytest.mark.parametrize("change", [garbage, a_list, nested, empty])
 def test_a_damaged_environment_file(change, half_done, ends_the_same):
     """A run does not depend on it."""
     change(half_done / "env.json")

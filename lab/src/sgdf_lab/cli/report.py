@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.cli.options import Commands, add_data_dir, number, open_console, path, say
 from sgdf_lab.cli.sweep import add_plan_options, add_precision, sweep_from
-from sgdf_lab.support.errors import UserError, describe, visible
+from sgdf_lab.support.errors import UserError, describe, message_of, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -183,13 +183,12 @@ def read_summary(file: Path) -> dict[str, Any]:
 
     try:
         return checked(json.loads(read_text(file)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not a summary of sgdf evidence: {error}") from None
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is not a summary of sgdf evidence: {message_of(error)}") from None
 
 
 def say_written(files: Iterable[Path], console: "Console", markdown: bool) -> None:
     """Beside the markdown, which may be piped into a page, on standard error."""
-
     for file in files:
         line = f"Written: {visible(file)}"
         print(line, file=sys.stderr) if markdown else say(console, line)

@@ -1,7 +1,7 @@
 """Runs grouped into cells: a cell holds the runs that differ only in their seed."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,17 @@ class RunCell:
     def finished(self) -> dict[int, RunRecord]:
         """The finished runs by seed."""
         return {record.config.seed: record for record in self.records if record.finished}
+
+    @property
+    def seeds(self) -> frozenset[int]:
+        """Of all its runs, those that are missing too."""
+        return frozenset({*(record.config.seed for record in self.records), *self.missing})
+
+    def without(self, seeds: Collection[int]) -> "RunCell":
+        """The cell without the runs of these seeds."""
+        kept = tuple(record for record in self.records if record.config.seed not in seeds)
+        missing = tuple(seed for seed in self.missing if seed not in seeds)
+        return replace(self, records=kept, missing=missing)
 
     @property
     def optimizer(self) -> str:
@@ -95,7 +106,9 @@ def labelled(cells: Sequence[RunCell]) -> list[RunCell]:
         if counts[cell.label] > 1:  # they differ in something without words
             digest = cell.config.name.rpartition("-")[2]
             named[i] = replace(cell, label=f"{cell.label}, {digest}")
-    return sorted(named, key=sort_key)
+    return sorted(
+        named, key=lambda c: (c.optimizer != "sgdf", c.optimizer, c.learning_rate or 0, c.label)
+    )
 
 
 def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
@@ -109,7 +122,3 @@ def with_labels(cells: Sequence[RunCell]) -> list[RunCell]:
         parts += [words[name] for name in differing if words.get(name)]
         named.append(replace(cell, label=visible(", ".join(parts))))
     return named
-
-
-def sort_key(cell: RunCell) -> tuple[bool, str, float, str]:
-    return cell.optimizer != "sgdf", cell.optimizer, cell.learning_rate or 0, cell.label

@@ -26,7 +26,8 @@ from sgdf_lab.sweeps.contestants import contestants_in, ranking
 from sgdf_lab.sweeps.plan import Grid
 from sgdf_lab.tasks import Metric
 
-Choices = Mapping[Hashable, Choice | None]  # by `Config.cell_key`
+#: How settings were chosen, by `Config.cell_key`; None if only the plan of a sweep says.
+Choices = Mapping[Hashable, Choice | None]
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
@@ -40,7 +41,7 @@ class TimeToTarget:
 
     reached: int
     n: int
-    epochs: float | None = None  # or steps
+    length: float | None = None  # in steps or epochs
     seconds: float | None = None
 
 
@@ -56,7 +57,7 @@ class ComparisonRow:
     published: PublishedValue | None
     other_published: tuple[PublishedValue | None, ...]  # of the other metrics
     difference: float | None  # best - published
-    seconds_per_epoch: float | None
+    seconds_per_unit: float | None
     time_to_target: TimeToTarget | None
     paired: PairedDifference | None = None  # final, against the reference
     is_reference: bool = False
@@ -83,6 +84,7 @@ class Comparison:
     reference: str | None  # a label
     target: float | None
     result: Metric  # what is compared: the metric that no choice of settings has seen
+    needs_plan: bool = False  # settings were chosen by trials: without the plan no verdict
 
     @property
     def cells(self) -> list[RunCell]:
@@ -139,9 +141,10 @@ def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[
 def compare_cells(
     cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
 ) -> Comparison:
-    chosen = chosen_cells(cells) if choices is None else []
+    chosen: list[RunCell] = []
     if choices is None:
-        choices = {cell.config.cell_key: choice_among(cells, cell) for cell in chosen}
+        cells, choices = chosen_among(cells)
+        chosen = [cell for cell in cells if cell.config.cell_key in choices]
     reference = reference_cell(cells, chosen)
     if target is None:
         decided = {cell.contest for cell in chosen}
@@ -157,10 +160,13 @@ def compare_cells(
         if reference and cell is not reference and cell.finished:
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
-    comparison = Comparison(tuple(rows), reference.label if reference else None, target, result)
+    label, needs_plan = reference.label if reference else None, None in choices.values()
+    comparison = Comparison(tuple(rows), label, target, result, needs_plan)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
-    found = with_verdicts([row.paired for row in judged if row.paired], result)
+    found = [row.paired for row in judged if row.paired]
+    if not needs_plan:
+        found = with_verdicts(found, result)
     verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
     rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
     return replace(comparison, rows=tuple(rows))
@@ -187,7 +193,7 @@ def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonR
         ),
         difference=best.mean - value.mean if best and value else None,
         # The lower median: of two epochs the first includes the compilation.
-        seconds_per_epoch=(statistics.median_low(times) / cell.config.interval if times else None),
+        seconds_per_unit=(statistics.median_low(times) / cell.config.interval if times else None),
         time_to_target=time_to(target, finished) if finished and target is not None else None,
     )
 
@@ -209,14 +215,14 @@ def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outc
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
-    arrived = [(record, epoch) for record in finished if (epoch := record.epochs_to(target))]
+    arrived = [(record, place) for record in finished if (place := record.first_at(target))]
     if not arrived:
         return TimeToTarget(0, len(finished))
-    times = [seconds for record, epoch in arrived if (seconds := record.seconds_to(epoch))]
+    times = [seconds for record, place in arrived if (seconds := record.seconds_to(place))]
     return TimeToTarget(
         reached=len(arrived),
         n=len(finished),
-        epochs=statistics.median(epoch * run.config.interval for run, epoch in arrived),
+        length=statistics.median(place for _, place in arrived),
         seconds=statistics.median(times) if len(times) == len(arrived) else None,
     )
 
@@ -238,37 +244,58 @@ def common_target(cells: Sequence[RunCell]) -> float | None:
 # --- what is compared with what -----------------------------------------------------------------
 
 
-def chosen_cells(cells: Sequence[RunCell]) -> list[RunCell]:
-    """For each optimizer with several cells, the one with the best validation metric.
+def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
+    """What was chosen by validation, for each optimizer with several cells.
 
-    Only cells of the same length and data are candidates, since a longer run has the better
-    validation, and only those with the most seeds: of a tuned sweep, what it has chosen. Nothing is
-    chosen for an optimizer whose finished cells were not all validated.
+    Only cells of the same length and data are compared, since a longer run has the better
+    validation. Nothing is chosen for an optimizer whose finished cells were not all validated.
+
+    If each has cells with more seeds than the others, it is a sweep with trials: these were chosen
+    before, and are compared by the seeds that had no part in it. How, only the plan says.
+
+    Returns:
+        All cells, without the runs that are not compared, and the choices.
     """
-    chosen = []
-    for contest in dict.fromkeys(cell.contest for cell in cells):
-        own = [cell for cell in cells if cell.contest == contest and cell.finished]
-        if len(own) > 1 and all(map(validation_spread, own)):
-            most = max(len(cell.finished) for cell in own)
-            candidates = [cell for cell in own if len(cell.finished) == most]
-            values = [validation_values(cell) for cell in candidates]
-            chosen.append(candidates[ranking(values, candidates[0].task.metric)[0]])
-    return chosen
+    contests = [
+        own
+        for contest in dict.fromkeys(cell.contest for cell in cells)
+        for own in [[cell for cell in cells if cell.contest == contest]]
+        if sum(bool(cell.finished) for cell in own) > 1
+        and all(validation_spread(cell) for cell in own if cell.finished)
+    ]
+    chosen_before = [with_new_seeds(own) for own in contests]
+    if contests and all(chosen_before):
+        known = {cell.label: cell for own in chosen_before for cell in own}
+        choices = dict.fromkeys((cell.config.cell_key for cell in known.values()), None)
+        return [known.get(cell.label, cell) for cell in cells], choices
+    best = [(own, best_validated(own)) for own in contests]
+    return [*cells], {cell.config.cell_key: choice_among(own, cell) for own, cell in best}
+
+
+def with_new_seeds(cells: Sequence[RunCell]) -> list[RunCell]:
+    """Those with the most seeds, without the seeds of the others; none if no seed is left."""
+    able = [cell for cell in cells if cell.finished]
+    most = max(len(cell.seeds) for cell in able)
+    tried = {seed for cell in cells if len(cell.seeds) < most for seed in cell.seeds}
+    found = [cell.without(tried) for cell in able if len(cell.seeds) == most]
+    return found if tried and all(cell.seeds for cell in found) else []
+
+
+def best_validated(cells: Sequence[RunCell]) -> RunCell:
+    """The best of those with the most finished seeds."""
+    most = max(len(cell.finished) for cell in cells)
+    able = [cell for cell in cells if len(cell.finished) == most]
+    return able[ranking([*map(validation_values, able)], able[0].task.metric)[0]]
 
 
 def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
     """How it was chosen; who lost a run when others did not was no candidate."""
-    values = {c.label: validation_values(c) for c in cells if c.contest == chosen.contest}
-    least = sum(value is None for value in values[chosen.label])
-    able = {
-        label: [value for value in own if value is not None]
-        for label, own in values.items()
-        if own and sum(value is None for value in own) <= least
-    }
-    labels = [label for label, own in able.items() if own]
+    values = {cell.label: validation_values(cell) for cell in cells}
+    least = values[chosen.label].count(None)
+    able = [c for c in cells if known_values(c) and values[c.label].count(None) <= least]
     return Choice(
-        [able[label] for label in labels],
-        labels.index(chosen.label),
+        [*map(known_values, able)],
+        able.index(chosen),
         lower_is_better=chosen.task.metric.lower_is_better,
     )
 
@@ -279,9 +306,12 @@ def validation_values(cell: RunCell) -> list[float | None]:
     return [record.validation if record.finished else None for record in ended]
 
 
+def known_values(cell: RunCell) -> list[float]:
+    return [value for value in validation_values(cell) if value is not None]
+
+
 def validation_spread(cell: RunCell) -> Spread | None:
-    values = [record.validation for record in cell.finished.values()]
-    return spread([value for value in values if value is not None])
+    return spread(known_values(cell))
 
 
 def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCell | None:

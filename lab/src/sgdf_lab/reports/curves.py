@@ -86,28 +86,38 @@ def optimizer_colours(names: Iterable[str]) -> dict[str, str]:
 
 def drawn_runs(cell: RunCell) -> list[RunRecord]:
     """The finished runs, or if there are none the epochs of the others."""
-    return list(cell.finished.values()) or [r for r in cell.records if r.valid_epochs]
+    return list(cell.finished.values()) or [r for r in cell.records if r.valid_lines]
+
+
+def measured(cells: Iterable[RunCell], key: str, since: int = 0) -> list[float]:
+    """All values of the drawn runs, from a place on."""
+    return [
+        value
+        for cell in cells
+        for run in drawn_runs(cell)
+        for place, value in run.by_place(key).items()
+        if place >= since
+    ]
 
 
 def seed_values(cell: RunCell, key: str) -> tuple[list[int], list[list[float]]]:
     """The epochs or steps after which all drawn runs were measured, and the values of the seeds."""
-    epochs, columns = [], []
-    for lines in zip(*(run.valid_epochs for run in drawn_runs(cell)), strict=False):
+    places, columns = [], []
+    for lines in zip(*(run.valid_lines for run in drawn_runs(cell)), strict=False):
         values = [value for line in lines if (value := line.get(key)) is not None]
         if len(values) == len(lines):
-            epochs.append(lines[0]["epoch"] * cell.config.interval)
+            places.append(cell.config.place_of(lines[0]))
             columns.append(values)
-    return epochs, columns
+    return places, columns
 
 
-def last_epoch(cells: Sequence[RunCell]) -> int:
+def last_place(cells: Sequence[RunCell]) -> int:
     """The last epoch or step that was measured."""
-    return max(
-        len(run.valid_epochs) * cell.config.interval for cell in cells for run in drawn_runs(cell)
-    )
+    runs = (run for cell in cells for run in drawn_runs(cell) if run.valid_lines)
+    return max((run.config.place_of(run.valid_lines[-1]) for run in runs), default=0)
 
 
-def first_epoch(cells: Sequence[RunCell]) -> int:
+def first_place(cells: Sequence[RunCell]) -> int:
     return min(cell.config.interval for cell in cells)
 
 
@@ -125,7 +135,7 @@ def y_range(cells: Sequence[RunCell], view: CurveView) -> tuple[float, float] | 
         line[view.key]
         for cell in able
         for run in drawn_runs(cell)
-        for line in run.valid_epochs[0 if view.logarithmic else len(run.valid_epochs) // 10 :]
+        for line in run.valid_lines[0 if view.logarithmic else len(run.valid_lines) // 10 :]
         if line.get(view.key) is not None
     ]
     if view.lower_is_better is not None:  # one bad epoch in a long run: the worst hundredth
@@ -144,9 +154,8 @@ def hopeless_cells(cells: Sequence[RunCell], view: CurveView) -> set[str]:
     if view.lower_is_better is None:
         return set()
     ends = {cell.label: last for cell in cells if (last := last_mean(cell, view.key)) is not None}
-    measured = [value for cell in cells for values in seed_values(cell, view.key)[1]
-                for value in values]  # fmt: skip
-    return hopeless(ends, measured, lower_is_better=view.lower_is_better)
+    found = [v for cell in cells for values in seed_values(cell, view.key)[1] for v in values]
+    return hopeless(ends, found, lower_is_better=view.lower_is_better)
 
 
 def last_mean(cell: RunCell, key: str) -> float | None:
@@ -262,18 +271,11 @@ def values_inside(sweeps: Sweeps, points: Mapping[str, Rates]) -> tuple[list[flo
     """The values that decide the axis, without hopeless rates and seeds; is lower better?"""
     cells = [cell for rates in sweeps.values() for cell in rates.values()]
     lower = cells[0].task.metric.lower_is_better
-    measured = [
-        line[run.metric.key]
-        for cell in cells
-        if cell.finished
-        for run in drawn_runs(cell)
-        for line in run.valid_epochs
-        if line.get(run.metric.key) is not None
-    ]
+    found = measured((cell for cell in cells if cell.finished), cells[0].task.metric.key)
     by_rate = {(name, lr): v for name, rates in points.items() for lr, v in rates.items()}
     means = {key: statistics.fmean(values) for key, values in by_rate.items()}
-    lost = hopeless(means, measured, lower_is_better=lower)
+    lost = hopeless(means, found, lower_is_better=lower)
     seeds = dict(enumerate(v for key, values in by_rate.items() if key not in lost for v in values))
-    failed = hopeless(seeds, measured, lower_is_better=lower)
+    failed = hopeless(seeds, found, lower_is_better=lower)
     kept = [value for i, value in seeds.items() if i not in failed]
     return kept + [mean for key, mean in means.items() if key not in lost] or [0.0], lower

@@ -153,17 +153,13 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
     tables.show(console, [Table("demo", sweep.title, COLUMNS, tuple(rows(found)))])
     console.print(f"What they write after {PROMPT!r}:\n", markup=False)
     for o in found:
-        lines = [line for line in written_lines(o.sample) if line][:3]
+        # A model that indents too far would fill a terminal with blanks.
+        lines = [cut for line in o.sample.splitlines() if (cut := line[:WIDTH].rstrip())][:3]
         console.print(f"{o.title}:", style="bold", markup=False)
         console.print("\n".join(f"    {line}" for line in lines), markup=False, soft_wrap=True)
     file = page.page_of(sweep, out)
     write(file, sweep, found)
     say(console, f"\n{sweep.note}\nThe page is in {file}")
-
-
-def written_lines(sample: str) -> list[str]:
-    """Each no wider than a terminal: a model that indents too far would fill it with blanks."""
-    return [line[:WIDTH].rstrip() for line in sample.splitlines()]
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -189,7 +185,11 @@ def figure(found: Sequence[Outcome]) -> Figure:
 def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
     config, text, shown = sweep.configs[0], page.text, rows(found)
     seeds = max(len(o.losses) for o in found)
-    samples = "".join(f"<h3>{text(o.title)}</h3><pre>{sample_text(o.sample)}</pre>" for o in found)
+    written = ("\n".join(map(text, o.sample.split("\n"))) for o in found)  # their lines stay
+    samples = "".join(
+        f"<h3>{text(o.title)}</h3><pre>{sample}</pre>"
+        for o, sample in zip(found, written, strict=True)
+    )
     body = f"""<p>{text(config.model)} learns Python's standard library byte by byte,
 {found[0].steps[-1]} steps of {config.batch} windows of {config.option("context")} bytes, seeds:
 {seeds}.</p>
@@ -204,8 +204,3 @@ Times are of this machine, with the runs side by side.</p>
 seed.</p>
 {samples}"""
     page.write_document(file, sweep.title, body, runs=sum(len(o.losses) for o in found))
-
-
-def sample_text(sample: str) -> str:
-    """Escaped line by line, so that its lines stay."""
-    return "\n".join(map(page.text, sample.split("\n")))

@@ -22,11 +22,12 @@ from sgdf_lab.reports.curves import (
     CurveView,
     curve_views,
     drawn_runs,
-    first_epoch,
-    last_epoch,
+    first_place,
     last_mean,
+    last_place,
     learning_rate_sweeps,
     looks,
+    measured,
     metric_view,
     optimizer_colours,
     rate_view,
@@ -61,7 +62,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
     cell_looks = cell_looks_of(cells)
     seen = set[str]()
     for view in curve_views(cells[0]):
-        if view.key in seen or not (values := all_values(cells, view.key)):
+        if view.key in seen or not (values := measured(cells, view.key)):
             continue
         seen.add(view.key)
         # The loss of a critic may be negative, which a logarithmic axis cannot show.
@@ -153,7 +154,7 @@ def difference_chart(comparison: Comparison) -> Chart | None:
     )  # fmt: skip
     caption = (
         f"Mean difference from {comparison.reference} in the same seeds, with its 95 % interval: "
-        f"full where it is ahead or behind ({wording.RULE}), hollow where no difference was found."
+        f"full where it is ahead or behind ({wording.RULE}), hollow elsewhere."
     )
     return Chart(f"Differences from {comparison.reference}", figure, caption)
 
@@ -224,7 +225,7 @@ def curve_chart(cells: Sequence[RunCell], view: CurveView, cell_looks: Mapping[s
         axes = figure.subplots()
         for cell in cells:
             draw_curve(axes, cell, view, cell_looks[cell.label])
-        first, last = first_epoch(cells), last_epoch(cells)
+        first, last = first_place(cells), last_place(cells)
         axes.set_xlim(*((first, last) if last > first else (0, 2 * last)))
         bounds = y_range(cells, view)
         outside = mark_outside(axes, cells, view, bounds, cell_looks) if bounds else False
@@ -246,7 +247,7 @@ def epochs_figure(comparison: Comparison) -> Figure:
         for cell in cells:
             for axes in (complete, end):
                 draw_curve(axes, cell, view, cell_looks[cell.label])
-        first, last = first_epoch(cells), last_epoch(cells)
+        first, last = first_place(cells), last_place(cells)
         set_limits(complete, cells, view, first, last)
         after = 1 if comparison.unit == "epoch" else 0  # of steps few may be measured
         set_limits(end, cells, view, 3 * last // 4 + after, last)
@@ -289,14 +290,8 @@ def set_limits(
     axes: Axes, cells: Sequence[RunCell], view: CurveView, first: int, last: int
 ) -> None:
     """Show everything from the `first` epoch or step; over a complete run, not its beginning."""
-    values = [
-        line[view.key]
-        for cell in with_finished_runs(cells)
-        for run in drawn_runs(cell)
-        for line in run.valid_epochs
-        if line["epoch"] * cell.config.interval >= first and line.get(view.key) is not None
-    ]
-    bounds = y_range(cells, view) if first == first_epoch(cells) else None
+    values = measured(with_finished_runs(cells), view.key, since=first)
+    bounds = y_range(cells, view) if first == first_place(cells) else None
     axes.set_xlim(first, max(last, first + 1))
     if bounds or values:
         axes.set_ylim(*(bounds or with_margin(values)))
@@ -314,7 +309,7 @@ def mark_outside(
     axes.set_ylim(low, high)
     ends = {cell.label: end for cell in cells if (end := last_mean(cell, view.key)) is not None}
     outside = {label: end for label, end in ends.items() if not low <= end <= high}
-    first, last = first_epoch(cells), last_epoch(cells)
+    first, last = first_place(cells), last_place(cells)
     for i, (label, end) in enumerate(outside.items()):
         x = last - (i % 20) * 0.03 * (last - first)  # side by side
         (mark,) = axes.plot(
@@ -331,11 +326,11 @@ def mark_drops(axes: Axes, cells: Sequence[RunCell]) -> None:
     for config in (cell.config for cell in cells):
         if config.schedule == "step" and config.drop != 1:
             reached = [m for m in config.milestones if m < config.epochs]
-            drops |= {m * config.interval + 0.5: config.drop for m in reached}
+            drops |= {config.at(m) + 0.5: config.drop for m in reached}
     end = -1.0
     for x in sorted(drops):
         axes.axvline(x, color=GREY, lw=1, linestyle=":", zorder=0)
-        if end < 0 or x - end >= last_epoch(cells) / 5:
+        if end < 0 or x - end >= last_place(cells) / 5:
             axes.annotate(f"lr × {drops[x]:g}", (x, 1), xycoords=("data", "axes fraction"),
                           ha="center", va="bottom", fontsize=8, color=GREY)  # fmt: skip
             end = x
@@ -363,17 +358,12 @@ def times_of(cell: RunCell, key: str) -> list[float]:
     """The mean time of each evaluation; none if one of them is not known."""
     times = []
     for step in seed_values(cell, key)[0]:
-        seconds = [run.seconds_to(step // cell.config.interval) for run in drawn_runs(cell)]
+        seconds = [run.seconds_to(step) for run in drawn_runs(cell)]
         known = [value for value in seconds if value is not None]
         if len(known) < len(seconds):
             return []
         times.append(statistics.fmean(known))
     return times
-
-
-def all_values(cells: Sequence[RunCell], key: str) -> list[float]:
-    lines = (line for cell in cells for run in drawn_runs(cell) for line in run.valid_epochs)
-    return [line[key] for line in lines if line.get(key) is not None]
 
 
 def label_axes(axes: Axes, x: str, view: CurveView) -> None:

@@ -77,7 +77,7 @@ def schedule_words(config: Config) -> str:
     by_rule = config.milestones == (three_quarters(config.epochs),)
     at = f"3/4 of the {config.unit}s"
     if not by_rule:
-        at = " and ".join(str(m * config.interval) for m in config.milestones)
+        at = " and ".join(str(config.at(m)) for m in config.milestones)
     return f"lr × {config.drop:g} after {at}"
 
 

@@ -23,6 +23,10 @@ from sgdf_lab.tasks import Metric
 NOTHING = "–"
 NAMES = 4  # more than this many are counted instead of listed
 RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
+NEEDS_PLAN = (
+    "No verdict: settings were chosen by trials, and only the plan of the sweep says how. "
+    "`sgdf evidence PLAN` has the verdict."
+)
 
 Named = tuple[str, ComparisonRow]
 
@@ -47,16 +51,16 @@ def common_protocol(cells: Sequence[RunCell]) -> str:
 def unfinished_runs(cell: RunCell) -> str:
     """The runs that did not finish, and why: "2 diverged in epoch 3, 7"."""
     words = []
-    unit, interval = cell.config.unit, cell.config.interval
-    diverged = [str(len(r.metrics) * interval) for r in cell.records if r.status == "diverged"]
+    unit = cell.config.unit
+    diverged = [str(record.reached) for record in cell.records if record.status == "diverged"]
     if diverged:
         words.append(f"{len(diverged)} diverged in {unit} {', '.join(diverged)}")
     failed = sum(record.status == "failed" for record in cell.records)
     if failed:
         words.append(f"{failed} failed")
-    unfinished = [str(len(r.metrics) * interval) for r in cell.records if r.status == "unfinished"]
+    unfinished = [str(record.reached) for record in cell.records if record.status == "unfinished"]
     if unfinished:
-        where = f"{unit} {', '.join(unfinished)} of {cell.config.epochs * interval}"
+        where = f"{unit} {', '.join(unfinished)} of {cell.config.total}"
         words.append(f"{len(unfinished)} unfinished at {where}")
     if cell.missing:
         seeds = f"seed{'s' * (len(cell.missing) > 1)} {', '.join(map(str, cell.missing))}"
@@ -67,11 +71,10 @@ def unfinished_runs(cell: RunCell) -> str:
 def status(record: RunRecord) -> str:
     if record.finished:
         return f"finished, {record.metric.shown(record.final)} {record.metric.unit}".rstrip()
-    unit, interval = record.config.unit, record.config.interval
-    where = f"{unit} {len(record.metrics) * interval}"
+    where = f"{record.config.unit} {record.reached}"
     if record.status == "diverged":
         return f"diverged in {where}"
-    return f"{record.status} at {where} of {record.config.epochs * interval}"
+    return f"{record.status} at {where} of {record.config.total}"
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -117,7 +120,7 @@ def columns(comparison: Comparison) -> list[tuple[str, Callable[[ComparisonRow],
             f"final, against {comparison.reference}: 95 % interval",
             lambda row: against_reference(row, result.digits),
         ),
-        (f"per {comparison.unit}", seconds_per_epoch),
+        (f"per {comparison.unit}", seconds_per_unit),
         (target(comparison), time_to_target),
     ]
 
@@ -173,8 +176,8 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def seconds_per_epoch(row: ComparisonRow) -> str:
-    return NOTHING if row.seconds_per_epoch is None else duration(row.seconds_per_epoch)
+def seconds_per_unit(row: ComparisonRow) -> str:
+    return NOTHING if row.seconds_per_unit is None else duration(row.seconds_per_unit)
 
 
 def target(comparison: Comparison) -> str:
@@ -187,11 +190,11 @@ def time_to_target(row: ComparisonRow) -> str:
     time = row.time_to_target
     if time is None:
         return NOTHING
-    if time.epochs is None:
+    if time.length is None:
         return "not reached"
     seconds = "" if time.seconds is None else f", {duration(time.seconds)}"
     part = "" if time.reached == time.n else f" ({time.reached} of {time.n})"
-    return f"{time.epochs:g} {row.cell.config.unit}{'s' * (time.epochs != 1)}{seconds}{part}"
+    return f"{time.length:g} {row.cell.config.unit}{'s' * (time.length != 1)}{seconds}{part}"
 
 
 def duration(seconds: float) -> str:
@@ -241,6 +244,8 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
+    if comparison.needs_plan:
+        return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
         reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)
@@ -420,11 +425,12 @@ def notes(comparison: Comparison) -> list[str]:
     if any(row.validation or row.is_chosen for row in rows):
         held_out = "text" if rows[0].cell.task.kind == "language" else "training images"
         chosen = "; ✓ marks the setting of an optimizer that was chosen by it"
+        chosen += ", and is compared by the seeds of later runs" * comparison.needs_plan
         sentences.append(
             f"Validation: the same metric after the last {comparison.unit} on held-out {held_out}"
             f"{chosen * any(row.is_chosen for row in rows)}."
         )
-    if any(row.seconds_per_epoch for row in rows):
+    if any(row.seconds_per_unit for row in rows):
         sentences.append(times_note(comparison))
     return sentences
 

@@ -127,6 +127,20 @@ class Config:
         """The number of units between two evaluations: 1 epoch, or `eval_every` steps."""
         return int(self.option("eval_every")) if self.task_definition.counts_steps else 1
 
+    def at(self, evaluation: int) -> int:
+        """After how many units an evaluation is."""
+        return evaluation * self.interval
+
+    def place_of(self, line: Mapping[str, Any]) -> int:
+        """The step or epoch of a line of metrics; lines of epochs, and old ones, have no step."""
+        at: int = self.at(line["epoch"])
+        return line.get("step", at) if self.task_definition.counts_steps else at
+
+    @property
+    def total(self) -> int:
+        """The length of the run, in its unit."""
+        return self.at(self.epochs)
+
     @property
     def length(self) -> str:
         """The length of the run in words.
@@ -138,11 +152,11 @@ class Config:
 
     def counted(self, epochs: int) -> str:
         """So many epochs of the run's files in words: as steps, if its task counts those."""
-        return f"{epochs * self.interval} {self.unit}s"
+        return f"{self.at(epochs)} {self.unit}s"
 
     def place(self, epoch: int) -> str:
         """An epoch of the run's files in words: "epoch 3" or "step 150"."""
-        return f"{self.unit} {epoch * self.interval}"
+        return f"{self.unit} {self.at(epoch)}"
 
     @property
     def title(self) -> str:

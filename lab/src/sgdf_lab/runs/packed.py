@@ -184,20 +184,15 @@ def packed(folder: Path) -> Packed | None:
             return None
         failed = end["status"] == "failed"
         run: Packed = {"name": config.name, "config": config.as_json()}
-        run["env"] = read_object(folder / "env.json")
-        run |= {"failure": read_object(folder / "failure.json")} if failed else {"result": end}
+        run["env"] = results.read_object(folder / "env.json")
+        run |= (
+            {"failure": results.read_object(folder / "failure.json")} if failed else {"result": end}
+        )
         run |= {name: results.read_lines(folder / f"{name}.jsonl") for name in LISTS}
         as_line(run)
     except (UserError, OSError, ValueError, RecursionError):
         return None
     return run
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(read_text(path)))
-    except (OSError, ValueError, RecursionError, TypeError):
-        return {}
 
 
 def write_folder(run: Packed, folder: Path) -> None:

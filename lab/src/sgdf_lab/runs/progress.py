@@ -178,8 +178,8 @@ class ProgressLines(Progress):
     def numbers(self, config: Config, metrics: dict[str, Any]) -> str:
         """The loss, the task's metric and the best value of it so far."""
         metric = config.task_definition.metric
-        total = config.epochs * config.interval
-        text = f"{config.place(metrics['epoch'])}/{total}  loss {metrics['train_loss']:.3f}"
+        place = f"{config.unit} {config.place_of(metrics)}/{config.total}"
+        text = f"{place}  loss {metrics['train_loss']:.3f}"
         value = metrics[metric.key]
         if value is None:  # an expensive metric is not measured after every epoch
             return text
@@ -281,16 +281,17 @@ def named_values(metrics: dict[str, Any], times: dict[str, Any]) -> dict[str, fl
 class EventWriter:
     """TensorBoard: event files in the run's folder; those of steps after `done` are dropped."""
 
-    def __init__(self, folder: Path, done: int) -> None:
+    def __init__(self, folder: Path, config: Config, done: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError('--tensorboard needs pip install "sgdf-lab[tensorboard]"') from None
+        self.config = config
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
     def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
         for name, value in named_values(metrics, times).items():
-            self.writer.add_scalar(name, value, metrics.get("step", metrics["epoch"]))
+            self.writer.add_scalar(name, value, self.config.place_of(metrics))
         self.writer.flush()
 
     def close(self) -> None:
@@ -308,6 +309,7 @@ class WandbWriter:
             import wandb
         except ImportError:
             raise UserError('--wandb needs pip install "sgdf-lab[wandb]"') from None
+        self.config = config
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "sgdf"),
             name=config.name,
@@ -321,8 +323,7 @@ class WandbWriter:
         )
 
     def add(self, metrics: dict[str, Any], times: dict[str, Any]) -> None:
-        step = metrics.get("step", metrics["epoch"])
-        self.run.log(named_values(metrics, times), step=step, commit=True)
+        self.run.log(named_values(metrics, times), step=self.config.place_of(metrics), commit=True)
 
     def close(self) -> None:
         self.run.finish()

@@ -20,20 +20,23 @@ PACKED = ".jsonl"  # how the name of a file of packed runs ends
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as it was read: its settings, status and measurements; `seconds` by epoch."""
+    """A run as it was read: its settings, status and measurements.
+
+    A place in it is a step, or an epoch if its task counts epochs.
+    """
 
     folder: Path
     config: Config
     status: str
-    metrics: Sequence[Mapping[str, Any]]  # one mapping per epoch
-    seconds: Mapping[int, float] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]]  # one mapping per evaluation
+    seconds: Mapping[int, float] = field(default_factory=dict)  # since the one before, by place
     environment: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
     @cached_property
-    def valid_epochs(self) -> list[Mapping[str, Any]]:
-        """The measurements of every epoch except the one in which the run diverged."""
-        return [epoch for epoch in self.metrics if not epoch.get("diverged")]
+    def valid_lines(self) -> list[Mapping[str, Any]]:
+        """All measurements but that by which the run diverged."""
+        return [line for line in self.metrics if not line.get("diverged")]
 
     @property
     def is_packed(self) -> bool:
@@ -54,42 +57,48 @@ class RunRecord:
     def metric(self) -> Metric:
         return self.config.task_definition.metric
 
+    @property
+    def reached(self) -> int:
+        """Its last place; 0 of a run that was not evaluated yet."""
+        return self.config.place_of(self.metrics[-1]) if self.metrics else 0
+
+    def by_place(self, key: str) -> dict[int, float]:
+        """A measurement; an expensive one is not made after every epoch."""
+        values = {self.config.place_of(line): line.get(key) for line in self.valid_lines}
+        return {place: float(value) for place, value in values.items() if value is not None}
+
     @cached_property
-    def metric_by_epoch(self) -> dict[int, float]:
-        """The task's metric; an expensive one is not measured after every epoch."""
-        values = {line["epoch"]: line[self.metric.key] for line in self.valid_epochs}
-        return {epoch: float(value) for epoch, value in values.items() if value is not None}
+    def values(self) -> list[float]:
+        """The task's metric, each time that it was measured."""
+        return [*self.by_place(self.metric.key).values()]
 
     @property
     def best(self) -> float:
-        return self.metric.best(self.metric_by_epoch.values())
+        return self.metric.best(self.values)
 
     @property
     def final(self) -> float:
-        return list(self.metric_by_epoch.values())[-1]
+        return self.values[-1]
 
     def final_of(self, metric: Metric) -> float | None:
         """Another metric after the last epoch."""
-        return self.valid_epochs[-1].get(metric.key)
+        return self.valid_lines[-1].get(metric.key)
 
     @property
     def validation(self) -> float | None:
         """What settings are chosen by, after the last epoch; None if nothing was held out."""
-        return self.valid_epochs[-1].get(self.config.task_definition.validation_key)
+        return self.valid_lines[-1].get(self.config.task_definition.validation_key)
 
-    def epochs_to(self, target: float) -> int | None:
-        """The first epoch that reached the target."""
-        reached = (
-            epoch
-            for epoch, value in self.metric_by_epoch.items()
-            if self.metric.reaches(value, target)
-        )
-        return next(reached, None)
+    def first_at(self, target: float, key: str = "") -> int | None:
+        """The first place where the task's metric, or another in its units, reached the target."""
+        values = self.by_place(key or self.metric.key).items()
+        return next((at for at, value in values if self.metric.reaches(value, target)), None)
 
-    def seconds_to(self, epoch: int) -> float | None:
-        """Wall time up to the end of an epoch; None if the time of any epoch is missing."""
-        times = [self.seconds.get(e) for e in range(1, epoch + 1)]
-        return math.fsum(t for t in times if t is not None) if None not in times else None
+    def seconds_to(self, place: int) -> float | None:
+        """Wall time up to there; None if a part of it is not known."""
+        places = [at for at in map(self.config.place_of, self.metrics) if at <= place]
+        known = [self.seconds[at] for at in places if at in self.seconds]
+        return math.fsum(known) if len(known) == len(places) else None
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
@@ -170,16 +179,12 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise UserError(f"there is no folder {visible(path)}")
         inside: list[Path] = []
         if path.is_dir() and not (path / "config.json").exists():
-            inside = sorted(child for child in path.iterdir() if is_visible_folder(child))
+            # A hidden one is of a killed process that was still unpacking.
+            inside = sorted(p for p in path.iterdir() if p.name[0] != "." and os.path.isdir(p))
             inside += [path / packed.FILE] * (path / packed.FILE).is_file()
         for folder in inside or [path]:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
-
-
-def is_visible_folder(path: Path) -> bool:
-    """Not one that a killed process was still unpacking."""
-    return not path.name.startswith(".") and os.path.isdir(path)
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -193,7 +198,7 @@ def read_run(folder: Path) -> RunRecord:
         results.read_end(folder),
         results.read_lines(folder / "metrics.jsonl"),
         times=or_nothing(results.read_lines, folder / "times.jsonl"),
-        environment=or_nothing(read_json, folder / "env.json"),
+        environment=results.read_object(folder / "env.json"),
     )
 
 
@@ -226,7 +231,7 @@ def checked_record(
         config=config,
         status=result["status"] if result else "unfinished",
         metrics=metrics,
-        seconds=seconds_in(times),
+        seconds=seconds_in(times, config),
         environment=environment_in(environment),
         error=str(result.get("error", "")) if result else "",
     )
@@ -240,14 +245,9 @@ def or_nothing(read: Callable[[Path], Any], path: Path) -> Any:
         return None
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(read_text(path))
-
-
-def seconds_in(lines: Any) -> dict[int, float]:
-    """Seconds by epoch."""
+def seconds_in(lines: Any, config: Config) -> dict[int, float]:
     try:
-        seconds = {int(line["epoch"]): line["seconds"] for line in lines}
+        seconds = {config.at(int(line["epoch"])): line["seconds"] for line in lines}
     except (ValueError, TypeError, KeyError):
         return {}
     return seconds if all(map(results.is_measured, seconds.values())) else {}

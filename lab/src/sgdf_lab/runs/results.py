@@ -29,13 +29,13 @@ def summary_of(
     """The best epoch, which papers report, and the last one."""
     metric = config.task_definition.metric
     good = [line for line in metrics if not line.get("diverged")]
-    measured = {line["epoch"]: line[metric.key] for line in good if line[metric.key] is not None}
-    best = metric.best(measured.values()) if measured else None
+    measured = [line for line in good if line[metric.key] is not None]
+    best = metric.best(line[metric.key] for line in measured) if measured else None
     return {
         "status": status,
         "epochs": metrics[-1]["epoch"],
         f"best_{metric.key}": best,
-        "best_epoch": next((epoch for epoch, value in measured.items() if value == best), None),
+        "best_epoch": next((e["epoch"] for e in measured if e[metric.key] == best), None),
         f"final_{metric.key}": good[-1][metric.key] if good else None,
         "seconds": sum(line["seconds"] for line in times),
         **target_reached(config, measured, times),
@@ -43,17 +43,17 @@ def summary_of(
 
 
 def target_reached(
-    config: Config, measured: dict[int, float], times: Sequence[Mapping[str, Any]]
+    config: Config, lines: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The first evaluation at the metric's target, if it has one: steps or epochs, and seconds."""
     metric = config.task_definition.metric
     if metric.target is None:
         return {}
-    first = next((e for e, v in measured.items() if metric.reaches(v, metric.target)), None)
-    seconds = [line["seconds"] for line in times if first is not None and line["epoch"] <= first]
+    first = next((e for e in lines if metric.reaches(e[metric.key], metric.target)), None)
+    seconds = [line["seconds"] for line in times if first and line["epoch"] <= first["epoch"]]
     return {
         "target": metric.target,
-        f"{config.unit}s_to_target": None if first is None else first * config.interval,
+        f"{config.unit}s_to_target": config.place_of(first) if first else None,
         "seconds_to_target": sum(seconds) if seconds else None,
     }
 
@@ -83,7 +83,7 @@ def check_run(
     if result and result["status"] not in STATUSES:
         raise UserError(f"{folder / 'result.json'} has the unknown status {result['status']!r}")
     metric = config.task_definition.metric
-    check_metrics(metrics, metric, folder / "metrics.jsonl")
+    check_metrics(metrics, config, folder / "metrics.jsonl")
     if not result or result["status"] == "failed":
         return
     finished = result["status"] == "finished"
@@ -112,11 +112,14 @@ def check_run(
             )
 
 
-def check_metrics(lines: Sequence[Any], metric: Metric, path: Path) -> None:
-    """The epochs are in order, each has the metric, and every value is a number or null."""
+def check_metrics(lines: Sequence[Any], config: Config, path: Path) -> None:
+    """The lines are in order, each has the metric, and every value is a number or null."""
+    metric = config.task_definition.metric
     for epoch, line in enumerate(lines, start=1):
         if not isinstance(line, dict) or line.get("epoch") != epoch:
             raise UserError(f"{path} is damaged: line {epoch} is not that of epoch {epoch}")
+        if config.place_of(line) != config.at(epoch):
+            raise UserError(f"{path} is damaged: line {epoch} is not that of {config.place(epoch)}")
         if not line.get("diverged") and metric.key not in line:
             raise UserError(f"{path} is damaged: epoch {epoch} has no {metric.words}")
         for name, value in line.items():
@@ -258,6 +261,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines; the last one may be a killed process's unfinished write."""
     lines = read_text(path).splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """What a file holds that a run can do without; nothing if it cannot be read."""
+    try:
+        return dict(json.loads(read_text(path)))
+    except (OSError, ValueError, RecursionError, TypeError):
+        return {}
 
 
 def as_line(value: Any, indent: int | None = None) -> str:

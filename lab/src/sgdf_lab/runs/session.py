@@ -177,8 +177,8 @@ class Session:
         if self.writes:
             self.run.note_environment(self.context.command, self.context.device)
             if self.context.tensorboard:
-                done = trainer.evaluations * self.config.interval
-                self.trackers.append(EventWriter(self.run.folder, done))
+                done = self.config.at(trainer.evaluations)
+                self.trackers.append(EventWriter(self.run.folder, self.config, done))
             if self.context.wandb:
                 self.trackers.append(WandbWriter(self.run.folder, self.config))
         if trainer.evaluations == 0:

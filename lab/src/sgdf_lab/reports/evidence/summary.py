@@ -37,6 +37,7 @@ from sgdf_lab.tasks import Metric
 
 MARGINS = {"language": 0.02}  # nats per token
 MARGIN = 1.0  # of others: a point of accuracy
+METRIC = ("key", "words", "unit", "lower_is_better", "digits")
 
 Json = dict[str, Any]
 
@@ -66,9 +67,9 @@ def summarize(
     ]
     config = sweep.configs[0]
     task = config.task_definition
-    metric = final_metric(contestants)
-    worst = worst_finished(contestants, task.metric)
-    best = best_of_all(contestants, task.metric)
+    last = [run.record for c in contestants for run in c.seeds if run.record]
+    metric = result_metric(task, [record for record in last if record.finished])
+    worst, best = extremes(contestants, task.metric)
     margin = MARGINS.get(task.kind, MARGIN)
     alone = {c.label: step_time(c, sweep.name, step_times) for c in contestants}
     used = [run for c in contestants for run in c.runs if run.record]
@@ -78,7 +79,7 @@ def summarize(
         "title": sweep.title,
         "task": config.task,
         "model": config.model,
-        "length": config.epochs * config.interval,
+        "length": config.total,
         "unit": config.unit,
         "interval": config.interval,
         "planned": {
@@ -87,7 +88,7 @@ def summarize(
             "choice_seeds": [*sweep.choice_seeds],
             "seeds": [*sweep.seeds],
         },
-        "metric": metric_values(metric),
+        "metric": {name: getattr(metric, name) for name in METRIC},
         "validation": {"key": validation_key(config), "words": validation_words(config)},
         "margin": margin,
         "ahead": SIGNIFICANCE,
@@ -113,19 +114,6 @@ def summarize(
 # --- metrics -------------------------------------------------------------------------------------
 
 
-def final_metric(contestants: Sequence[Contestant]) -> Metric:
-    """What is compared, given the runs of the chosen settings that have finished."""
-    runs = [run.record for c in contestants for run in c.seeds if run.record]
-    task = contestants[0].trials[0].config.task_definition
-    return result_metric(task, [record for record in runs if record.finished])
-
-
-def metric_values(metric: Metric) -> Json:
-    names = ("key", "words", "unit", "lower_is_better")
-    values = {name: getattr(metric, name) for name in names}
-    return {**values, "digits": metric.digits}
-
-
 def validation_words(config: Any) -> str:
     """
     >>> from sgdf_lab.runs.config import make
@@ -136,15 +124,13 @@ def validation_words(config: Any) -> str:
     return words.replace("test ", "validation ", 1)
 
 
-def worst_finished(contestants: Iterable[Contestant], metric: Metric) -> float | None:
-    """What a lost trial counts as, whoever's: the worst of all finished trials on the task."""
+def extremes(
+    contestants: Iterable[Contestant], metric: Metric
+) -> tuple[float | None, float | None]:
+    """The worst of all finished trials, which a lost one counts as, whoever's; and the best."""
     values = [v for c in contestants for trial in c.trials if (v := trial.validation) is not None]
-    return (max if metric.lower_is_better else min)(values) if values else None
-
-
-def best_of_all(contestants: Iterable[Contestant], metric: Metric) -> float | None:
-    values = [v for c in contestants for trial in c.trials if (v := trial.validation) is not None]
-    return metric.best(values) if values else None
+    worst, best = (max, min) if metric.lower_is_better else (min, max)
+    return (worst(values), best(values)) if values else (None, None)
 
 
 # --- a contestant --------------------------------------------------------------------------------
@@ -215,7 +201,7 @@ def seconds_of(contestant: Contestant) -> float | None:
         seconds
         for run in contestant.seeds
         if run.record and run.record.finished
-        if (seconds := run.record.seconds_to(len(run.record.metrics))) is not None
+        if (seconds := run.record.seconds_to(run.record.reached)) is not None
     ]
     return median_or_never(times)
 
@@ -274,16 +260,9 @@ def comparison(
         "reached": []
         if target is None
         else [
-            with_time_alone(reach(c, reference, target), alone[c.label], alone[reference.label])
-            for c in contestants
+            reach(c, reference, target, alone[c.label], alone[reference.label]) for c in contestants
         ],
     }
-
-
-def with_time_alone(row: Json, own: float | None, reference: float | None) -> Json:
-    """The ratio in time, if a step takes as long as on an idle device."""
-    known = own and reference and row["ratio"] is not None
-    return {**row, "time_ratio": row["ratio"] * own / reference if known else None}
 
 
 def outcome(contestant: Contestant, metric: Metric) -> Outcome:
@@ -326,41 +305,46 @@ def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
     }
 
 
-def reach(contestant: Contestant, reference: Contestant, target: float) -> Json:
+def reach(
+    contestant: Contestant,
+    reference: Contestant,
+    target: float,
+    step: float | None,
+    reference_step: float | None,
+) -> Json:
     """When its seeds first had the validation value that the reference ends at.
 
     A seed that never had it, or diverged, counts as never; medians are over all seeds that ended.
-    The ratios are to a whole run of the reference.
+    The ratios are to a whole run of the reference; that in time is known if the times of a `step`
+    of both are, measured on an idle device.
     """
     ended = [run for run in contestant.seeds if run.has_ended]
-    epochs = [None if run.is_lost else first_epoch_at(run, target) for run in ended]
+    places = [first_at(run, target) for run in ended]
     times = [
-        run.record.seconds_to(epoch) if run.record and epoch else None
-        for run, epoch in zip(ended, epochs, strict=True)
+        run.record.seconds_to(place) if run.record and place else None
+        for run, place in zip(ended, places, strict=True)
     ]
-    own, other = contestant.trials[0].config, reference.trials[0].config
-    median, seconds, whole = median_or_never(epochs), median_or_never(times), seconds_of(reference)
-    length = None if median is None else median * own.interval
+    length, seconds, whole = median_or_never(places), median_or_never(times), seconds_of(reference)
+    ratio = None if length is None else length / reference.trials[0].config.total
     return {
         "contestant": contestant.label,
         "n": len(ended),
-        "reached": sum(epoch is not None for epoch in epochs),
+        "reached": sum(place is not None for place in places),
         "length": length,
-        "ratio": None if length is None else length / (other.epochs * other.interval),
+        "ratio": ratio,
         "seconds": seconds,
         "seconds_ratio": seconds / whole if seconds is not None and whole else None,
+        "time_ratio": ratio * step / reference_step
+        if step and reference_step and ratio is not None
+        else None,
     }
 
 
-def first_epoch_at(run: PlannedRun, target: float) -> int | None:
-    if run.record is None:
+def first_at(run: PlannedRun, target: float) -> int | None:
+    """Where its validation metric first reached the target; never, of a run that was lost."""
+    if run.record is None or run.is_lost:
         return None
-    key, metric = validation_key(run.config), run.config.task_definition.metric
-    for line in run.record.valid_epochs:
-        value = line.get(key)
-        if value is not None and metric.reaches(value, target):
-            return int(line["epoch"])
-    return None
+    return run.record.first_at(target, validation_key(run.config))
 
 
 # --- where the runs come from --------------------------------------------------------------------

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from sgdf_lab.reports import tables as shared
 from sgdf_lab.reports.evidence import Summary
 from sgdf_lab.reports.labels import NO_BREAK, setting_words
+from sgdf_lab.reports.numbers import Spread
 from sgdf_lab.reports.tables import Table, as_markdown
-from sgdf_lab.reports.wording import NOTHING, duration, signed
+from sgdf_lab.reports.wording import NOTHING, duration, signed, spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,10 +129,9 @@ def final_words(contestant: Json, digits: int, planned: int) -> str:
     final = contestant["final"]
     if final is None:
         return NOTHING
-    deviation = "" if final["std"] is None else f"{NO_BREAK}±{NO_BREAK}{final['std']:.{digits}f}"
     lost = any(run["status"] in ("diverged", "failed") for run in contestant["seeds"].values())
     count = str(final["n"]) if final["n"] == planned else f"{final['n']} of {planned}"
-    return f"{final['mean']:.{digits}f}{deviation} ({count}){'*' * lost}"
+    return f"{spread(Spread(**final), digits)} ({count}){'*' * lost}"
 
 
 def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, str, str]:
@@ -273,7 +273,8 @@ def tuning(summary: Summary) -> Table:
         best, near = contestant["expected_best"], contestant["within_margin"]
         cells = [f"{best[k - 1]:.{digits}f}" if k <= len(best) else NOTHING for k in counts]
         cells += [share_words(near[name]) for name in ("of_own_best", "of_best_of_all")]
-        cells += [chosen_rate(contestant), str(lost_trials(contestant))]
+        lost = sum(trial["status"] in ("diverged", "failed") for trial in contestant["trials"])
+        cells += [chosen_rate(contestant), str(lost)]
         rows.append((contestant["label"], *cells))
     worst = summary["worst_finished"]
     counted = "" if worst is None else f" ({worst:.{digits}f})"
@@ -330,7 +331,3 @@ def chosen_rate(contestant: Json) -> str:
         return NOTHING
     arrow = "↑" * ("largest lr" in chosen["edges"]) + "↓" * ("smallest lr" in chosen["edges"])
     return f"{setting_words(chosen['settings']['lr'])}{arrow}"
-
-
-def lost_trials(contestant: Json) -> int:
-    return sum(trial["status"] in ("diverged", "failed") for trial in contestant["trials"])
