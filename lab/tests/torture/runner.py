@@ -11,6 +11,7 @@ Exit code 1 if there is any bug, with the command that tries it again.
 
 import argparse
 import atexit
+import functools
 import itertools
 import json
 import os
@@ -58,9 +59,7 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
     if kind == "kills":
         yield from kills.cases(round_)
     elif kind == "operations":
-        bench = Bench(peace)
-        yield from operations.cases(round_, bench, folder)
-        bench.close()
+        yield from operations.cases(round_, planning_bench(peace), folder)
     elif kind == "gradients":
         yield from gradients.cases(round_)
     elif kind == "states":
@@ -71,6 +70,14 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
         yield from hostile_runs.cases()
         yield from hostile_files.cases()
         yield from hostile_plans.cases()
+
+
+@functools.cache
+def planning_bench(peace: Peace) -> Bench:
+    """One for all rounds: it takes some seconds to start."""
+    bench = Bench(peace)
+    atexit.register(bench.close)
+    return bench
 
 
 # --- counting -------------------------------------------------------------------------------------
