@@ -435,6 +435,22 @@ def torture_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(["kind", "what", "cases", "faults", *GOOD, "bugs"], lines, right=2)
 
 
+def torture_kinds_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each kind: how many of its cases there are, were tried, and tried again."""
+
+    def line(kind: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
+        names = ("planned", "tried", "cases")
+        planned, tried, cases = (sum(row[name] for row in counted) for name in names)
+        minutes = sum(row["seconds"] for row in counted) / 60
+        numbers = (len(counted), planned, tried, cases - tried)
+        return [kind, *(f"{n:,}" for n in numbers), f"{minutes:.1f}"]
+
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    lines = [line(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    head = ["kind", "rows", "cases", "tried", "tried again, with other random numbers", "minutes"]
+    return markdown_table(head, [*lines, line("all", rows)], right=1)
+
+
 def gradients_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Generated gradients: steps, elements, the largest distance, and non-finite ones."""
     lines = [
@@ -446,7 +462,7 @@ def gradients_table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['numbers']['not finite']:,}",
         ]
         for row in rows
-        if row["kind"] == "gradients"
+        if row["kind"] == "gradients" and row["numbers"]
     ]
     head = ["path", "steps", "elements", "largest distance (eps)", "not finite, float64 is"]
     return markdown_table(head, lines, right=1)
@@ -528,6 +544,7 @@ MADE: dict[str, Callable[[], str]] = {
     "noisy quadratic": lambda: tracking_table("noisy quadratic"),
     "optimizers": phrases_table,
     "optimizers, memory": memory_table,
+    "torture, kinds": lambda: torture_kinds_table(record("torture.json")["rows"]),
     "torture": lambda: torture_table(record("torture.json")["rows"]),
     "torture, gradients": lambda: gradients_table(record("torture.json")["rows"]),
 }  # fmt: skip

@@ -101,6 +101,21 @@ def test_state_in_an_eigenbasis_is_refused_element_by_element(source, target):
 
 
 @pytest.mark.parametrize("target", MATRIX)
+def test_another_muon_is_refused(target):
+    """timm's has betas and an algorithm among its settings."""
+    theirs, _ = trained(torch.optim.Muon)
+    saved = deepcopy(theirs.state_dict())
+    saved["param_groups"][0] |= {"algo": "muon", "betas": (0.9, 0.95)}
+    new, _ = trained(MATRIX[target])
+    with pytest.raises(ValueError, match="is not one that"):
+        new.load_state_dict(saved)
+    for group in theirs.param_groups:  # what a scheduler or a later torch adds is no other Muon
+        group |= {"initial_lr": group["lr"], "maximize": False}
+    with pytest.warns(UserWarning, match="torch's Muon"):
+        new.load_state_dict(deepcopy(theirs.state_dict()))
+
+
+@pytest.mark.parametrize("target", MATRIX)
 def test_a_group_without_a_rate_is_not_ours(target):
     """As those of pytorch_optimizer's A2Grad."""
     new, _ = trained(MATRIX[target])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from sgdf_lab import tasks
 from sgdf_lab.reports import choice
@@ -154,6 +155,31 @@ WORLDS: dict[str, World] = {
 @pytest.mark.parametrize("world", WORLDS)
 def test_equals_get_a_verdict_in_one_of_a_hundred_comparisons_at_most(world: str) -> None:
     assert share_with_verdict(WORLDS[world]) <= SIGNIFICANCE
+
+
+Noise = Callable[[np.random.Generator, int], np.ndarray]
+NOISE: dict[str, Noise] = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "heavy tails": lambda rng, n: rng.standard_t(3, n),
+    "skewed": lambda rng, n: rng.exponential(size=n),
+}
+
+
+def by_seeds(rng: np.random.Generator, noise: Noise, *, seeds: int, common: float) -> list[Outcome]:
+    """Settings that nobody chose; a part of the noise is that of the seed, which all share."""
+    shared = common * noise(rng, seeds)
+    return [Outcome(dict(enumerate((shared + noise(rng, seeds)).tolist()))) for _ in range(NAMES)]
+
+
+@pytest.mark.parametrize("common", [0.0, 3.0], ids=["own noise", "common noise"])
+@pytest.mark.parametrize("noise", NOISE)
+def test_nor_do_equals_that_nobody_chose(noise: str, common: float) -> None:
+    """With normal noise the rate is 1 % exactly, so what is found may be more by chance."""
+    found = []
+    for seeds in (4, 6, 8, 10, 16):
+        world = partial(by_seeds, noise=NOISE[noise], seeds=seeds, common=common)
+        found += [any(d.verdict for d in compared) for compared in comparisons(world)]
+    assert sum(found) <= scipy.stats.binom.ppf(0.999, len(found), SIGNIFICANCE)
 
 
 def test_the_seeds_only_would_find_a_difference_in_many() -> None:

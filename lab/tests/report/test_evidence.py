@@ -427,12 +427,16 @@ def test_trials_at_the_same_settings_are_compared(tmp_path):
     """K's trials are at AdamW's settings: two better, one worse, and one diverged for both."""
     trials = [[80, 70, "diverged", 60], [82, 69, "diverged", 70], ["diverged", 71, 50, 60]]
     sweep = sweep_with(tmp_path, DIGITS, trials)
-    (comparison,) = summarize(sweep, read_runs([tmp_path])[0])["comparisons"]
+    summary = summarize(sweep, read_runs([tmp_path])[0])
+    (comparison,) = summary["comparisons"]
     found = {row["contestant"]: row["same_settings"] for row in comparison["rows"]}
     assert found == {
         "FilterAdamW, K": {"better": 2, "worse": 1, "equal": 0, "median": 2.0, "p": 1.0},
         "FilterAdamW, 2K": {"better": 2, "worse": 1, "equal": 1, "median": 0.5, "p": 1.0},
     }
+    said = dict(tables.same_settings(summary).rows)
+    assert said["FilterAdamW, K"].startswith("2 of 3, ")
+    assert said["FilterAdamW, 2K"].startswith("2 of 3, 1 equal, ")
 
 
 def test_trials_at_other_settings_are_not(tmp_path):

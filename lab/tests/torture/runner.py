@@ -4,16 +4,18 @@
     python lab/tests/torture --minutes 5                     less
     python lab/tests/torture --only kills --case "digits"    the cases whose names begin so
 
-Everything is tried once; the time that is left goes to further rounds with other random numbers.
+The kinds share the time, and their rows take turns (schedule.py). Everything is tried once; the
+time that is left goes to further rounds with other random numbers.
 Exit code 1 if there is any bug, with the command that tries it again.
 """
 
 import argparse
 import atexit
+import functools
 import itertools
 import json
 import os
-import queue
+import random
 import shlex
 import shutil
 import sys
@@ -43,21 +45,21 @@ from torture import (
 )
 from torture.bench import Bench, Peace
 from torture.outcome import BUGS, GOOD, TRACEBACK, Case, Outcome, joined
+from torture.schedule import Schedule, by_turns
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "torture.json"
 PAGE = ROOT / "docs" / "reliability.md"
 KINDS = ("kills", "operations", "faults", "hostile", "gradients", "states")
 FURTHER = ("kills", "operations", "gradients", "states")  # that have more to try in a further round
+IN_THIS_PROCESS = ("gradients", "states")  # of which one case runs at a time
 
 
 def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Case]:
     if kind == "kills":
         yield from kills.cases(round_)
     elif kind == "operations":
-        bench = Bench(peace)
-        yield from operations.cases(round_, bench, folder)
-        bench.close()
+        yield from operations.cases(round_, planning_bench(peace), folder)
     elif kind == "gradients":
         yield from gradients.cases(round_)
     elif kind == "states":
@@ -70,6 +72,14 @@ def cases_of(kind: str, round_: int, peace: Peace, folder: Path) -> Iterator[Cas
         yield from hostile_plans.cases()
 
 
+@functools.cache
+def planning_bench(peace: Peace) -> Bench:
+    """One for all rounds: it takes some seconds to start."""
+    bench = Bench(peace)
+    atexit.register(bench.close)
+    return bench
+
+
 # --- counting -------------------------------------------------------------------------------------
 
 
@@ -80,12 +90,19 @@ class Tally:
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.bugs: list[dict[str, str]] = []
 
-    def add(self, case: Case, outcome: Outcome) -> None:
-        empty = {"kind": case.kind, "what": case.row, "cases": 0, "faults": 0, "numbers": {}}
-        row = self.rows.setdefault(
-            (case.kind, case.row), empty | {"outcomes": dict.fromkeys((*GOOD, *BUGS), 0)}
+    def row(self, kind: str, what: str) -> dict[str, Any]:
+        """What became of its cases; `planned` are those of the first round, `tried` of these."""
+        counts = dict.fromkeys(("planned", "tried", "cases", "faults"), 0)
+        empty = {"kind": kind, "what": what, **counts, "seconds": 0.0, "numbers": {}}
+        return self.rows.setdefault(
+            (kind, what), empty | {"outcomes": dict.fromkeys((*GOOD, *BUGS), 0)}
         )
+
+    def add(self, case: Case, outcome: Outcome, round_: int = 0, seconds: float = 0.0) -> None:
+        row = self.row(case.kind, case.row)
         row["cases"] += 1
+        row["tried"] += round_ == 0
+        row["seconds"] = round(row["seconds"] + seconds, 3)
         row["faults"] += outcome.faults
         row["outcomes"][outcome.word] += 1
         row["numbers"] = joined(row["numbers"], outcome.numbers)
@@ -103,25 +120,24 @@ class Tally:
 # --- trying ---------------------------------------------------------------------------------------
 
 
-def planned(options: argparse.Namespace, peace: Peace, folder: Path) -> Iterator[Case]:
-    """All cases once, then further rounds for as long as the caller takes them."""
-    kinds = [options.only] if options.only else list(KINDS)
-    for round_ in rounds(options.case):
-        for kind in kinds:
-            if round_ and kind not in FURTHER:
-                continue
-            place = folder / f"{kind}-{round_}"
-            place.mkdir(parents=True)
-            found = cases_of(kind, round_, peace, place)
-            matching = (case for case in found if case.name.startswith(options.case or ""))
-            yield from itertools.islice(matching, options.count)
-        if round_ == 0:
-            yield from [ROUND]
-        if not any(kind in FURTHER for kind in kinds):
-            return
+def scheduled(options: argparse.Namespace, peace: Peace, folder: Path, end: float) -> Schedule:
+    """All cases once, then further rounds."""
+
+    def plan(kind: str, round_: int) -> list[Case]:
+        place = folder / f"{kind}-{round_}"
+        place.mkdir(parents=True)
+        found = cases_of(kind, round_, peace, place)
+        matching = [case for case in found if case.name.startswith(options.case or "")]
+        return by_turns(matching, random.Random(round_))[: options.count]
+
+    def rounds(kind: str) -> Iterable[int]:
+        return rounds_of(options.case) if kind in FURTHER and options.count is None else (0,)
+
+    kinds = [options.only] if options.only else KINDS
+    return Schedule(kinds, plan, rounds, end, together=IN_THIS_PROCESS)
 
 
-def rounds(case: str | None) -> Iterable[int]:
+def rounds_of(case: str | None) -> Iterable[int]:
     """Without end; of a case, whose name may end with the number of its round, these alone."""
     if case is None:
         return itertools.count()
@@ -129,16 +145,13 @@ def rounds(case: str | None) -> Iterable[int]:
     return sorted({0, int(last) if last.isdecimal() else 0})
 
 
-ROUND = Case("", "", "", lambda *_: Outcome(GOOD[0]))  # marks the end of the first round
-
-
-def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]:
-    """Try cases in several threads until the time is over; false if not all were tried once."""
+def run_all(options: argparse.Namespace, console: Console) -> Tally:
+    """Try cases in several threads until the time is over."""
     tally, peace = Tally(), Peace()
     scratch = Path(tempfile.mkdtemp(prefix="sgdf-torture-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     end = time.monotonic() + 60 * options.minutes
-    waiting: queue.Queue[Case | None] = queue.Queue(maxsize=1)
+    schedule = scheduled(options, peace, scratch / "planning", end)
     lock = threading.Lock()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[done]} cases, {task.fields[bugs]} bugs"))  # fmt: skip
@@ -146,19 +159,21 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
     def work(number: int) -> None:
         bench = Bench(peace)
         for i in itertools.count():
-            case = waiting.get()
-            if case is None:
+            turn = schedule.next()
+            if turn is None:
                 break
             folder = scratch / f"{number}-{i}"
             folder.mkdir()
+            start = time.monotonic()
             try:
-                outcome = case.tried(bench, folder)
+                outcome = turn.case.tried(bench, folder)
             except Exception as error:
                 outcome = Outcome(TRACEBACK, detail=f"in the matrix itself: {error!r}")
+            schedule.done(turn)
             shutil.rmtree(folder, ignore_errors=True)
             with lock:
-                tally.add(case, outcome)
-                show(case, outcome)
+                tally.add(turn.case, outcome, turn.round, time.monotonic() - start)
+                show(turn.case, outcome)
         bench.close()
 
     def show(case: Case, outcome: Outcome) -> None:
@@ -176,27 +191,11 @@ def run_all(options: argparse.Namespace, console: Console) -> tuple[Tally, bool]
         workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in numbers]
         for worker in workers:
             worker.start()
-        complete = feed(options, peace, scratch, waiting, end)
-        for _ in workers:
-            waiting.put(None)
         for worker in workers:
             worker.join()
-    return tally, complete
-
-
-def feed(options: Any, peace: Peace, scratch: Path, waiting: Any, end: float) -> bool:
-    """Hand out cases until the time is over; false if not all were tried once."""
-    complete = False
-    for case in planned(options, peace, scratch / "planning"):
-        if case is ROUND:
-            complete = True
-            if options.count is not None:
-                break
-            continue
-        if time.monotonic() > end:
-            break
-        waiting.put(case)
-    return complete
+    for (kind, row), count in schedule.planned.items():
+        tally.row(kind, row)["planned"] = count
+    return tally
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -216,12 +215,11 @@ def main() -> int:
     torch.set_num_threads(1)
     console = Console()
     start = time.monotonic()
-    tally, complete = run_all(options, console)
+    tally = run_all(options, console)
     rows = tally.sorted_rows()
-    console.print(pages.torture_table(rows), markup=False, highlight=False, soft_wrap=True)
-    if any(row["kind"] == "gradients" for row in rows):
-        console.print(pages.gradients_table(rows), markup=False, highlight=False, soft_wrap=True)
     partial = options.only or options.case or options.count is not None
+    left = [f"{row['kind']}: {row['what']}" for row in rows if row["tried"] == 0]
+    reached = {row["kind"] for row in rows} == {*KINDS}
     target = options.out or (None if partial else RESULTS)
     if target:
         record = {
@@ -229,17 +227,21 @@ def main() -> int:
             "commit": provenance.commit(),
             "machine": provenance.machine("cpu"),
             "seconds": round(time.monotonic() - start),
-            "complete": complete and not partial,
+            "complete": reached and not left and not partial,
             "rows": rows,
             "bugs": tally.bugs,
         }
         write_json(target, json.loads(json.dumps(record)), indent=1)
+    tables = (pages.torture_kinds_table, pages.torture_table, pages.gradients_table)
+    for table in tables:
+        console.print(table(rows), markup=False, highlight=False, soft_wrap=True)
+    if target:
         console.print(f"wrote {target}")
-        if target == RESULTS:
-            write_atomically(PAGE, pages.regenerated(PAGE, PAGE.read_text(encoding="utf-8")))
-            console.print(f"wrote the tables of {PAGE}")
-    if not complete:
-        console.print("the time was over before all cases were tried once: give more --minutes")
+    if target == RESULTS:
+        write_atomically(PAGE, pages.regenerated(PAGE, PAGE.read_text(encoding="utf-8")))
+        console.print(f"wrote the tables of {PAGE}")
+    if left or not (reached or partial):
+        console.print(f"not everything had its turn, so give more --minutes: {', '.join(left)}")
     for bug in tally.bugs:
         console.print(f"{bug['outcome']}: {bug['again']}", markup=False, soft_wrap=True)
     return 1 if tally.bugs else 0

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("rich")
+
 from torture.outcome import GOOD
+from torture.runner import KINDS
 
 RECORD = Path(__file__).parents[3] / "results" / "torture.json"
 
@@ -21,6 +24,13 @@ def test_the_record_says_how_it_was_made_and_is_complete(record):
     assert re.fullmatch("[0-9a-f]{40}", record["commit"])
     assert record["machine"]["device"]
     assert record["complete"]
+
+
+def test_every_kind_and_every_row_had_its_turn(record):
+    assert {row["kind"] for row in record["rows"]} == {*KINDS}
+    for row in record["rows"]:
+        assert 0 < row["tried"] <= row["planned"], row["what"]
+        assert row["tried"] <= row["cases"], row["what"]
 
 
 def test_no_bug_is_published(record):

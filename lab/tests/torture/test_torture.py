@@ -225,13 +225,15 @@ def test_a_bug_is_reported_with_its_reproduction() -> None:
     tally = runner.Tally()
     case = Case("kills", "digits", "digits sgdf 0", lambda *_: Outcome(SAME))
     tally.add(case, Outcome(SAME, faults=4))
-    tally.add(case, Outcome(DIFFERENT, faults=3, detail="why"))
+    tally.add(case, Outcome(DIFFERENT, faults=3, detail="why"), round_=1, seconds=6.0)
     (row,) = tally.sorted_rows()
-    assert (row["cases"], row["faults"], row["outcomes"][DIFFERENT]) == (2, 7, 1)
+    assert (row["cases"], row["tried"], row["faults"], row["outcomes"][DIFFERENT]) == (2, 1, 7, 1)
     assert tally.bugs[0]["again"] == (
         "python lab/tests/torture --only kills --case 'digits sgdf 0'"
     )
     assert "| kills | digits | 2 | 7 | 1 | 0 | 0 | 1 |" in pages.torture_table([row])
+    row["planned"] = 1
+    assert "| kills | 1 | 1 | 1 | 1 | 0.1 |" in pages.torture_kinds_table([row])
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from sgdf.filter import one_minus_power
-from sgdf.optim.checkpoints import _dense, check_step, check_tensor, loaded_moment, optimizer_of
+from sgdf.optim.checkpoints import (
+    LATER,
+    SCHEDULERS,
+    _dense,
+    check_step,
+    check_tensor,
+    loaded_moment,
+    optimizer_of,
+)
 from sgdf.optim.state import moment_in, new_moment
 
 Group = dict[str, Any]
@@ -102,13 +110,18 @@ def refuse_the_other(optimizer: Any, saved: list[Group]) -> None:
             )
 
 
+#: The settings of torch's Muon. Others of this name have more, which mean something else.
+OF_MUON = {
+    *("lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "eps", "ns_steps"),
+    "adjust_lr_fn",
+}
 #: Whose state can be converted, and what it is called.
 SOURCES = {"Adam": "torch's Adam", "FilterAdam": "FilterAdam", "Muon": "torch's Muon"}
 
 
 def source_of(group: Group, state: dict[Any, Any]) -> str | None:
     """The optimizer that saved this group."""
-    if {"momentum", "ns_steps", "ns_coefficients"} <= set(group):
+    if OF_MUON <= set(group) <= {"params", *OF_MUON, *LATER, *SCHEDULERS}:
         return "Muon"
     return optimizer_of([group], state)
 
