@@ -37,9 +37,9 @@ RESULTS = ROOT / "results" / "evidence"
 FIGURES = ROOT / "docs" / "figures" / "evidence"
 STEP_TIMES = ROOT / "results" / "step-times-cuda.json"  # of the tasks for a GPU
 
-PAPER = "FilterAdamW, 2K"  # its default, whose place another form may take
+PAPER = "FilterAdamW, 2K"  # with Adam's eps in the gain
 LEAN = "FilterAdamW, K, gain_eps 0, derived"  # with AdamW's memory
-SHOWN = {PAPER: "FilterAdamW, default", LEAN: "FilterAdamW, lean"}
+SHOWN = {PAPER: "FilterAdamW, paper's form", LEAN: "FilterAdamW, K, derived"}
 LATER = ("-finals", "-again")  # end the name of a task that was done again; the last word first
 FILTER_IN_FRONT = "gpt-tiny-in-front"
 GAINS = "-gains"  # ends the name of a task with more gains

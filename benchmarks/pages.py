@@ -203,6 +203,22 @@ def step_table(device: str, titles: Mapping[str, str]) -> str:
     return markdown_table(["", "state, bytes per parameter", *titles.values()], rows)
 
 
+EIGHT_BITS = ROOT / "results" / "bench-step-8bit-cpu.json"
+
+
+def eight_bit_table(file: Path = EIGHT_BITS) -> str:
+    """One tensor on a CPU, 8-bit state, beside the packages that have it."""
+    if not file.exists():
+        return "Not measured yet."
+    found = json.loads(file.read_text(encoding="utf-8"))["lists"]["one-tensor"]["rows"]
+    rows = [
+        [f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", f"{row['ms']:.3g}"]
+        for row in found
+        if row["ms"]
+    ]
+    return markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+
+
 def ratio(name: str, rival: str, shapes: str = "gpt", dtype: str = "fp32") -> str:
     found = steps("cuda", shapes, dtype)
     return f"{found[name]['ms'] / found[rival]['ms']:.2f}"
@@ -509,6 +525,7 @@ MADE: dict[str, Callable[[], str]] = {
         "cpu", {"one-tensor": "one tensor of 25 M", "resnet18": "ResNet-18",
                 "resnet50": "ResNet-50"}
     ),
+    "8-bit steps on a CPU": eight_bit_table,
     "derived over AdamW": lambda: ratio(DERIVED, "AdamW fused"),
     "8 bits over AdamW": lambda: ratio(INT8, "AdamW fused"),
     "constant over SGD": lambda: ratio("SGDF fused, constant gain", "SGD fused"),

@@ -41,13 +41,23 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def folded(html: str) -> str:
-    """Each section closed, so that its page is a list of what there is."""
+    """Each section closed, so that its page is a list of what there is; a summary stays open."""
+    # What mkdocstrings puts around an object begins before its heading.
+    html = re.sub(r'(?s)(<div class="doc doc-object[^>]*>\s*)(<h2 .*?</h2>)', r"\2\1", html)
     start, *sections = re.split(r"(?=<h2 )", html)
-    parts = (section.partition("</h2>") for section in sections)
-    return start + "".join(
-        f'<details class="fold"><summary>{heading}{end}</summary>{rest}</details>'
-        for heading, end, rest in parts
+    return start + "".join(map(_fold, sections))
+
+
+def _fold(section: str) -> str:
+    heading, end, rest = section.partition("</h2>")
+    opened = " open" if 'id="in-short"' in heading else ""
+    # The first sentence of an object of the reference, or a title in bold.
+    first = re.match(r'(?s)<div class="doc doc-object.*?<p>(.*?)</p>', rest) or re.match(
+        r"\s*<p><strong>([^<]*)</strong></p>", rest
     )
+    about = f'<p class="about">{first[1]}</p>' if first else ""
+    summary = f"<summary>{heading}{end}{about}</summary>"
+    return f'<details class="fold"{opened}>{summary}{rest}</details>'
 
 
 def _cell(cell: re.Match[str]) -> str:

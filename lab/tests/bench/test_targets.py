@@ -67,6 +67,12 @@ def test_the_contestants_with_targets_and_their_rivals_can_be_selected():
     assert both == on_gpt | {"momentum-fused"}
 
 
+def test_optimizers_of_other_packages_are_measured_on_a_cpu_with_one_tensor():
+    theirs = {"torchao-adamw8bit", "bitsandbytes-adamw8bit"}
+    assert theirs <= {c.name for c in select("one-tensor", None, "cpu")}
+    assert not theirs & {c.name for c in select("resnet18", None, "cpu")}
+
+
 def test_a_list_without_targets_is_skipped(run):
     record = run(only=["targets"])
     assert record["skipped"] == {"tiny": "it has no targets on cpu"}

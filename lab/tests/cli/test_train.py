@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
@@ -39,6 +40,7 @@ def test_train_writes_a_run_and_prints_where(sgdf, tmp_path):
     folder = folder_in(tmp_path / "runs")
     assert folder.name.startswith("digits-mlp-sgdf-s0-")
     assert folder.name in output
+    assert re.match(r"About 0:\d\d on cpu, at the pace of the first steps ", output)
     config = json.loads((folder / "config.json").read_text())
     assert config["settings"]["lr"] == 0.2
     assert config["epochs"] == 2

@@ -1,6 +1,7 @@
 """Every number in a generated block of the README and the docs is that of its record."""
 
 import copy
+import json
 
 import pytest
 
@@ -29,6 +30,16 @@ def test_another_record_makes_another_page(monkeypatch):
         "steps on a GPU",
         "SGDF over AdamW, GPT",
     }
+
+
+def test_what_was_not_measured_is_not_shown(tmp_path):
+    file = tmp_path / "record.json"
+    assert pages.eight_bit_table(file) == "Not measured yet."
+    row = {"optimizer": "AdamW8bit", "path": "torchao", "state_bytes": 2.03, "ms": 12.345}
+    failed = {**row, "path": "bitsandbytes", "ms": None}
+    file.write_text(json.dumps({"lists": {"one-tensor": {"rows": [row, failed]}}}))
+    assert "| AdamW8bit torchao | 2.0 | 12.3 |" in pages.eight_bit_table(file)
+    assert "bitsandbytes" not in pages.eight_bit_table(file)
 
 
 def test_a_page_without_a_place_is_refused():

@@ -214,6 +214,16 @@ def test_a_far_difference_is_an_arrow_at_the_edge(tmp_path):
     assert low < mark.get_xdata()[0] < low + 1
 
 
+@pytest.mark.parametrize("label", ["lion", "filter-adamw, lr 0.00606, weight_decay 0.04834"])
+def test_the_words_below_fit_beside_wide_labels(label):
+    rows = [Interval(label, 0.5, 0.0, 1.0, "", INK)]
+    words = "difference in final test accuracy, points"
+    figure = figures.differences_figure(rows, words, lower_is_better=False, digits=2, width=5)
+    figure.draw_without_rendering()
+    below = figure.axes[0].xaxis.label.get_window_extent()
+    assert figure.bbox.x0 <= below.x0 < below.x1 <= figure.bbox.x1
+
+
 # --- over the learning rate ----------------------------------------------------------------------
 
 

@@ -1,6 +1,9 @@
 """What `train` reports, and how it is shown."""
 
 import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from rich.console import Console
 
 from runs.commands import Clock
 from sgdf_lab.runs import config as configs
+from sgdf_lab.runs import estimate as estimates
 from sgdf_lab.runs import progress as progresses
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import ProgressBars, ProgressLines, shown_on
@@ -184,6 +188,53 @@ def test_a_text_counts_steps_of_the_run(clock, console):
         clock.now += 2
     assert "  step 257/500  8:06 left  2 s/step" in texts_of(console)[0]
     assert "  step 272/500  7:36 left  2 s/step" in texts_of(console)[1]
+
+
+@dataclass
+class Stepper:
+    """A trainer whose steps take a second, and the first of them three."""
+
+    clock: Clock
+    sizes: range = range(50)
+    closed: bool = False
+
+    def epoch(self) -> Iterator[None]:
+        for step in self.sizes:
+            self.clock.now += 1 if step else 3
+            yield
+
+    def evaluated(self) -> int:
+        return 24 * 512
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_how_long_a_run_takes_is_told_before_it_starts(monkeypatch, tmp_path):
+    """Two epochs of 50 steps, and of 24 batches to evaluate, each a third of a step."""
+    clock = Clock()
+    monkeypatch.setattr(estimates, "time", clock)
+    stepper, start = Stepper(clock), clock.now
+    runs = [short_run(seed) for seed in range(3)]
+    task = runs[0].task_definition.module
+    monkeypatch.setattr(task, "build_trainer", lambda *_, **__: stepper)
+    before = torch.get_rng_state()
+    words = estimates.time_in_words(runs, context_in(tmp_path))
+    assert words == "About 1:56 on cpu for each of 3 runs, at the pace of the first steps"
+    assert stepper.closed
+    assert clock.now - start < 10, "a long run is not waited for"
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_time_is_told_of_runs_that_have_ended_or_cannot_start(tmp_path):
+    context = context_in(tmp_path)
+    bad = short_run(validation=10_000)
+    assert estimates.time_in_words([bad], context) == ""
+    train([short_run()], context, Recorder())
+    assert estimates.time_in_words([short_run()], context) == ""
+    both = estimates.time_in_words([short_run(), short_run(1)], context)
+    assert re.match(r"About \d+:\d\d on cpu, at the pace", both)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

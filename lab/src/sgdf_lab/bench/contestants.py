@@ -249,7 +249,8 @@ class Contestant:
     def runs_on(self, list_name: str, device: str) -> bool:
         """Exclude the loop over the largest list, which takes minutes.
 
-        On CPUs, exclude bfloat16 and the optimizers of other packages, which are made for GPUs.
+        On CPUs, exclude bfloat16, and but for one tensor the optimizers of other packages, which
+        are made for GPUs.
         """
         if (self.lists or list_name in MATRIX_LISTS) and list_name not in self.lists:
             return False
@@ -257,7 +258,8 @@ class Contestant:
             return True
         if device == "cuda":
             return not (self.path == "loop" and list_name == "gpt")
-        return self.dtype == torch.float32 and not isinstance(self.optimizer, str)
+        is_foreign = isinstance(self.optimizer, str) and list_name != "one-tensor"
+        return self.dtype == torch.float32 and not is_foreign
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -277,7 +279,7 @@ CONSTANT = FUSED | {"gain_power": 0.0, "gain_scale": 0.05}
 BF16, BF16_PATH, INT8_PATH = torch.bfloat16, "fused, bf16 state", "fused, int8 state"
 CONSTANT_PATH, DERIVED_PATH = "fused, constant gain", "fused, derived v"
 RANDOM_PATH, DERIVED_INT8_PATH = "fused, random rounding", f"{DERIVED_PATH}, int8 state"
-GPT_ALONE = ("gpt",)  # torchao compiles for each shape, which takes minutes on the other lists
+FEW_SHAPES = ("gpt", "one-tensor")  # torchao compiles for each, minutes on the other lists
 
 SAME_SIDES = {"max_basis_dim": 10000}  # as pytorch_optimizer's SOAP by default
 #: Bases of 4 d x d matrices need 34 d^2 numbers on both sides.
@@ -297,7 +299,9 @@ CONTESTANTS = (
     Contestant("sgd-foreach", SGD, "foreach", HEAVY_BALL | FOREACH, 4),
     Contestant("adamw-fused", AdamW, "fused", FUSED, 8),
     Contestant("adamw-foreach", AdamW, "foreach", FOREACH, 8),
-    Contestant("torchao-adamw8bit", "torchao.optim.AdamW8bit", "torchao", {}, 2.1, lists=GPT_ALONE),
+    Contestant(
+        "torchao-adamw8bit", "torchao.optim.AdamW8bit", "torchao", {}, 2.1, lists=FEW_SHAPES
+    ),
     Contestant("bitsandbytes-adamw8bit", "bitsandbytes.optim.AdamW8bit", "bitsandbytes", {}, 2.1),
     Contestant("sgdf-loop", SGDF, "loop", LOOP, 8),
     Contestant("sgdf-foreach", SGDF, "foreach", FOREACH, 8),

@@ -181,7 +181,7 @@ def add_demo(commands: Commands) -> None:
         description="Train a small GPT on the source of Python's standard library by several\n"
         "optimizers, and show their losses, steps, time and memory, and what the models\nwrite.",
     )
-    parser.add_argument("--steps", type=positive, help="steps per run (default 150)")
+    parser.add_argument("--steps", type=positive, help="steps per run (default 120)")
     parser.add_argument(
         "--digits", action="store_true", help="compare four on handwritten digits instead"
     )

@@ -143,6 +143,7 @@ def configs_from(options: argparse.Namespace) -> "list[Config]":
 
 def run(options: argparse.Namespace) -> None:
     runs = configs_from(options)
+    from sgdf_lab.runs.estimate import time_in_words
     from sgdf_lab.runs.session import train_in_turn
     from sgdf_lab.support.numerics import find_device
     from sgdf_lab.training import distributed
@@ -155,6 +156,8 @@ def run(options: argparse.Namespace) -> None:
         console = open_console(quiet=team.rank > 0)
         if console.is_terminal:  # every line of a log names its run already
             say(console, plan_in_words(runs, device, context.out))
+        if device.type == "cpu" and team.size == 1 and (words := time_in_words(runs, context)):
+            say(console, words)
         results = train_in_turn(runs, context, team)
     show(runs, results, context.out, quiet=team.rank > 0)
 

@@ -168,7 +168,7 @@ def show(sweep: Grid, out: Path, console: Console) -> None:
 def figure(found: Sequence[Outcome]) -> Figure:
     """The loss by step: means, and ranges of the seeds."""
     with rc_context(STYLE):
-        drawn = Figure(figsize=(9, 4.2), layout="constrained")
+        drawn = Figure(figsize=(6.4, 3.8), layout="constrained")  # letters to read on a phone
         axes = drawn.subplots()
     for o in found:
         look = optimizers.style(o.name)
@@ -193,8 +193,8 @@ def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
     body = f"""<p>{text(config.model)} learns Python's standard library byte by byte,
 {found[0].steps[-1]} steps of {config.batch} windows of {config.option("context")} bytes, seeds:
 {seeds}.</p>
-<figure><div class="chart">{inline_svg(figure(found))}</div>
-<figcaption>Lines are means, bands the range of the seeds.</figcaption></figure>
+<section><figure><div class="chart">{inline_svg(figure(found))}</div>
+<figcaption>Lines are means, bands the range of the seeds.</figcaption></figure></section>
 <h2>In numbers</h2>
 {page.html_table(COLUMNS, shown, [""] * len(shown))}
 <p class="protocol">{text(sweep.note)}

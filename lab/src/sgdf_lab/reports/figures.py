@@ -165,14 +165,15 @@ def differences_figure(
     """The rows from below, each with its label beside the axis."""
     labels = [plain(textwrap.fill(row.label, LABEL)) for row in rows]
     lines = sum(max(1.5, label.count("\n") + 1) for label in labels)
-    side = "left" if lower_is_better else "right"
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
+    title = f"{words} ({'left' if lower_is_better else 'right'} is better)"
     with rc_context(STYLE):
         figure = Figure(figsize=(width, 1.2 + 0.18 * lines), layout="constrained")
         axes = figure.subplots()
         draw_intervals(axes, dict(enumerate(rows)), digits)
         axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.set_yticks(range(len(rows)), labels)
-        axes.set_xlabel(plain(textwrap.fill(f"{words} ({side} is better)", int(11 * width))))
+        axes.set_xlabel(plain(textwrap.fill(title, max(20, int(11 * width) - longest))))
     return figure
 
 

@@ -6,7 +6,6 @@ checkpoints: the same command resumes it.
 
 import contextlib
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config, frozen
+from sgdf_lab.runs.estimate import seconds_of_run
 from sgdf_lab.runs.progress import duration
 from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
@@ -31,8 +31,6 @@ from sgdf_lab.sweeps.worker import Notify, Results, attempt, record_failure
 from sgdf_lab.training.distributed import is_team
 
 TOGETHER = 3  # runs that a GPU has room for
-TIMED_STEPS = 20  # of a run, for an estimate
-TIMED_SECONDS = 2.0  # that they may take
 
 
 @dataclass(frozen=True)
@@ -139,28 +137,8 @@ def estimate(sweep: Sweep, context: RunContext, engine: Engine) -> str:
     at_once = f"{jobs} at a time" if jobs > 1 else "one at a time"
     return (
         f"About {duration(total)} on {context.device}, {at_once}, at the pace of the first steps; "
-        "evaluations and what has run already are not counted"
+        "what has run already is not taken off"
     )
-
-
-def seconds_of_run(config: Config, context: RunContext) -> float:
-    """About how long a run takes on this CPU without its evaluations, by its first steps.
-
-    They are steps of a trainer that is thrown away: the run itself begins as it always does.
-    """
-    with torch.random.fork_rng(devices=[]):
-        trainer = config.task_definition.module.build_trainer(
-            config, context.device, data_dir=context.data_dir, compile=False
-        )
-        with contextlib.closing(trainer), contextlib.closing(trainer.epoch()) as steps:
-            times = [time.perf_counter()]
-            for _ in steps:
-                times.append(time.perf_counter())
-                if len(times) > TIMED_STEPS + 1 or times[-1] - times[0] > TIMED_SECONDS:
-                    break
-    timed = times[1:] if len(times) > 2 else times  # the first step also warms up
-    per_step = (timed[-1] - timed[0]) / (len(timed) - 1)
-    return per_step * len(trainer.sizes) * config.epochs
 
 
 def kind_of(config: Config) -> Hashable:

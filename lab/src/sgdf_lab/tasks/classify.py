@@ -124,6 +124,9 @@ class Classifier(HessianTrainer):
 
     # --- evaluation -----------------------------------------------------------------------------
 
+    def evaluated(self) -> int:
+        return sum(len(images) for images in self.evaluation.values())
+
     def _predict(self, images: Tensor) -> Tensor:
         """Logits for evaluation."""
         logits: Tensor = self.model(images)

@@ -204,6 +204,9 @@ class LanguageModel(HessianTrainer):
         self.model.train()
         return result
 
+    def evaluated(self) -> int:
+        return len(self.evaluation)
+
     @torch.no_grad()
     def _evaluate_on(self, evaluation: EvaluationWindows) -> Tensor:
         loss = torch.zeros((), device=self.device, dtype=torch.float64)

@@ -117,6 +117,10 @@ class Trainer:
         """Measured at an evaluation: this process's sums, each with the divisor of the total."""
         return {}
 
+    def evaluated(self) -> int:
+        """The examples of an evaluation, for an estimate of its time."""
+        return 0
+
     def pictures(self) -> dict[str, bytes]:
         """PNG files by name. All processes are asked; one of them writes."""
         return {}
