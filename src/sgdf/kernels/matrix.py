@@ -31,6 +31,7 @@ from sgdf.kernels.work import (
     Scalar,
     compute_dtype,
     increment,
+    is_fake,
     lr_on_device_of,
     number_range,
 )
@@ -140,7 +141,7 @@ def full_float32(p: Tensor) -> Iterator[None]:
     """No TF32 and no bfloat16 in products of float32, whatever the user allows the model: ten bits
     are too few for a basis.
     """
-    if not (p.is_cuda or p.is_cpu):
+    if not (p.is_cuda or p.is_cpu) or is_fake(p):
         yield
         return
     backend: Any = torch.backends.cuda if p.is_cuda else torch.backends.mkldnn
