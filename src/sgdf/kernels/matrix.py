@@ -57,8 +57,9 @@ PURPOSES = {
     "s": FOR_VARIANCE,
     "v": FOR_SECOND_MOMENT,
 }
-#: Entries of a chunk: what fits into the cache of a CPU, what keeps a GPU busy.
-CHUNK = {"cpu": 2**17, "cuda": 2**24}
+#: Entries of a chunk, which bounds the temporaries: what fits into the cache of a CPU, what keeps a
+#: GPU busy.
+CHUNK = {"cpu": 2**17, "cuda": 2**23}
 
 #: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
 LARGE_FOR_CPU = 2**17

@@ -392,7 +392,8 @@ class MatrixOptimizer(FilterOptimizer):
             if name in saved:
                 dtype = new_step(p, False).dtype if name == "basis_step" else compute_dtype(p)
                 device = "cpu" if name == "basis_step" else local(p).device
-                state[name] = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
+                loaded = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
+                state[name] = loaded.contiguous()  # a step writes into views of it
         for name in [name for name in state if not self._has(p, name, group)]:
             del state[name]
         return restored
