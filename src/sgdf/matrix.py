@@ -231,19 +231,24 @@ def refreshed(
         if old is None:
             basis.append(None)
             continue
-        product = _in_scale(factor, numbers, xp) @ old
-        order = xp.argsort(-(old * product).sum(-2), -1)
+        new, order = _power_iteration(factor, old, numbers, xp)
         columns = order[..., None, :]
-        product = _take(product, columns, -1, xp)
-        new = xp.linalg.qr(product)[0]
         at = order[..., :, None] if axis == -2 else columns
         s, v = (x if x is None else _take(x, at, axis, xp) for x in (s, v))
         if settings.turn_moments:
-            squares = (_transposed(_take(old, columns, -1, xp), xp) @ new) ** 2
+            squares = _take(_transposed(old, xp) @ new, order[..., :, None], -2, xp) ** 2
             turn = Sides(left=squares) if axis == -2 else Sides(right=squares)
             s, v = (x if x is None else rotate(x, turn, xp) for x in (s, v))
         basis.append(new)
     return state._replace(s=s, v=v, basis=Sides(*basis))
+
+
+def _power_iteration(factor: Any, basis: Any, numbers: NumberRange, xp: Any) -> tuple[Any, Any]:
+    """QR(L Q), the columns of L Q sorted; and their order."""
+    product = _in_scale(factor, numbers, xp) @ basis
+    order = xp.argsort(-(basis * product).sum(-2), -1)
+    product = _take(product, order[..., None, :], -1, xp)
+    return xp.linalg.qr(product)[0], order
 
 
 def _take(x: Any, at: Any, axis: int, xp: Any) -> Any:

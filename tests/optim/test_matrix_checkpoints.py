@@ -122,3 +122,27 @@ def test_a_group_without_a_rate_is_not_ours(target):
     group = {"beta": 10.0, "lips": 10.0, "params": [0]}
     with pytest.raises(ValueError, match="is not one that"):
         new.load_state_dict({"state": {0: {"v_kk": torch.zeros(1)}}, "param_groups": [group]})
+
+
+@pytest.mark.parametrize("target", ["with eigenbasis", "FilterSOAP"])
+def test_a_basis_in_another_memory_order_is_continued(target):
+    """As some formats store it: stacks of stacks, of which no view is a batch."""
+    shape = (2, 3, 6, 5)
+    ends = []
+    for transposed in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        p = torch.nn.Parameter(torch.zeros(shape))
+        group = {"params": [p], "matrices": "stacked"}
+        optimizer = MATRIX[target]([group], basis_interval=2)
+        for step in range(6):
+            if step == 3 and transposed:
+                saved = deepcopy(optimizer.state_dict())
+                state = saved["state"][0]
+                for key in [key for key in state if state[key].ndim == 4]:
+                    state[key] = state[key].permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0)
+                optimizer = MATRIX[target]([group], basis_interval=2)
+                optimizer.load_state_dict(saved)
+            p.grad = torch.randn(shape, generator=generator)
+            optimizer.step()
+        ends.append({"p": p.detach(), **optimizer.state_dict()["state"][0]})
+    torch.testing.assert_close(*ends)

@@ -33,6 +33,7 @@ from sgdf.kernels.work import (
     ESTIMATE,
     FILTER,
     MOMENTUM,
+    PLAIN,
     Rule,
     Work,
     as_real,
@@ -248,11 +249,11 @@ def suits_passes(tensors: Iterable[Tensor]) -> bool:
     return (
         not torch.compiler.is_compiling()
         and all(
-            x.is_cpu
+            type(x) in PLAIN  # not fake: those have no memory
+            and x.is_cpu
             and x.dtype == torch.float32
             and x.is_contiguous()
             and not x.is_neg()
-            and (x.data_ptr() or not x.numel())  # fake tensors have no memory
             for x in tensors
         )
         and library() is not None

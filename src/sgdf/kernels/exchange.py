@@ -76,7 +76,7 @@ def step_together(rule: MatrixRule, rows: Sequence[Row], team: Team) -> None:
             if builds_basis(chunk[0]):
                 build_basis(rule, chunk, *stacks)
             else:
-                updates |= _by_place(chunk, direction(rule, chunk, *stacks))
+                updates |= _by_place(chunk, direction(rule, chunk, stacks))
         moving = [row for row in rows if not builds_basis(row)]
         received = scattered(moving, updates, team)
         for chunk in chunks(moving):

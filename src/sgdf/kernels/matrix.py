@@ -31,6 +31,7 @@ from sgdf.kernels.work import (
     Scalar,
     compute_dtype,
     increment,
+    is_fake,
     lr_on_device_of,
     number_range,
 )
@@ -43,8 +44,6 @@ from sgdf.matrix import (
     largest_entry,
     lr_scale,
     refreshed,
-    rotate,
-    rotate_back,
     roundoff,
     with_first_gradient,
 )
@@ -58,8 +57,9 @@ PURPOSES = {
     "s": FOR_VARIANCE,
     "v": FOR_SECOND_MOMENT,
 }
-#: Entries of a chunk: what fits into the cache of a CPU, what keeps a GPU busy.
-CHUNK = {"cpu": 2**20, "cuda": 2**24}
+#: Entries of a chunk, which bounds the temporaries: what fits into the cache of a CPU, what keeps a
+#: GPU busy.
+CHUNK = {"cpu": 2**17, "cuda": 2**23}
 
 #: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
 LARGE_FOR_CPU = 2**17
@@ -116,7 +116,7 @@ def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
         if builds_basis(rows[0]):
             build_basis(rule, rows, gradients(rule, rows))
         else:
-            apply(rule, rows, direction(rule, rows, *filtered(rule, rows)))
+            apply(rule, rows, direction(rule, rows, filtered(rule, rows)))
         count_for_basis(rows)
 
 
@@ -140,7 +140,7 @@ def full_float32(p: Tensor) -> Iterator[None]:
     """No TF32 and no bfloat16 in products of float32, whatever the user allows the model: ten bits
     are too few for a basis.
     """
-    if not (p.is_cuda or p.is_cpu):
+    if not (p.is_cuda or p.is_cpu) or is_fake(p):
         yield
         return
     backend: Any = torch.backends.cuda if p.is_cuda else torch.backends.mkldnn
@@ -340,27 +340,48 @@ def build_basis(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
         _unstack(getattr(state, name), [getattr(row, name) for row in rows])
 
 
-def direction(rule: MatrixRule, rows: Sequence[Row], *parts: Tensor) -> Tensor:
-    """`sgdf.matrix.direction` of a stack from what `filtered` returns, which it overwrites.
+def direction(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor]) -> Tensor:
+    """`sgdf.matrix.direction` of a stack from what `filtered` returns, which is used up.
 
     The factor for its shape is left to `apply`.
     """
     if not has_basis(rows):
-        return orthogonal(rule, *parts)
-    g, mean = parts
-    shape = g.shape
-    g, mean = as_matrices(g, rule.stacked), as_matrices(mean, rule.stacked)
+        return orthogonal(rule, parts.pop())
     basis = _stack([row.basis for row in rows])
-    _update_factors(rule, rows, g)
-    g, mean = rotate(g, basis, torch).view(shape), rotate(mean, basis, torch).view(shape)
-    update = estimates(rule, rows, g, mean)
-    update = as_matrices(update, rule.stacked).div_(_denominator(rule, rows, g)).view(shape)
+    update = divided(rule, rows, parts, basis)
     if rule.settings.orthogonalise:
         update = orthogonal(rule, update, basis)
     else:
-        update = rotate_back(as_matrices(update, rule.stacked), basis, torch).view(shape)
+        x = as_matrices(update, rule.stacked)
+        update = _turned(x, torch.empty_like(x), _transposed(basis))[0].view(update.shape)
     refresh(rule, rows)  # after the last use of the basis, of which a stack of one is no copy
     return update
+
+
+def divided(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor], basis: Sides) -> Tensor:
+    """The estimates divided as Adam's, in the basis, in three tensors of their size."""
+    shape = parts[0].shape
+    g, mean = (as_matrices(x, rule.stacked) for x in parts)
+    parts.clear()
+    _update_factors(rule, rows, g)
+    g, spare = _turned(g, torch.empty_like(g), basis)
+    mean, spare = _turned(mean, spare, basis)
+    update = estimates(rule, rows, g.view(shape), mean.view(shape))
+    return update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape)))
+
+
+def _turned(x: Tensor, spare: Tensor, basis: Sides) -> tuple[Tensor, Tensor]:
+    """`sgdf.matrix.rotate`, between two tensors: what was asked for comes first."""
+    if basis.left is not None:
+        x, spare = torch.bmm(basis.left.mT, x, out=spare), x
+    if basis.right is not None:
+        x, spare = torch.bmm(x, basis.right, out=spare), x
+    return x, spare
+
+
+def _transposed(basis: Sides) -> Sides:
+    """With it, `rotate` is `rotate_back`."""
+    return Sides(*(None if side is None else side.mT for side in basis))
 
 
 def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) -> Tensor:
@@ -396,19 +417,20 @@ def shape_scale(rule: MatrixRule, shape: tuple[int, ...]) -> float:
     return lr_scale(rule.settings.adjust_lr_fn, rows, columns)
 
 
-def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> Tensor:
-    """Update v, and return sqrt(v^) + eps as `sgdf.matrix.denominator` does."""
+def _denominator(rule: MatrixRule, rows: Sequence[Row], g: Tensor, out: Tensor) -> Tensor:
+    """Update v, and write sqrt(v^) + eps as `sgdf.matrix.denominator` does."""
     beta2 = rule.settings.filter.betas[1]
     _, t2, xp = _times(rule, rows, g)
     v = [_load(row.v, g.dtype) for row in rows]  # type: ignore[arg-type]
     each = list(g.unbind())
     torch._foreach_mul_(v, beta2)
     torch._foreach_addcmul_(v, each, each, 1 - beta2)
-    out = as_matrices(_stacked(v, g.dtype), rule.stacked)
+    torch._foreach_copy_(list(out.unbind()), v)
     _store(rule, rows, "v", v)
-    out.div_(one_minus_power(beta2, t2, xp)).sqrt_()
-    floor = out.amax((-2, -1), keepdim=True).mul_(roundoff(number_range(g.dtype)))
-    return torch.maximum(out, floor, out=out).add_(rule.settings.eps)
+    root = as_matrices(out.div_(one_minus_power(beta2, t2, xp)).sqrt_(), rule.stacked)
+    floor = root.amax((-2, -1), keepdim=True).mul_(roundoff(number_range(g.dtype)))
+    torch.maximum(root, floor, out=root)
+    return out.add_(rule.settings.eps)
 
 
 def _times(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> tuple[Scalar, Scalar, Any]:
@@ -551,7 +573,9 @@ def _iterate(
     rows, columns = y.shape[-2:]
     tall, short = rows > columns, min(rows, columns)
     of_short, of_long = basis[::-1] if tall else basis
-    gram, p, half, all_p, spare = (y.new_empty(*y.shape[:-2], short, short) for _ in range(5))
+    square = rows == columns and of_short is None  # neither steps nor a basis to join
+    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 5)]
+    gram, p, half, all_p, spare = products if not square else (*products, y, y, y)
     other = torch.empty_like(y)
     while steps > 0:
         at_once = min(2, steps) if rows != columns else 1

@@ -29,6 +29,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
 
 from sgdf.filter import (
     FLOAT32,
@@ -143,6 +145,14 @@ def step_and_namespace(step: Tensor, rule: Rule, dtype: torch.dtype) -> tuple[Sc
 # --- whether the tensors of a parameter belong together -----------------------------------------
 # A kernel that works with addresses would read or write the memory of others if a moment were
 # smaller than its parameter, and crash if it were on another device or had no memory at all.
+
+
+PLAIN = (Tensor, Parameter)
+
+
+def is_fake(p: Tensor) -> bool:
+    """Whether p has a shape, but no memory: no kernel that takes addresses can update it."""
+    return not torch.compiler.is_compiling() and type(p) not in PLAIN and isinstance(p, FakeTensor)
 
 
 def has_memory(t: Tensor) -> bool:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sgdf.filter import FilterSettings, one_minus_power
 from sgdf.kernels.quantized import Quantized, dequantize
-from sgdf.kernels.work import as_real
-from sgdf.optim.state import is_fake, local, moment_in
+from sgdf.kernels.work import as_real, is_fake
+from sgdf.optim.state import local, moment_in
 
 #: After how many steps to look at the gain. It costs about a step without a fused kernel.
 CHECKED = (20, 200, 2000)

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from sgdf.filter import FilterSettings
 from sgdf.kernels.exchange import Team
 from sgdf.kernels.matrix import MatrixRule, MatrixWork, Row
-from sgdf.kernels.work import compute_dtype
+from sgdf.kernels.work import check_consistent, compute_dtype
 from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides, shares
 from sgdf.optim.matrix_checkpoints import convert_matrix_state_dict, started_average
 from sgdf.optim.optimizer import FUSED, FilterOptimizer, choose_path
@@ -252,6 +252,7 @@ class MatrixOptimizer(FilterOptimizer):
         )
         params = [(k, p) for k, p in enumerate(group["params"]) if p.grad is not None]
         rows = [self._row(p, group, place) for place, p in params]
+        check_state(rows)
         if any(row.team for row in rows) and not self._agreed.issuperset(p for _, p in params):
             self._agree_on_bases(rows)
             self._agreed.update(p for _, p in params)
@@ -391,7 +392,8 @@ class MatrixOptimizer(FilterOptimizer):
             if name in saved:
                 dtype = new_step(p, False).dtype if name == "basis_step" else compute_dtype(p)
                 device = "cpu" if name == "basis_step" else local(p).device
-                state[name] = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
+                loaded = torch.as_tensor(saved[name]).to(device, dtype, copy=True)
+                state[name] = loaded.contiguous()  # a step writes into views of it
         for name in [name for name in state if not self._has(p, name, group)]:
             del state[name]
         return restored
@@ -402,6 +404,14 @@ def shape_of(p: Tensor, group: Group) -> tuple[int, int]:
     if group["matrices"] == "stacked":
         return p.shape[-2], p.shape[-1]
     return p.shape[0], p.numel() // p.shape[0]
+
+
+def check_state(rows: list[Row]) -> None:
+    """Raise an error if an average or a moment has not the device and shape of its parameter."""
+    names = ["m", "slow"] if any(row.team for row in rows) else ["m", "slow", "s", "v"]
+    columns = [[getattr(row, name) for row in rows] for name in names]
+    kept = [column for column in columns if column and column[0] is not None]
+    check_consistent([row.p for row in rows], [row.g for row in rows], kept, range(len(rows)))
 
 
 def _columns(rows: Iterable[tuple[Any, int, bool]]) -> tuple[list[Any], list[int]]:

@@ -24,7 +24,7 @@ from sgdf.kernels import cpu, cuda, exchange, foreach, loop
 from sgdf.kernels.matrix import MATRIX
 from sgdf.kernels.plan import PlanCache, State
 from sgdf.kernels.quantized import Quantized
-from sgdf.kernels.work import FILTER, Rule, Work
+from sgdf.kernels.work import FILTER, PLAIN, Rule, Work, is_fake
 from sgdf.optim.checkpoints import (
     BEFORE,
     changed_memory,
@@ -50,8 +50,6 @@ from sgdf.optim.settings import (
 )
 from sgdf.optim.state import (
     ORDER,
-    PLAIN,
-    is_fake,
     local_row,
     new_moment,
     new_step,

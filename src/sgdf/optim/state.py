@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn import Parameter
 
 from sgdf.kernels.quantized import (
     FLOOR,
@@ -16,16 +14,10 @@ from sgdf.kernels.quantized import (
     memory_order,
     quantizable,
 )
-from sgdf.kernels.work import compute_dtype
+from sgdf.kernels.work import compute_dtype, is_fake
 
-PLAIN = (Tensor, Parameter)
 #: The entry beside moments in 8 bits with the order of their dimensions in memory.
 ORDER = "memory_order"
-
-
-def is_fake(p: Tensor) -> bool:
-    """Whether p has a shape, but no memory: no kernel that takes addresses can update it."""
-    return not torch.compiler.is_compiling() and type(p) not in PLAIN and isinstance(p, FakeTensor)
 
 
 def only_creates_state(groups: list[dict[str, Any]]) -> bool:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from sgdf.filter import FilterSettings, moment_names
 from sgdf.kernels.plan import PlanCache
-from sgdf.kernels.work import ESTIMATE, Rule, Work
+from sgdf.kernels.work import ESTIMATE, PLAIN, Rule, Work
 from sgdf.optim.checkpoints import check_state, loaded_moment
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
 from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
@@ -25,7 +25,7 @@ from sgdf.optim.settings import (
     is_number,
     require,
 )
-from sgdf.optim.state import PLAIN, local, moment_in, new_moment, new_step, only_creates_state
+from sgdf.optim.state import local, moment_in, new_moment, new_step, only_creates_state
 
 
 class WienerFilter:
