@@ -92,14 +92,6 @@ def cifar10_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
     return folder
 
 
-def cifar10_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
-    folder = made(folder / "cifar-10-batches-bin")
-    for name, images, labels in cifar10_batches(parts):
-        records = np.hstack([labels[:, None].astype(np.uint8), images])
-        (folder / f"{name}.bin").write_bytes(records.tobytes())
-    return folder
-
-
 def cifar100_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
     folder = made(folder / "cifar-100-python")
     for name, split in zip(("train", "test"), parts, strict=True):
@@ -110,15 +102,6 @@ def cifar100_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
             "data": images,
         }
         (folder / name).write_bytes(python2_pickle(batch))
-    return folder
-
-
-def cifar100_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
-    folder = made(folder / "cifar-100-binary")
-    for name, split in zip(("train", "test"), parts, strict=True):
-        images, labels = rows(split)
-        records = np.hstack([labels[:, None] // 5, labels[:, None], images]).astype(np.uint8)
-        (folder / f"{name}.bin").write_bytes(records.tobytes())
     return folder
 
 

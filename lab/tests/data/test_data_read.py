@@ -27,28 +27,21 @@ def assert_is(dataset, parts):
         assert torch.equal(split.labels, expected.labels)
 
 
-FOLDERS = {
-    "cifar10": [published.cifar10_pickles, published.cifar10_binary],
-    "cifar100": [published.cifar100_pickles, published.cifar100_binary],
+CIFAR = {
+    "cifar10": (published.cifar10_pickles, "cifar-10-python.tar.gz"),
+    "cifar100": (published.cifar100_pickles, "cifar-100-python.tar.gz"),
 }
-ARCHIVES = {
-    published.cifar10_pickles: "cifar-10-python.tar.gz",
-    published.cifar10_binary: "cifar-10-binary.tar.gz",
-    published.cifar100_pickles: "cifar-100-python.tar.gz",
-    published.cifar100_binary: "cifar-100-binary.tar.gz",
-}
-CASES = [(name, write) for name, writers in FOLDERS.items() for write in writers]
 
 
-@pytest.mark.parametrize(("name", "write"), CASES)
+@pytest.mark.parametrize("name", CIFAR)
 @pytest.mark.parametrize("own_folder", [True, False])
 @pytest.mark.parametrize("as_archive", [True, False])
-def test_cifar_reads_from_folders_and_archives(tiny, name, write, own_folder, as_archive):
-    parts = published.made_up(name)
+def test_cifar_reads_from_folders_and_archives(tiny, name, own_folder, as_archive):
+    parts, (write, archive) = published.made_up(name), CIFAR[name]
     base = published.made(tiny / name if own_folder else tiny)
     path = write(tiny.parent if as_archive else base, parts)
     if as_archive:
-        path = published.packed(path, base / ARCHIVES[write])
+        path = published.packed(path, base / archive)
     dataset = data.load(name, tiny)
     assert_is(dataset, parts)
     assert str(path) in dataset.source
@@ -178,8 +171,6 @@ def cut(path):
 @pytest.mark.parametrize(
     ("name", "write", "file"),
     [
-        ("cifar10", published.cifar10_binary, "cifar-10-batches-bin/test_batch.bin"),
-        ("cifar100", published.cifar100_binary, "cifar-100-binary/train.bin"),
         ("cifar100", published.cifar100_pickles, "cifar-100-python/test"),
         ("cifar10", published.strips, "data_batch_4.png"),
         ("cifar10", published.strips, "train_lables.json"),
@@ -279,17 +270,15 @@ def few_with_means(monkeypatch):
     published.put(monkeypatch, "cifar100", few)
 
 
-@pytest.mark.parametrize("write", [published.cifar100_pickles, published.cifar100_binary])
-def test_the_images_may_have_any_order(few_with_means, tmp_path, write):
+def test_the_images_may_have_any_order(few_with_means, tmp_path):
     for reverse in (False, True):
         folder = tmp_path / str(reverse)
-        write(folder, like_cifar100(reverse=reverse))
+        published.cifar100_pickles(folder, like_cifar100(reverse=reverse))
         assert len(data.load("cifar100", folder).train.labels) == 200
 
 
-@pytest.mark.parametrize("write", [published.cifar100_pickles, published.cifar100_binary])
-def test_other_pixels_are_refused(few_with_means, tmp_path, write):
-    write(tmp_path, like_cifar100(order=(2, 1, 0)))
+def test_other_pixels_are_refused(few_with_means, tmp_path):
+    published.cifar100_pickles(tmp_path, like_cifar100(order=(2, 1, 0)))
     message = r"other pixels than the published .* means 0\.44.*, not 0\.5071, .* training split"
     with pytest.raises(UserError, match=message):
         data.load("cifar100", tmp_path)

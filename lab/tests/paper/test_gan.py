@@ -283,23 +283,6 @@ def test_two_processes_take_the_steps_of_one(teams, cifar, tmp_path, monkeypatch
 # --- feature networks -----------------------------------------------------------------------------
 
 
-def fid_with(network: str) -> float:
-    """After no training at all."""
-    trainer = build(features=network)
-    return trainer.distance.to(trainer._samples())
-
-
-def test_a_network_from_a_file_gives_the_same_fid(tmp_path):
-    network, image = gan_driver.Features(), torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
-    expected = fid_with("paper.gan_driver:Features")
-    torch.jit.trace(network, image).save(str(tmp_path / "traced.pt"))
-    dynamic = ({0: torch.export.Dim("images", max=1000)},)
-    program = torch.export.export(network, (image,), dynamic_shapes=dynamic)
-    torch.export.save(program, tmp_path / "exported.pt2")
-    for name in ("traced.pt", "exported.pt2"):
-        assert fid_with(str(tmp_path / name)) == pytest.approx(expected, rel=1e-5)
-
-
 def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
     """A finished run's settings and weights."""
     config = configs.make(task, model=model, epochs=1)
@@ -385,7 +368,7 @@ class Touch:
     ("setting", "sentence"),
     [
         ("features=inception", "weights-inception-2015-12-05-6726825d.pth, or name another"),
-        ("features=nothing", "there is nothing at features=nothing: it is inception, a run's"),
+        ("features=nothing", "there is no folder features=nothing: it is inception, a run's"),
         ("features=3", "features is inception, a run's folder"),
         ("features=paper.gan_driver:Feature", "no network of features in paper.gan_driver"),
         ("features=no.such:thing", "No module named 'no'"),
@@ -454,13 +437,6 @@ def test_a_run_that_cannot_give_features(spoil, sentence, tmp_path, capsys):
 def test_a_run_without_colours_cannot_give_features(tmp_path, capsys):
     folder = run_folder(tmp_path / "runs", "digits", "mlp")
     refused(["--set", f"features={folder}"], "is a run of digits", tmp_path, capsys)
-
-
-@pytest.mark.parametrize("name", ["weights.pth", "weights.pt2"])
-def test_weights_without_code_are_refused(name, tmp_path, capsys):
-    path = tmp_path / name
-    torch.save({"weight": torch.zeros(3)}, path)
-    refused(["--set", f"features={path}"], f"{path} is not a network", tmp_path, capsys)
 
 
 # --- published numbers ---------------------------------------------------------------------------

