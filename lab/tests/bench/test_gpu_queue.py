@@ -351,12 +351,6 @@ def test_names_inputs_and_data_exist():
                 assert plan.relative_to(ROOT).as_posix() in one.inputs
 
 
-def test_the_order_is_that_of_their_worth():
-    names = [one.name for one in gpu_entries.entries()]
-    assert names[:7] == ["gpu-tests", "step-times", "language", "cifar10-fast", "first-steps",
-                         "map-11m", "map-124m"]  # fmt: skip
-
-
 def test_every_command_at_its_full_size_is_one_of_the_command_line():
     """`--tiny` runs them with other words at the end."""
     for _, command in commands():

@@ -95,13 +95,6 @@ def test_it_is_listed_and_fetched_by_hand(folder, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.usefixtures("in_a_package_of_its_own")
-def test_missing_data_says_where_to_put_it(folder):
-    (folder / "stripes" / "stripes.npz").unlink()
-    with pytest.raises(UserError, match=r"stripes is not in .*: put stripes\.npz into"):
-        data.load("stripes", folder)
-
-
-@pytest.mark.usefixtures("in_a_package_of_its_own")
 def test_it_trains(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(tasks.TASKS, "stripes", tasks.Task("stripes", "mlp", epochs=3, batch=8))
     where = ["--data-dir", str(folder), "--out", str(tmp_path / "runs"), "--device", "cpu"]

@@ -1,7 +1,5 @@
 """Muon, weight decay of norms, the filter in front of others, and all of them in the trainer."""
 
-import io
-import math
 import tomllib
 from pathlib import Path
 
@@ -232,34 +230,6 @@ def test_a_filtered_row_keeps_what_its_row_says():
     assert (group["betas"], group["state_dtype"]) == ((0.8, 0.9), torch.bfloat16)
 
 
-def test_a_filter_with_8_bit_state_resumes():
-    def start():
-        torch.manual_seed(0)
-        model = nn.Linear(128, 64)
-        return model, build("wiener-sgd", model.parameters(), filter_state_dtype="int8")
-
-    def run(model, optimizer):
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.ones(2, 128)).square().mean().backward()
-            optimizer.step()
-
-    model, optimizer = start()
-    run(model, optimizer)
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    assert saved["optimizer"]["state"][0]["filter_exp_avg"].dtype == torch.int8
-    file = io.BytesIO()
-    torch.save(saved, file)
-    file.seek(0)
-    run(model, optimizer)
-    other, resumed = start()
-    loaded = torch.load(file, weights_only=True)
-    other.load_state_dict(loaded["model"])
-    resumed.load_state_dict(loaded["optimizer"])
-    run(other, resumed)
-    assert torch.equal(model.weight, other.weight)
-
-
 @pytest.mark.parametrize("name", ["filter-adam", "filter-adamw"])
 @pytest.mark.parametrize("second_moment", ["separate", "derived", "fluctuation"])
 @pytest.mark.parametrize("gain_power", [0, 0.5, 1])
@@ -298,24 +268,6 @@ def epochs(trainer, count):
             pass
         metrics = trainer.metrics()
     return metrics
-
-
-@pytest.mark.parametrize("inner", ["sgd", "muon", "prodigy", "schedule-free-sgd"])
-def test_a_run_with_the_filter_in_front_resumes_bit_for_bit(digits, inner):
-    """Those without it: train/test_loop.py."""
-    name = f"wiener-{inner}"
-    trainer = trainer_for(digits, name)
-    epochs(trainer, 1)
-    file = io.BytesIO()
-    torch.save(trainer.state_dict(), file)
-    file.seek(0)
-    expected = epochs(trainer, 2)
-    resumed = trainer_for(digits, name)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert epochs(resumed, 2) == expected
-    assert math.isfinite(expected["train_loss"])
-    for a, b in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 def training_weights(optimizer):

@@ -25,7 +25,6 @@ from sgdf_lab.paper.gan import dcgan, fid
 from sgdf_lab.paper.gan import trainer as wgan_gp
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
@@ -454,23 +453,3 @@ def test_the_published_fid_is_shown_for_the_published_experiment_only():
         assert published_value(changed) is None, change
     assert published_value(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
     assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
-
-
-def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, capsys):
-    config = configs.make("wgan-gp", optimizer="sgdf")
-    folder = tmp_path / config.name
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config.as_json()))
-    found = [
-        {"epoch": e, "lr": 0.01, "train_loss": -1.0, "fid": 90.5 if e == 100 else None}
-        for e in range(1, 101)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(results.as_line(line) for line in found))
-    result = {"status": "finished", "epochs": 100, "best_fid": 90.5, "best_epoch": 100,
-              "final_fid": 90.5, "seconds": 1.0}  # fmt: skip
-    (folder / "result.json").write_text(json.dumps(result))
-    words = ["reproduce", "wgan-gp", "--only", "sgdf", "--seeds", "0", "--out", str(tmp_path)]
-    assert main([*words, "--device", "cpu", "--jobs", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "90.5" in said
-    assert "89.3" in said

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import re
 import signal
-import sys
 
 import pytest
 import torch
@@ -332,14 +331,6 @@ def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     path.write_bytes(whole)
     code, said = sgdf(*words)
     assert code == 0, "repaired, the same command resumes"
-
-
-def test_without_torchvision_the_error_names_it(sgdf, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sgdf_lab.paper.photos.trainer")
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    code, said = sgdf(*PETS)
-    assert code == 1
-    assert 'finetune-pets needs torchvision: pip install "sgdf-lab[vision]"' in said
 
 
 # --- published numbers -------------------------------------------------------------------------

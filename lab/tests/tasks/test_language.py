@@ -160,13 +160,6 @@ def test_evaluation_windows_are_spread_over_the_text_and_do_not_overlap():
     assert list(every.batches(3, 0)) == []
 
 
-def test_how_often_it_is_evaluated_does_not_change_the_training(tmp_path):
-    words = ["--set", "steps=20", "--optimizer", "sgdf"]
-    often = train(tmp_path / "often", *words, "--set", "eval_every=5")
-    rarely = train(tmp_path / "rarely", *words, "--set", "eval_every=20")
-    assert lines(often)[-1]["val_loss"] == lines(rarely)[-1]["val_loss"]
-
-
 def test_sophia_gets_its_hessian():
     config = configs.make(
         "text", model="gpt-tiny", optimizer="sophia-g", data="synthetic",

@@ -141,15 +141,6 @@ def test_a_killed_process_is_restarted_and_the_run_ends_the_same(teams, tmp_path
     assert [each["from_epoch"] for each in (*environment["earlier"], environment)] == [0, 2]
 
 
-def test_a_run_of_two_resumes_with_one(teams, tmp_path, six_epochs):
-    out = tmp_path / "runs"
-    train_with(teams.run_two, "--epochs", "6", out=out, **STOPPED)
-    train_with(teams.run, "--epochs", "6", out=out)
-    (path,) = out.glob("*/env.json")
-    assert json.loads(path.read_text())["from_epoch"] >= 3
-    assert_alike(metrics(out), six_epochs, "train_loss", rel=1e-2, abs=1e-3)
-
-
 def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
     """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
     words = ("train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",

@@ -151,7 +151,10 @@ class ArrayDataset(DatasetSpec):
 
     def load(self, folder: str | Path | None = None, *, synthetic: bool = False) -> Dataset:
         """Read the dataset and check it, or make its synthetic stand-in."""
-        splits, source = self._synthetic() if synthetic else self._read(data_folder(folder))
+        if synthetic:
+            splits, source = make_splits(self.name, self.classes, self.shape), "synthetic"
+        else:
+            splits, source = self._read(data_folder(folder))
         return Dataset(self.name, *splits, self.classes, self.mean, self.std, source)
 
     def sources(self, folder: Path) -> Iterator[Source]:
@@ -182,9 +185,6 @@ class ArrayDataset(DatasetSpec):
             dataset = self.load(folder)
         train, test = len(dataset.train.labels), len(dataset.test.labels)
         return f"{self.name}: {train} training and {test} test images, checked: {dataset.source}"
-
-    def _synthetic(self) -> tuple[Splits, str]:
-        return make_splits(self.name, self.classes, self.shape), "synthetic"
 
     def _read(self, folder: Path) -> tuple[Splits, str]:
         """Read the best form that is not a damaged cache."""
