@@ -2,7 +2,6 @@
 
 import inspect
 import io
-import json
 import math
 import sys
 
@@ -262,19 +261,6 @@ def test_installed_packages_are_scanned_once_and_not_for_our_own_names(monkeypat
         optimizers.find("torch.optim.SGD")
     assert scans == ["sgdf.optimizers"]
     plugins._scan.cache_clear()
-
-
-@pytest.mark.usefixtures("new_row")
-def test_a_new_row_trains(tmp_path):
-    pytest.importorskip("rich")
-    from sgdf_lab.cli.main import main
-
-    common = ["--data", "synthetic", "--epochs", "2", "--device", "cpu", "--out", str(tmp_path)]
-    assert main(["train", "digits", "--optimizer", "half-sgd", *common]) == 0
-    (metrics,) = tmp_path.glob("digits-mlp-half-sgd-s0-*/metrics.jsonl")
-    first, last = map(json.loads, metrics.read_text().splitlines())
-    assert first["lr"] == 0.2
-    assert last["train_loss"] < first["train_loss"]
 
 
 # --- a user's own --------------------------------------------------------------------------------

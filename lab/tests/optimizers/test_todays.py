@@ -1,4 +1,4 @@
-"""Muon, weight decay of norms, the filter in front of others, and all of them in the trainer."""
+"""Muon, weight decay of norms, and the filter in front of others."""
 
 import tomllib
 from pathlib import Path
@@ -9,15 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import sgdf
-from optimizers.steps import CPU, build, problem, step_with
+from optimizers.steps import build, problem, step_with
 from sgdf import WienerFilter
-from sgdf_lab import data, optimizers, paper
-from sgdf_lab.data import Dataset, Split
+from sgdf_lab import optimizers, paper
 from sgdf_lab.models.language import build_gpt
 from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.classify import resident_classifier
 from sgdf_lab.training.device import GroupRates
 
 ROOT = Path(__file__).parents[3]
@@ -245,58 +243,3 @@ def test_every_form_of_the_filter_is_a_setting(name, second_moment, gain_power):
         prefix = "filter_" if other == "wiener-sgd" else ""
         names = {f"{prefix}{n}": chosen[n] for n in ("gain_scale", "gain_power")}
         build(other, [p], **names, **{f"{prefix}gain_eps": 0.0})
-
-
-# --- in the trainer -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = data.load("digits", synthetic=True)
-    parts = [Split(s.images[:n], s.labels[:n]) for s, n in ((whole.train, 96), (whole.test, 32))]
-    return Dataset(whole.name, *parts, whole.classes, whole.mean, whole.std, whole.source)
-
-
-def trainer_for(digits, name, **overrides):
-    config = configs.make("digits", optimizer=name, epochs=4, overrides={"batch": 32, **overrides})
-    return resident_classifier(config, digits, CPU)
-
-
-def epochs(trainer, count):
-    for _ in range(count):
-        for _ in trainer.epoch():
-            pass
-        metrics = trainer.metrics()
-    return metrics
-
-
-def training_weights(optimizer):
-    """What the averaged weights x and the steps z say: 0.1 z + 0.9 x."""
-    return [0.1 * optimizer.state[p]["z"] + 0.9 * p for p in optimizer.param_groups[0]["params"]]
-
-
-def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
-    trainer = trainer_for(digits, "schedule-free-sgd", lr=0.1)
-    modes = [trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch()]
-    trained = [p.detach().clone() for p in trainer.model.parameters()]
-    evaluated = trainer.metrics()["test_loss"]
-    assert modes == [True, True, True]
-    assert not trainer.optimizer.param_groups[0]["train_mode"]
-    for p, y in zip(trained, training_weights(trainer.optimizer), strict=True):
-        torch.testing.assert_close(p, y)
-    saved = trainer.state_dict()["model"]
-    assert not any(torch.equal(p, s) for p, s in zip(trained, saved.values(), strict=True))
-    images = trainer.evaluation["test"]
-    loss = sum(
-        F.cross_entropy(trainer.model.eval()(x), y, reduction="sum").item()
-        for x, y in images.batches(0, len(images))
-    )
-    assert evaluated == pytest.approx(loss / len(images), rel=1e-5)
-    assert all(trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch())
-
-
-def test_the_trainer_tells_muon_where_the_head_is(digits):
-    trainer = trainer_for(digits, "muon")
-    matrices = [p for p in trainer.model.parameters() if p.ndim == 2]
-    (group,) = [g for g in trainer.optimizer.param_groups if g["use_muon"]]
-    assert [id(p) for p in group["params"]] == [id(p) for p in matrices[:-1]]

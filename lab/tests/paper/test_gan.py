@@ -29,7 +29,15 @@ from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training.distributed import SINGLE_PROCESS
-from tasks.processes import assert_resumes, assert_same_lines, assert_same_steps, lines, two_and_one
+from tasks.processes import (
+    assert_refused,
+    assert_resumes,
+    assert_same_lines,
+    assert_same_steps,
+    lines,
+    run_epoch,
+    two_and_one,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -165,9 +173,7 @@ def test_steps_equal_a_plain_loop(accumulate):
                 generator_loss.backward()
                 for_generator.step()
                 generator_losses += [generator_loss.item()] * size
-        for _ in trainer.epoch():
-            pass
-        metrics = trainer.metrics()
+        metrics = run_epoch(trainer)
         near = {"rel": 1e-3, "abs": 1e-5}
         assert metrics["train_loss"] == pytest.approx(sum(losses) / 50, **near)
         mean = sum(generator_losses) / len(generator_losses)
@@ -390,12 +396,7 @@ def test_a_wrong_setting_is_one_sentence(setting, sentence, tmp_path, capsys, mo
 
 
 def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "out"
-    assert main(["train", "wgan-gp", *SMALL, *words, "--out", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
-    assert not out.exists(), "before the run begins"
+    assert_refused(["wgan-gp", *SMALL, *words], sentence, tmp_path / "out", capsys)
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
