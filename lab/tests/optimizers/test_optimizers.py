@@ -335,12 +335,6 @@ class TestUsersOwn:
         assert optimizers.find("sgdf_lab.optimizers.adam_variants.SophiaG").needs_hessian
         assert not optimizers.find("mine").needs_hessian
 
-    def test_typed_keywords_are_settings_of_a_path_too(self):
-        row = optimizers.find("sgdf.FilterAdam")
-        assert not row.any_setting
-        assert row.capturable
-        assert "gain_scale" in row.setting_names
-
     def test_our_name_wins_with_a_warning(self):
         with pytest.warns(UserWarning, match="the optimizer 'adam' of theirs has the name of"):
             assert type(self.build("adam")) is torch.optim.Adam

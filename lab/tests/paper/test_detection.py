@@ -278,9 +278,12 @@ FIRST = "backbone.body.stage0.0.weight"
     [
         (lambda path: None, "there is no weights file {path}"),
         (lambda path: path.write_bytes(b"weights"), "{path} is not a weights file: "),
-        (lambda path: torch.save({"model": {FIRST: 1}}, path), f"its {FIRST} is no tensor, not"),
+        (
+            lambda path: torch.save({"model": {FIRST: 1}}, path),
+            f'copying the parameter named "{FIRST}"',
+        ),
         (lambda path: spoilt(path, FIRST, None), f"it has no {FIRST}"),
-        (lambda path: spoilt(path, FIRST, torch.zeros(8, 3, 3, 3)), "is [8, 3, 3, 3], not"),
+        (lambda path: spoilt(path, FIRST, torch.zeros(8, 3, 3, 3)), f"size mismatch for {FIRST}"),
         (lambda path: spoilt(path, "head.weight", torch.zeros(1)), "which has no head.weight"),
     ],
 )

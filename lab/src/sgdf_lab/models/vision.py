@@ -1,6 +1,6 @@
 """torchvision's classifiers, for photographs; and files of initial weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +126,19 @@ def read_weights(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise UserError(f"{path} is not a weights file: it holds no tensors by name")
     return dict(state)
+
+
+def load_but(new: str, model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
+    """Load the weights of a file into all but the layers that begin with `new`."""
+    try:
+        body = {name: value for name, value in state.items() if not name.startswith(new)}
+        missing, unexpected = model.load_state_dict(body, strict=False)
+    except RuntimeError as error:
+        # The first line of several is only a summary.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
+    for name in missing:
+        if not name.startswith(new):
+            raise UserError(f"{path} does not fit the model: it has no {name}")
+    for name in unexpected:
+        raise UserError(f"{path} does not fit the model, which has no {name}")

@@ -8,7 +8,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Union, Unpack, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from sgdf_lab import plugins
 from sgdf_lab.registry.spaces import (
@@ -121,14 +121,13 @@ def kind_of(annotation: Any) -> str:
 
 
 def signature_kinds(builder: Callable[..., Any]) -> dict[str, str]:
-    """The parameters but the first; ``**settings: Unpack[Names]`` counts as its names."""
-    found: dict[str, Any] = {}
-    for parameter in list(inspect.signature(builder).parameters.values())[1:]:
-        if get_origin(parameter.annotation) is Unpack:
-            found |= get_args(parameter.annotation)[0].__annotations__
-        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            found[parameter.name] = parameter.annotation
-    return {name: kind_of(annotation) for name, annotation in found.items()}
+    """The parameters but the first."""
+    parameters = list(inspect.signature(builder).parameters.values())[1:]
+    return {
+        p.name: kind_of(p.annotation)
+        for p in parameters
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
 
 
 def checked(name: str, value: Any, kind: str) -> Any:
@@ -565,10 +564,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
         on_cuda=CAPTURABLE if capturable else {},
         needs_hessian=hasattr(target, "update_hessian"),
         typed=False,
-        any_setting=any(
-            p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
-            for p in parameters.values()
-        ),
+        any_setting=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
     )
 
 

@@ -177,9 +177,11 @@ def list_imagenet(home: Path) -> Listing:
     if train.classes != val.classes:
         other = sorted({*train.classes} ^ {*val.classes})[0]
         raise UserError(f"{home} has the class {other} in only one of train and val")
-    start = len(f"{home}{os.sep}")
-    splits = ([(path[start:], label) for path, label in part.samples] for part in (train, val))
-    return *splits, tuple(train.classes)  # type: ignore[return-value]
+    start = len(str(home / "_")) - 1  # of the name in the folder
+    training, test = (
+        [(path[start:], label) for path, label in part.samples] for part in (train, val)
+    )
+    return training, test, tuple(train.classes)
 
 
 IMAGENET = ImageFolderDataset(
