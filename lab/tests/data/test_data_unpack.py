@@ -99,10 +99,11 @@ def test_an_archive_without_the_folder(packed, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-@pytest.mark.parametrize("target", ["root/missing", "root/batch", "batch", "../../outside"])
-def test_an_archive_that_is_read_in_place_has_no_links(tmp_path, kind, target):
+@pytest.mark.parametrize("target", ["root/missing", "root/batch", "batch", "../../batch"])
+def test_a_link_in_an_archive_that_is_read_in_place_leads_nowhere_else(tmp_path, kind, target):
+    (tmp_path / "batch").write_text("of somebody else")
     archive = tmp_path / "links.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.addfile(entry("root/batch", kind, target))
-    with pytest.raises(DamagedData, match=r"is not safe: its entry 'root/batch' is a link"):
+    with pytest.raises(DamagedData, match=r"links\.tar\.gz is damaged"):
         read_members(archive, ["batch"])

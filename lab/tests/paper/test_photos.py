@@ -21,7 +21,7 @@ from sgdf_lab.support.errors import UserError
 pytest.importorskip("torchvision")
 from sgdf_lab.models import vision as models
 from sgdf_lab.paper.photos import trainer as photos
-from sgdf_lab.registry.tasks import IMAGENET_MODELS, VIT_MODELS
+from sgdf_lab.registry.tasks import VIT_MODELS
 from tasks.processes import assert_same_lines, lines, typed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -138,7 +138,6 @@ def test_top5():
 
 
 def test_the_names_of_the_networks():
-    assert tuple(models.CONVOLUTIONAL) == IMAGENET_MODELS
     assert tuple(models.TRANSFORMERS) == VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):

@@ -145,16 +145,6 @@ def numbered_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
             yield number, line.split()
 
 
-def class_names(by_number: dict[int, str], source: Path) -> tuple[str, ...]:
-    """The names of the classes 1, 2, ...; a UserError if a number is missing."""
-    for number in range(1, len(by_number) + 1):
-        if number not in by_number:
-            raise UserError(
-                f"{source} has classes up to {max(by_number)}, but no image of class {number}"
-            )
-    return tuple(by_number[number] for number in sorted(by_number))
-
-
 def check_present(home: Path, split: LabelledNames, source: Path) -> None:
     """Check that every file in a list exists; lists each folder once, which is fast."""
     contents: dict[str, set[str]] = {}
@@ -205,7 +195,7 @@ def list_pets(home: Path) -> Listing:
         _read_pets(home, home / "annotations" / f"{part}.txt", breeds)
         for part in ("trainval", "test")
     )
-    return train, test, class_names(breeds, home / "annotations")
+    return train, test, tuple(breeds[number] for number in sorted(breeds))
 
 
 def _read_pets(home: Path, path: Path, breeds: dict[int, str]) -> LabelledNames:
@@ -259,8 +249,7 @@ def list_flowers(home: Path) -> Listing:
         split = [(f"jpg/image_{n:05d}.jpg", int(labels[n - 1]) - 1) for n in numbers]
         check_present(home, split, set_file)
         splits.append(split)
-    by_number = {int(label): str(label) for label in labels}
-    return splits[0], splits[1], class_names(by_number, home / "imagelabels.mat")
+    return splits[0], splits[1], tuple(str(label) for label in np.unique(labels))
 
 
 def _read_matlab(path: Path, key: str) -> NDArray[np.int64]:
