@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -325,8 +324,6 @@ def test_a_folder_needs_its_parts(monkeypatch, tmp_path):
 
 # --- the entries ----------------------------------------------------------------------------------
 
-CONTEST = {"adamw", "nadamw", "filter-adamw", "muon", "soap", "filter-muon", "filter-muon-eigen"}
-
 
 def plans_of(command):
     return [ROOT / word for word in command.words if word.endswith(".toml")]
@@ -351,26 +348,11 @@ def test_names_inputs_and_data_exist():
                 assert plan.relative_to(ROOT).as_posix() in one.inputs
 
 
-def test_the_order_is_that_of_their_worth():
-    names = [one.name for one in gpu_entries.entries()]
-    assert names[:7] == ["gpu-tests", "step-times", "language", "cifar10-fast", "first-steps",
-                         "map-11m", "map-124m"]  # fmt: skip
-
-
 def test_every_command_at_its_full_size_is_one_of_the_command_line():
     """`--tiny` runs them with other words at the end."""
     for _, command in commands():
         if command.words[:2] == LAB:
             parse(gpu_queue.with_places(command.words[2:], "out", "work", "results"))
-
-
-def test_the_contest_is_between_seven_with_as_many_trials_and_seeds():
-    for name, trials, seeds in (("map-11m", 8, 5), ("map-124m", 4, 3)):
-        (command,) = next(one for one in gpu_entries.entries() if one.name == name).commands
-        (file,) = plans_of(command)
-        plan = tomllib.loads(file.read_text())
-        assert {cell["optimizer"] for cell in plan["cells"]} == CONTEST
-        assert (plan["trials"], len(plan["seeds"])) == (trials, seeds)
 
 
 def test_tiny_sweeps_have_the_contestants_of_the_full_ones(monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sgdf_lab.bench import contestants, measure
-from sgdf_lab.bench.contestants import random_parameters, tiny
-from sgdf_lab.bench.measure import Budget, Timing
+from sgdf_lab.bench.contestants import tiny
+from sgdf_lab.bench.measure import Budget, Timing, random_parameters
 
 
 def test_bytes_of_state_and_bytes_moved(run, eager):
@@ -43,7 +43,7 @@ def test_bytes_of_the_fused_rows(name, state, moved):
     (fused,) = [c for c in contestants.CONTESTANTS if c.name == name]
     # The same state on a path that needs nothing compiled. Rows of 256 have one scale each.
     eager = replace(fused, settings={**fused.settings, "fused": False})
-    params = random_parameters([(64, 256)], fused.dtype, "cpu")
+    params = random_parameters([(64, 256)], getattr(torch, fused.dtype), "cpu")
     cost, _, _ = measure.prepare(eager, params, Budget("cpu", 1, 0.01, math.inf))
     assert (cost.state_bytes, cost.moved_bytes) == (state, moved)
     assert cost.implementation != "fused"

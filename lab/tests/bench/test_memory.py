@@ -3,8 +3,16 @@
 import torch
 
 import sgdf
-from sgdf_lab.bench.contestants import CONTESTANTS, LISTS, FilterAlone, random_parameters, tiny
-from sgdf_lab.bench.measure import Budget, groups_that_fit, needed_bytes, state_bytes, tensor_bytes
+from sgdf_lab.bench.contestants import CONTESTANTS, LISTS, tiny
+from sgdf_lab.bench.measure import (
+    Budget,
+    FilterAlone,
+    groups_that_fit,
+    needed_bytes,
+    random_parameters,
+    state_bytes,
+    tensor_bytes,
+)
 from sgdf_lab.bench.run import compared_by_targets
 
 

@@ -40,7 +40,6 @@ def test_the_command_draws_figures_and_writes_numbers(command, capsys):
     assert len(first) == 1
     assert len(records["sgdf"]["rows"][0]["gain"]) == 6
     printed = capsys.readouterr().out
-    assert "A probe of sgdf" in printed
     assert "SGDF (2K)" in printed
 
 

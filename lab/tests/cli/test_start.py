@@ -90,17 +90,6 @@ def test_the_help_of_train_has_groups_and_ends_with_examples(answers):
         assert parse(line.split()[1:]).run
 
 
-def test_the_names_of_the_help_of_bench_are_those_that_it_measures():
-    from sgdf_lab.bench import contestants, run
-    from sgdf_lab.cli import bench
-
-    assert list(contestants.LISTS) == list(bench.LISTS)
-    for device, shown in bench.DEFAULT_LISTS.items():
-        assert contestants.default_lists(device) == list(shown)
-    assert run.selectable() == [*bench.CONTESTANTS, bench.WITH_TARGETS]
-    assert (run.REPEATS, run.SECONDS) == (bench.REPEATS, bench.SECONDS)
-
-
 WITHOUT_TORCH = """
 import sys
 

@@ -2,26 +2,24 @@
 
 import gzip
 import importlib
-import io
 import json
 import pickle
 import struct
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from sgdf_lab import data
 from sgdf_lab.data import Split, cifar, fashion_mnist
-from sgdf_lab.data.cifar import RECONSTRUCT
 from sgdf_lab.data.fashion_mnist import IDX_FILES
+from sgdf_lab.data.fetch import file_checksum
 
 TINY = {
     "cifar10": replace(cifar.CIFAR10, train=50, test=10, digests=None),
-    "cifar100": replace(cifar.CIFAR100, train=200, test=100, channel_means=()),
+    "cifar100": replace(cifar.CIFAR100, train=200, test=100),
     "fashion-mnist": replace(fashion_mnist.DATASET, train=60, test=10),
 }
 
@@ -49,33 +47,14 @@ def rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
     return split.images.flatten(1).numpy(), split.labels.numpy()
 
 
-class Python2Pickler(pickle._Pickler):
-    """Writes strings and bytes as Python 2 wrote its strings, as in the published batches."""
-
-    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
-
-    def save_string(self, value):
-        content = value.encode("latin1") if isinstance(value, str) else value
-        self.write(b"T" + struct.pack("<i", len(content)) + content)
-        self.memoize(value)
-
-    dispatch[str] = dispatch[bytes] = save_string
-
-    def save_global(self, value, name=None):
-        if value is RECONSTRUCT:  # numpy 2 moved it
-            self.write(b"cnumpy.core.multiarray\n_reconstruct\n")
-            self.memoize(value)
-        else:
-            super().save_global(value, name)
-
-    dispatch[type(np.ndarray)] = save_global
-    dispatch[type(RECONSTRUCT)] = save_global
+def write_batch(path: Path, batch: dict[str, object]) -> None:
+    """Pickle a batch, which counts as a published one from now on."""
+    path.write_bytes(pickle.dumps(batch, protocol=2))
+    trust(path)
 
 
-def python2_pickle(value: object) -> bytes:
-    file = io.BytesIO()
-    Python2Pickler(file, protocol=2).dump(value)
-    return file.getvalue()
+def trust(path: Path) -> None:
+    cifar.MD5[path.name] = file_checksum(path, "md5")
 
 
 def cifar10_batches(parts: tuple[Split, Split]) -> list[tuple[str, np.ndarray, np.ndarray]]:
@@ -88,15 +67,7 @@ def cifar10_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
     folder = made(folder / "cifar-10-batches-py")
     for name, images, labels in cifar10_batches(parts):
         batch = {"batch_label": name, "labels": labels.tolist(), "data": images, "filenames": []}
-        (folder / name).write_bytes(python2_pickle(batch))
-    return folder
-
-
-def cifar10_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
-    folder = made(folder / "cifar-10-batches-bin")
-    for name, images, labels in cifar10_batches(parts):
-        records = np.hstack([labels[:, None].astype(np.uint8), images])
-        (folder / f"{name}.bin").write_bytes(records.tobytes())
+        write_batch(folder / name, batch)
     return folder
 
 
@@ -109,16 +80,7 @@ def cifar100_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
             "fine_labels": labels.tolist(),
             "data": images,
         }
-        (folder / name).write_bytes(python2_pickle(batch))
-    return folder
-
-
-def cifar100_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
-    folder = made(folder / "cifar-100-binary")
-    for name, split in zip(("train", "test"), parts, strict=True):
-        images, labels = rows(split)
-        records = np.hstack([labels[:, None] // 5, labels[:, None], images]).astype(np.uint8)
-        (folder / f"{name}.bin").write_bytes(records.tobytes())
+        write_batch(folder / name, batch)
     return folder
 
 

@@ -53,18 +53,23 @@ def test_what_would_leave_the_folder_is_refused(tmp_path, case):
     assert (outside / "secret").read_text() == "secret"
 
 
-def test_an_archive_is_unpacked_and_renamed(tmp_path):
+@pytest.fixture
+def packed(tmp_path):
+    """A folder, and an archive of it."""
     folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
-    archive = published.packed(folder, tmp_path / "a.tar.gz")
+    return folder, published.packed(folder, tmp_path / "a.tar.gz")
+
+
+def test_an_archive_is_unpacked_and_renamed(packed, tmp_path):
+    folder, archive = packed
     unpack(archive, folder.name, tmp_path / "target")
     for file in folder.iterdir():
         assert (tmp_path / "target" / file.name).read_bytes() == file.read_bytes()
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_stopped_unpack_leaves_no_target(tmp_path, monkeypatch):
-    folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
-    archive = published.packed(folder, tmp_path / "a.tar.gz")
+def test_a_stopped_unpack_leaves_no_target(packed, tmp_path, monkeypatch):
+    folder, archive = packed
     extract, seen = tarfile.TarFile.extract, []
 
     def stopped(self, member, *args, **kwargs):
@@ -80,27 +85,25 @@ def test_a_stopped_unpack_leaves_no_target(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(f"{module.SCRATCH}*"))
 
 
-def test_a_truncated_archive_leaves_no_target(tmp_path):
-    folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
-    archive = published.packed(folder, tmp_path / "a.tar.gz")
+def test_a_truncated_archive_leaves_no_target(packed, tmp_path):
+    folder, archive = packed
     os.truncate(archive, archive.stat().st_size // 2)
     with pytest.raises(UserError, match=r"a\.tar\.gz is damaged .*: delete it"):
         unpack(archive, folder.name, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 
-def test_an_archive_without_the_folder(tmp_path):
-    folder = published.cifar10_pickles(tmp_path, published.made_up("cifar10"))
-    archive = published.packed(folder, tmp_path / "a.tar.gz")
+def test_an_archive_without_the_folder(packed, tmp_path):
     with pytest.raises(UserError, match="holds no folder other"):
-        unpack(archive, "other", tmp_path / "target")
+        unpack(packed[1], "other", tmp_path / "target")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-@pytest.mark.parametrize("target", ["root/missing", "root/batch", "batch", "../../outside"])
-def test_an_archive_that_is_read_in_place_has_no_links(tmp_path, kind, target):
+@pytest.mark.parametrize("target", ["root/missing", "root/batch", "batch", "../../batch"])
+def test_a_link_in_an_archive_that_is_read_in_place_leads_nowhere_else(tmp_path, kind, target):
+    (tmp_path / "batch").write_text("of somebody else")
     archive = tmp_path / "links.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.addfile(entry("root/batch", kind, target))
-    with pytest.raises(DamagedData, match=r"is not safe: its entry 'root/batch' is a link"):
+    with pytest.raises(DamagedData, match=r"links\.tar\.gz is damaged"):
         read_members(archive, ["batch"])

@@ -1,6 +1,5 @@
 """A dataset of an installed package. One in the lab itself: tests/test_contributing.py."""
 
-import json
 import re
 import sys
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rich")
-from sgdf_lab import data, tasks
+from sgdf_lab import data
 from sgdf_lab.cli.main import main
 from sgdf_lab.support.errors import UserError
 
@@ -92,22 +91,6 @@ def test_it_is_listed_and_fetched_by_hand(folder, tmp_path, capsys, monkeypatch)
     assert re.search(rf"stripes .* no .* put stripes\.npz into {elsewhere}/stripes", out)
     assert main(["data", "fetch", "stripes", "--data-dir", str(elsewhere)]) == 1
     assert "stripes cannot be downloaded: put stripes.npz into" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("in_a_package_of_its_own")
-def test_missing_data_says_where_to_put_it(folder):
-    (folder / "stripes" / "stripes.npz").unlink()
-    with pytest.raises(UserError, match=r"stripes is not in .*: put stripes\.npz into"):
-        data.load("stripes", folder)
-
-
-@pytest.mark.usefixtures("in_a_package_of_its_own")
-def test_it_trains(folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(tasks.TASKS, "stripes", tasks.Task("stripes", "mlp", epochs=3, batch=8))
-    where = ["--data-dir", str(folder), "--out", str(tmp_path / "runs"), "--device", "cpu"]
-    assert main(["train", "stripes", "--optimizer", "adam", "--set", "lr=0.01", *where]) == 0
-    (metrics,) = (tmp_path / "runs").glob("stripes-*/metrics.jsonl")
-    assert json.loads(metrics.read_text().splitlines()[-1])["test_accuracy"] > 90
 
 
 def test_a_package_may_announce_something_else(in_a_package_of_its_own):

@@ -13,7 +13,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "sgdf_lab.theory": None,
     "sgdf_lab.instruments.hessian": ("spectrum",),
     "sgdf_lab.instruments.landscape": ("surface", "path", "path_surface"),
-    "sgdf_lab.instruments.probe": ("Probe", "probe_overhead"),
+    "sgdf_lab.instruments.probe": ("Probe",),
     "sgdf_lab.instruments.estimators": ("estimator_errors",),
 }
 FIGURES = "sgdf_lab.instruments.figures"  #: their example is that of docs/instruments.md

@@ -96,7 +96,7 @@ def test_trainers_that_take_turns_do_not_disturb_each_other(dataset, model, repe
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed(dataset):
-    """Losses of one repeated batch at lr 0 differ by dropout alone."""
+    """Losses of one repeated batch at lr 0 differ only by dropout."""
     one = Split(dataset.train.images[:64], dataset.train.labels[:64])
     single = Dataset("x", one, dataset.test, 10, dataset.mean, dataset.std, "")
     settings = {"model": "vgg11", "lr": 1e-12, "weight_decay": 0.0}

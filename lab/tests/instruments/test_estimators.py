@@ -106,7 +106,7 @@ def test_the_bias_of_an_average_under_drift(points):
     ratio = found.ratio("sgdf", since=20)
     assert ratio.value + 3 * ratio.error < 1
     relative = found.relative("ema", since=60)
-    assert relative.value == pytest.approx(last.relative("ema"))
+    assert relative.value == pytest.approx(last.errors["ema"].mse.value / last.signal)
 
 
 def test_classical_momentum_scaled_is_the_average(points):

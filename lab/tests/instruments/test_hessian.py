@@ -145,23 +145,15 @@ def test_a_small_model_gets_its_whole_matrix():
     assert found.trace_standard_error == 0
 
 
-def test_eigenvalues_that_occur_several_times_are_all_found():
-    """The Hessian of 26 outputs is 26 times the same block."""
+@pytest.mark.parametrize(("sign", "k"), [(1, 30), (-1, 3)], ids=["positive", "negative"])
+def test_eigenvalues_that_occur_several_times_are_all_found(sign, k):
+    """The Hessian of 26 outputs is 26 times the same block; of -(loss) the largest are near 0."""
     torch.manual_seed(0)
     model, x = nn.Linear(20, 26, bias=False).double(), torch.randn(60, 20).double()
-    found = small(model, F.mse_loss, [(x, torch.randn(60, 26).double())], k=30, density=False)
-    block = np.linalg.eigvalsh(2 / 26 / 60 * (x.T @ x).numpy())[::-1]
-    np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:30], rtol=1e-4)
-
-
-def test_more_negative_than_positive_ones():
-    """-(loss) has no positive eigenvalue: the largest are those nearest zero."""
-    torch.manual_seed(0)
-    model, x = nn.Linear(20, 26, bias=False), torch.randn(60, 20)
-    data = [(x, torch.zeros(60, 26))]
-    found = small(model, lambda a, b: -F.mse_loss(a, b), data, k=3, density=False)
-    block = np.linalg.eigvalsh(-2 / 26 / 60 * (x.T @ x).double().numpy())[::-1]
-    np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:3], rtol=1e-4)
+    data = [(x, torch.randn(60, 26).double())]
+    found = small(model, lambda a, b: sign * F.mse_loss(a, b), data, k=k, density=False)
+    block = np.linalg.eigvalsh(sign * 2 / 26 / 60 * (x.T @ x).numpy())[::-1]
+    np.testing.assert_allclose(found.eigenvalues, np.repeat(block, 26)[:k], rtol=1e-4)
 
 
 SPECTRA = {

@@ -11,7 +11,7 @@ from torch import nn
 from sgdf import SGDF, FilterAdam, Momentum, WienerFilter
 from sgdf.filter import bias_corrections, wiener_filter
 from sgdf_lab.instruments import probe as probe_module
-from sgdf_lab.instruments.probe import Probe, ProbeOverhead, ProbeRecord, probe_overhead, summaries
+from sgdf_lab.instruments.probe import Probe, ProbeRecord, summaries
 from sgdf_lab.instruments.sampling import Histogram
 
 OPTIMIZERS = {
@@ -358,23 +358,6 @@ def test_bad_arguments_are_refused():
     p.grad = torch.ones(5).to_sparse()
     with Probe(optimizer), pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
-
-
-def test_overhead_is_measured():
-    p = nn.Parameter(torch.zeros(5))
-    optimizer = torch.optim.SGD([p], lr=0.1)
-    p.grad = torch.ones(5)
-    cost = probe_overhead(optimizer, optimizer.step, every=4, rounds=3)
-    assert min(cost.plain_ms, cost.between_ms, cost.sampled_ms) > 0
-    assert not optimizer._optimizer_step_pre_hooks
-    cost = ProbeOverhead(plain_ms=1.0, between_ms=1.01, sampled_ms=2.01, every=10)
-    assert cost.share == pytest.approx(0.11)
-    assert cost.every_for(0.05) == 32
-    assert cost.every_for(0.001) is None
-    with pytest.raises(ValueError, match="once"):
-        probe_overhead(optimizer, lambda: (optimizer.step(), optimizer.step()))
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
 
 
 # --- figures -------------------------------------------------------------------------------------

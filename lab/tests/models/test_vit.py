@@ -42,7 +42,7 @@ def test_attention_is_that_of_torch():
 
 
 def test_a_token_is_a_patch():
-    """A pixel changes the token of its patch alone; positions tell the tokens apart."""
+    """A pixel changes only the token of its patch; positions tell the tokens apart."""
     model = SmallViT(2, (1, 8, 8), width=8, depth=1, heads=2)
     seen = []
     model.layers.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -1,7 +1,5 @@
-"""Muon, weight decay of norms, the filter in front of others, and all of them in the trainer."""
+"""Muon, weight decay of norms, and the filter in front of others."""
 
-import io
-import math
 import tomllib
 from pathlib import Path
 
@@ -11,15 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import sgdf
-from optimizers.steps import CPU, build, problem, step_with
+from optimizers.steps import build, problem, step_with
 from sgdf import WienerFilter
-from sgdf_lab import data, optimizers, paper
-from sgdf_lab.data import Dataset, Split
+from sgdf_lab import optimizers, paper
 from sgdf_lab.models.language import build_gpt
 from sgdf_lab.optimizers.muon import MuonAdamW, hidden_matrices
 from sgdf_lab.runs import config as configs
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.tasks.classify import resident_classifier
 from sgdf_lab.training.device import GroupRates
 
 ROOT = Path(__file__).parents[3]
@@ -232,34 +228,6 @@ def test_a_filtered_row_keeps_what_its_row_says():
     assert (group["betas"], group["state_dtype"]) == ((0.8, 0.9), torch.bfloat16)
 
 
-def test_a_filter_with_8_bit_state_resumes():
-    def start():
-        torch.manual_seed(0)
-        model = nn.Linear(128, 64)
-        return model, build("wiener-sgd", model.parameters(), filter_state_dtype="int8")
-
-    def run(model, optimizer):
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.ones(2, 128)).square().mean().backward()
-            optimizer.step()
-
-    model, optimizer = start()
-    run(model, optimizer)
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    assert saved["optimizer"]["state"][0]["filter_exp_avg"].dtype == torch.int8
-    file = io.BytesIO()
-    torch.save(saved, file)
-    file.seek(0)
-    run(model, optimizer)
-    other, resumed = start()
-    loaded = torch.load(file, weights_only=True)
-    other.load_state_dict(loaded["model"])
-    resumed.load_state_dict(loaded["optimizer"])
-    run(other, resumed)
-    assert torch.equal(model.weight, other.weight)
-
-
 @pytest.mark.parametrize("name", ["filter-adam", "filter-adamw"])
 @pytest.mark.parametrize("second_moment", ["separate", "derived", "fluctuation"])
 @pytest.mark.parametrize("gain_power", [0, 0.5, 1])
@@ -275,76 +243,3 @@ def test_every_form_of_the_filter_is_a_setting(name, second_moment, gain_power):
         prefix = "filter_" if other == "wiener-sgd" else ""
         names = {f"{prefix}{n}": chosen[n] for n in ("gain_scale", "gain_power")}
         build(other, [p], **names, **{f"{prefix}gain_eps": 0.0})
-
-
-# --- in the trainer -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = data.load("digits", synthetic=True)
-    parts = [Split(s.images[:n], s.labels[:n]) for s, n in ((whole.train, 96), (whole.test, 32))]
-    return Dataset(whole.name, *parts, whole.classes, whole.mean, whole.std, whole.source)
-
-
-def trainer_for(digits, name, **overrides):
-    config = configs.make("digits", optimizer=name, epochs=4, overrides={"batch": 32, **overrides})
-    return resident_classifier(config, digits, CPU)
-
-
-def epochs(trainer, count):
-    for _ in range(count):
-        for _ in trainer.epoch():
-            pass
-        metrics = trainer.metrics()
-    return metrics
-
-
-@pytest.mark.parametrize("inner", ["sgd", "muon", "prodigy", "schedule-free-sgd"])
-def test_a_run_with_the_filter_in_front_resumes_bit_for_bit(digits, inner):
-    """Those without it: train/test_loop.py."""
-    name = f"wiener-{inner}"
-    trainer = trainer_for(digits, name)
-    epochs(trainer, 1)
-    file = io.BytesIO()
-    torch.save(trainer.state_dict(), file)
-    file.seek(0)
-    expected = epochs(trainer, 2)
-    resumed = trainer_for(digits, name)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert epochs(resumed, 2) == expected
-    assert math.isfinite(expected["train_loss"])
-    for a, b in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def training_weights(optimizer):
-    """What the averaged weights x and the steps z say: 0.1 z + 0.9 x."""
-    return [0.1 * optimizer.state[p]["z"] + 0.9 * p for p in optimizer.param_groups[0]["params"]]
-
-
-def test_the_trainer_evaluates_and_saves_the_averaged_weights(digits):
-    trainer = trainer_for(digits, "schedule-free-sgd", lr=0.1)
-    modes = [trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch()]
-    trained = [p.detach().clone() for p in trainer.model.parameters()]
-    evaluated = trainer.metrics()["test_loss"]
-    assert modes == [True, True, True]
-    assert not trainer.optimizer.param_groups[0]["train_mode"]
-    for p, y in zip(trained, training_weights(trainer.optimizer), strict=True):
-        torch.testing.assert_close(p, y)
-    saved = trainer.state_dict()["model"]
-    assert not any(torch.equal(p, s) for p, s in zip(trained, saved.values(), strict=True))
-    images = trainer.evaluation["test"]
-    loss = sum(
-        F.cross_entropy(trainer.model.eval()(x), y, reduction="sum").item()
-        for x, y in images.batches(0, len(images))
-    )
-    assert evaluated == pytest.approx(loss / len(images), rel=1e-5)
-    assert all(trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch())
-
-
-def test_the_trainer_tells_muon_where_the_head_is(digits):
-    trainer = trainer_for(digits, "muon")
-    matrices = [p for p in trainer.model.parameters() if p.ndim == 2]
-    (group,) = [g for g in trainer.optimizer.param_groups if g["use_muon"]]
-    assert [id(p) for p in group["params"]] == [id(p) for p in matrices[:-1]]

@@ -25,12 +25,19 @@ from sgdf_lab.paper.gan import dcgan, fid
 from sgdf_lab.paper.gan import trainer as wgan_gp
 from sgdf_lab.paper.gan.fid import Distance
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import results
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.runs.run_folder import read_checkpoint
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.training.distributed import SINGLE_PROCESS
-from tasks.processes import assert_resumes, assert_same_lines, assert_same_steps, lines, two_and_one
+from tasks.processes import (
+    assert_refused,
+    assert_resumes,
+    assert_same_lines,
+    assert_same_steps,
+    lines,
+    run_epoch,
+    two_and_one,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -166,9 +173,7 @@ def test_steps_equal_a_plain_loop(accumulate):
                 generator_loss.backward()
                 for_generator.step()
                 generator_losses += [generator_loss.item()] * size
-        for _ in trainer.epoch():
-            pass
-        metrics = trainer.metrics()
+        metrics = run_epoch(trainer)
         near = {"rel": 1e-3, "abs": 1e-5}
         assert metrics["train_loss"] == pytest.approx(sum(losses) / 50, **near)
         mean = sum(generator_losses) / len(generator_losses)
@@ -283,23 +288,6 @@ def test_two_processes_take_the_steps_of_one(teams, cifar, tmp_path, monkeypatch
 # --- feature networks -----------------------------------------------------------------------------
 
 
-def fid_with(network: str) -> float:
-    """After no training at all."""
-    trainer = build(features=network)
-    return trainer.distance.to(trainer._samples())
-
-
-def test_a_network_from_a_file_gives_the_same_fid(tmp_path):
-    network, image = gan_driver.Features(), torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
-    expected = fid_with("paper.gan_driver:Features")
-    torch.jit.trace(network, image).save(str(tmp_path / "traced.pt"))
-    dynamic = ({0: torch.export.Dim("images", max=1000)},)
-    program = torch.export.export(network, (image,), dynamic_shapes=dynamic)
-    torch.export.save(program, tmp_path / "exported.pt2")
-    for name in ("traced.pt", "exported.pt2"):
-        assert fid_with(str(tmp_path / name)) == pytest.approx(expected, rel=1e-5)
-
-
 def run_folder(out: Path, task: str = "cifar10", model: str = "cnn") -> Path:
     """A finished run's settings and weights."""
     config = configs.make(task, model=model, epochs=1)
@@ -388,7 +376,7 @@ class Touch:
     ("setting", "sentence"),
     [
         ("features=inception", "weights-inception-2015-12-05-6726825d.pth, or name another"),
-        ("features=nothing", "there is nothing at features=nothing: it is inception, a run's"),
+        ("features=nothing", "there is no folder features=nothing: it is inception, a run's"),
         ("features=3", "features is inception, a run's folder"),
         ("features=paper.gan_driver:Feature", "no network of features in paper.gan_driver"),
         ("features=no.such:thing", "No module named 'no'"),
@@ -411,12 +399,7 @@ def test_a_wrong_setting_is_one_sentence(setting, sentence, tmp_path, capsys, mo
 
 
 def refused(words: list[str], sentence: str, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "out"
-    assert main(["train", "wgan-gp", *SMALL, *words, "--out", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
-    assert not out.exists(), "before the run begins"
+    assert_refused(["wgan-gp", *SMALL, *words], sentence, tmp_path / "out", capsys)
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
@@ -459,13 +442,6 @@ def test_a_run_without_colours_cannot_give_features(tmp_path, capsys):
     refused(["--set", f"features={folder}"], "is a run of digits", tmp_path, capsys)
 
 
-@pytest.mark.parametrize("name", ["weights.pth", "weights.pt2"])
-def test_weights_without_code_are_refused(name, tmp_path, capsys):
-    path = tmp_path / name
-    torch.save({"weight": torch.zeros(3)}, path)
-    refused(["--set", f"features={path}"], f"{path} is not a network", tmp_path, capsys)
-
-
 # --- published numbers ---------------------------------------------------------------------------
 
 
@@ -481,23 +457,3 @@ def test_the_published_fid_is_shown_for_the_published_experiment_only():
         assert published_value(changed) is None, change
     assert published_value(configs.make("wgan-gp", optimizer="adam", epochs=5)) is None
     assert published_value(configs.make("wgan-gp", model="dcgan-tiny")) is None
-
-
-def test_a_run_with_the_published_settings_shows_the_published_number(tmp_path, capsys):
-    config = configs.make("wgan-gp", optimizer="sgdf")
-    folder = tmp_path / config.name
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config.as_json()))
-    found = [
-        {"epoch": e, "lr": 0.01, "train_loss": -1.0, "fid": 90.5 if e == 100 else None}
-        for e in range(1, 101)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(results.as_line(line) for line in found))
-    result = {"status": "finished", "epochs": 100, "best_fid": 90.5, "best_epoch": 100,
-              "final_fid": 90.5, "seconds": 1.0}  # fmt: skip
-    (folder / "result.json").write_text(json.dumps(result))
-    words = ["reproduce", "wgan-gp", "--only", "sgdf", "--seeds", "0", "--out", str(tmp_path)]
-    assert main([*words, "--device", "cpu", "--jobs", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "90.5" in said
-    assert "89.3" in said

@@ -14,6 +14,7 @@ from sgdf_lab.support.errors import UserError
 pytest.importorskip("torchvision")
 pytest.importorskip("pycocotools")
 from sgdf_lab.paper.detection import trainer as detector
+from tasks.processes import assert_refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,7 +23,7 @@ NAMES = ("drone", "robot", "tall crane")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """Three classes of one year alone, and a file with their names."""
+    """Three classes, of one year only, and a file with their names."""
     monkeypatch.setattr(made_voc, "COLOURS", dict(zip(NAMES, ("red", "lime", "blue"), strict=True)))
     devkit = made_voc.make(tmp_path / "data", train=3, test=2)
     shutil.rmtree(devkit / "VOC2012")
@@ -43,13 +44,12 @@ def test_labels_follow_the_file(home):
     assert (first + other).tolist() == [4] * len(first)
 
 
-def train(*words):
-    return main(["train", "voc", "--model", "fasterrcnn-tiny", "--set", "weights=random",
-                 "--device", "cpu", "--epochs", "1", "--data-dir", "data", *words])  # fmt: skip
+TRAIN = ["voc", "--model", "fasterrcnn-tiny", "--set", "weights=random", "--device", "cpu",
+         "--epochs", "1", "--data-dir", "data"]  # fmt: skip
 
 
 def test_a_run(home, capsys):
-    assert train("--set", "names=names.txt") == 0, capsys.readouterr()
+    assert main(["train", *TRAIN, "--set", "names=names.txt"]) == 0, capsys.readouterr()
     (record,) = read_records("runs")
     assert record.config.options["names"] == list(NAMES)
     assert (record.folder / "pictures" / "detections.png").is_file()
@@ -84,18 +84,15 @@ def test_names_that_are_wrong(home, capsys, content, sentence):
     path.unlink()
     if content is not None:
         path.write_text(content)
-    assert train("--set", "names=names.txt") == 1
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
-    assert not (home / "runs").exists()
+    assert_refused([*TRAIN, "--set", "names=names.txt"], sentence, home / "runs", capsys)
 
 
 def test_names_that_are_none(home, capsys):
-    assert train("--set", "names=3") == 1
-    assert "names is a file with class names, one per line, not 3" in capsys.readouterr().err
-    assert train("--data", "synthetic", "--set", "names=['a']") == 1
-    assert "synthetic images have the classes of VOC" in capsys.readouterr().err
+    for words, sentence in (
+        (["--set", "names=3"], "names is a file with class names, one per line, not 3"),
+        (["--data", "synthetic", "--set", "names=['a']"], "synthetic images have the classes of"),
+    ):
+        assert_refused([*TRAIN, *words], sentence, home / "runs", capsys)
     config = configs.make("voc", overrides={"names": "names.txt"})
     with pytest.raises(UserError, match="does not know its data: give data_dir"):
         detector.check(config, home / "data")

@@ -66,15 +66,9 @@ def test_sgdf_leads_its_tables_but_not_wgan_gp():
     ("cell", "mean", "std"),
     [
         (("cifar10", "vgg11", "sgdf"), 91.76, 0.11),
-        (("cifar100", "densenet121", "adabelief"), 79.20, 0.16),
-        (("cifar100", "vgg11", "sophia-g"), 58.01, 1.85),
         (("cifar100", "vgg11", "adam"), 56.27, 0.32),  # three seeds, not the 56.73 of one
         (("cifar100", "vgg11", "filter-adam"), 62.64, None),
-        (("imagenet", "resnet18", "sgdf"), 70.55, None),
-        (("imagenet", "densenet161", "sgdf"), 78.44, None),
         (("finetune-imagenet", "vit-l32", "sgdf"), 81.31, None),
-        (("voc", "fasterrcnn", "radam"), 75.21, None),
-        (("wgan-gp", "dcgan", "fromage"), 101.5, 28.9),
     ],
 )
 def test_published_values(cell, mean, std):
@@ -114,15 +108,13 @@ def test_settings(task, name, expected):
     assert paper.settings(task, name) == expected
 
 
-def test_recipes_say_whose_they_are_and_what_contradicts_them():
-    assert "weight_decay=5e-4" in paper.recipe("cifar10", "adamw").note
-    assert "lr=0.5" in paper.recipe("imagenet", "sgd").note
+def test_recipes_say_whose_they_are():
     borrowed = paper.recipe("cifar100", "filter-adam")
     assert borrowed.settings == paper.settings("cifar100", "adam")
     assert "tab:cifarhyperparameters" in borrowed.source
-    assert paper.recipe("cifar10", "adam").published
-    others = (("digits", "adam"), ("vit", "adam"), ("digits", "yogi"))
-    assert not any(recipe.published for recipe in (borrowed, *(paper.recipe(*o) for o in others)))
+    assert paper.recipe("cifar10", "adam").source == "tab:cifarhyperparameters"
+    for task, name in (("digits", "adam"), ("vit", "adam"), ("digits", "yogi")):
+        assert paper.recipe(task, name).source.startswith("ours: ")
 
 
 def test_every_optimizer_has_settings_that_its_constructor_takes():
@@ -188,23 +180,16 @@ def test_presets_hold_what_they_promise():
     assert all((cell.published is None) != cell.overrides["correction"] for cell in correction)
 
 
-def test_presets_of_imagenet():
+def test_presets_of_imagenet_and_of_fine_tuning():
     assert len(paper.preset("imagenet-resnet18").cells) == 10
-    assert paper.preset("imagenet-resnet18").epochs == 100
-    for model in ("resnet34", "resnet50", "vgg11-bn", "vgg13-bn", "densenet121", "densenet161"):
-        preset = paper.preset(f"imagenet-{model}")
-        assert [cell.optimizer for cell in preset.cells] == ["sgd", "sgdf"]
-    assert paper.preset("imagenet-vgg13-bn").cells[1].published.mean == 72.54
-
-
-def test_presets_of_fine_tuning():
-    for model, pets in (("vit-b32", 92.34), ("vit-l32", 91.98)):
+    for model in presets.IMAGENET_MODELS[1:]:
+        cells = paper.preset(f"imagenet-{model}").cells
+        assert [cell.optimizer for cell in cells] == ["sgd", "sgdf"]
+    for model in presets.VIT_MODELS:
         whole = paper.preset(model)
         parts = [paper.preset(f"{model}-{data}") for data in presets.FINETUNED]
         assert whole.cells == tuple(cell for part in parts for cell in part.cells)
         assert [len(preset.cells) for preset in (whole, *parts)] == [12, *[2] * 6]
-        assert all("ImageNet-21k" in preset.note for preset in (whole, *parts))
-        assert paper.preset(f"{model}-pets").cells[1].published.mean == pets
 
 
 def test_the_momentum_figure_has_one_learning_rate():

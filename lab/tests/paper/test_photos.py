@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import re
 import signal
-import sys
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from sgdf_lab.support.errors import UserError
 pytest.importorskip("torchvision")
 from sgdf_lab.models import vision as models
 from sgdf_lab.paper.photos import trainer as photos
-from sgdf_lab.registry.tasks import IMAGENET_MODELS, VIT_MODELS
+from sgdf_lab.registry.tasks import VIT_MODELS
 from tasks.processes import assert_same_lines, lines, typed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -139,7 +138,6 @@ def test_top5():
 
 
 def test_the_names_of_the_networks():
-    assert tuple(models.CONVOLUTIONAL) == IMAGENET_MODELS
     assert tuple(models.TRANSFORMERS) == VIT_MODELS
     for name in models.CONVOLUTIONAL:
         with torch.device("meta"):
@@ -332,14 +330,6 @@ def test_a_damaged_image_ends_the_run_and_is_named(sgdf, tmp_path, monkeypatch):
     path.write_bytes(whole)
     code, said = sgdf(*words)
     assert code == 0, "repaired, the same command resumes"
-
-
-def test_without_torchvision_the_error_names_it(sgdf, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sgdf_lab.paper.photos.trainer")
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    code, said = sgdf(*PETS)
-    assert code == 1
-    assert 'finetune-pets needs torchvision: pip install "sgdf-lab[vision]"' in said
 
 
 # --- published numbers -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 from runs.commands import Server, fault, folder_in
 from sgdf_lab.cli.main import main
 from sgdf_lab.runs.run_folder import read_checkpoint
+from sgdf_lab.training.loop import Trainer
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -22,6 +23,23 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def trained(words: Sequence[str], out: Path) -> Path:
     assert main([*words, "--out", str(out)]) == 0
     return folder_in(out)
+
+
+def run_epoch(trainer: Trainer) -> dict[str, Any]:
+    for _ in trainer.epoch():
+        pass
+    return trainer.metrics()
+
+
+def assert_refused(
+    words: Sequence[str], sentence: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sgdf train` answers in one line that has this sentence, before a run begins."""
+    assert main(["train", *words, "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1, said
+    assert not out.exists()
 
 
 def typed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:

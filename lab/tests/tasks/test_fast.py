@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgdf_lab.cli.main import main
 from sgdf_lab.data import Dataset, Split
 from sgdf_lab.models import airbench
 from sgdf_lab.runs import config as configs
@@ -17,7 +16,7 @@ from sgdf_lab.tasks import fast
 from sgdf_lab.tasks.fast import FastClassifier
 from sgdf_lab.training import schedules
 from sgdf_lab.training.images import SteppedBatches
-from tasks.processes import assert_resumes
+from tasks.processes import assert_refused, assert_resumes, run_epoch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,12 +49,6 @@ def build(optimizer: str = "sgd-nesterov", **overrides: Any) -> FastClassifier:
     trainer = config.task_definition.module.build_trainer(config, CPU)
     assert isinstance(trainer, FastClassifier)
     return trainer
-
-
-def run_epoch(trainer: FastClassifier) -> dict[str, Any]:
-    for _ in trainer.epoch():
-        pass
-    return trainer.metrics()
 
 
 # --- the parts ------------------------------------------------------------------------------------
@@ -314,10 +307,8 @@ def test_the_result_says_when_94_percent_was_reached():
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
-    command = ["train", *TINY, *WORDS, "--optimizer", "sgd-nesterov", *words]
-    assert main([*command, "--out", str(tmp_path / "runs")]) == 1
-    assert sentence in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
+    command = [*TINY, *WORDS, "--optimizer", "sgd-nesterov", *words]
+    assert_refused(command, sentence, tmp_path / "runs", capsys)
 
 
 def test_a_checkpoint_without_slow_weights_is_refused():

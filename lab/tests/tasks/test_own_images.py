@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import nn
 
 from paper.layouts import photograph
@@ -156,17 +156,6 @@ def test_an_image_with_damaged_exif_is_trained_on(sgdf, tmp_path):
     picture.save(tmp_path / "photos" / "cat" / "odd.jpg", exif=b"Exif\0\0garbage!")
     code, said = train(sgdf)
     assert code == 0, said
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_photograph_is_turned_as_pillow_does(tmp_path, orientation):
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    file = tmp_path / "photo.png"
-    Image.effect_noise((5, 7), 80).convert("RGB").save(file, exif=exif)
-    with Image.open(file) as picture:
-        expected = ImageOps.exif_transpose(picture)
-        assert np.array_equal(np.asarray(images.upright(picture)), np.asarray(expected))
 
 
 @pytest.mark.parametrize("size", [(1, 3000), (3000, 1), (40, 30), (90, 30)])

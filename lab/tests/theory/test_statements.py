@@ -88,34 +88,21 @@ def test_a_seed_fixes_the_numbers(name):
 # A wrong formula shows
 
 
-def test_a_wrong_moment_is_noticed(monkeypatch):
-    true = momentum.momentum_variance
-    monkeypatch.setattr(momentum, "momentum_variance", lambda *a: 1.1 * true(*a))
-    assert momentum.check_unified_momentum(effort=0.3).verdict == FAILS
-
-
-def test_a_wrong_solution_is_noticed(monkeypatch):
-    true = momentum.diffusion_mean
-    monkeypatch.setattr(momentum, "diffusion_mean", lambda *a: 1.01 * true(*a))
-    assert momentum.check_sde_solution(effort=0.1).verdict == FAILS
-
-
-def test_a_wrong_gain_is_noticed_under_the_condition(monkeypatch):
-    true = optimal_gain.optimal_gain
-    monkeypatch.setattr(optimal_gain, "optimal_gain", lambda *a: 2 * true(*a))
-    assert optimal_gain.check_wiener_gain(effort=0.1).verdict == FAILS
-
-
-def test_a_wrong_correction_factor_is_noticed(monkeypatch):
-    monkeypatch.setattr(optimal_gain, "correction_factor", lambda t, b: (1 - b) / (1 + b))
-    assert optimal_gain.check_correction_factor(effort=0.1).verdict == FAILS
-
-
-@pytest.mark.parametrize("wrong", ["oscillation_factor", "largest_stable"])
-def test_a_wrong_factor_of_the_damping_is_noticed(monkeypatch, wrong):
-    true = getattr(damping, wrong)
-    monkeypatch.setattr(damping, wrong, lambda *a: 1.01 * true(*a))
-    assert damping.check_damping().verdict == FAILS
+@pytest.mark.parametrize(
+    ("module", "formula", "factor", "statement", "effort"),
+    [
+        (momentum, "momentum_variance", 1.1, "unified-momentum", 0.3),
+        (momentum, "diffusion_mean", 1.01, "sde-solution", 0.1),
+        (optimal_gain, "optimal_gain", 2, "wiener-gain", 0.1),  # under the condition too
+        (optimal_gain, "correction_factor", 1.2, "correction-factor", 0.1),
+        (damping, "oscillation_factor", 1.01, "damping", 1),
+        (damping, "largest_stable", 1.01, "damping", 1),
+    ],
+)
+def test_a_wrong_formula_is_noticed(monkeypatch, module, formula, factor, statement, effort):
+    true = getattr(module, formula)
+    monkeypatch.setattr(module, formula, lambda *a: factor * true(*a))
+    assert statements()[statement](effort=effort).verdict == FAILS
 
 
 def test_a_true_bound_holds(monkeypatch):

@@ -28,6 +28,7 @@ from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 pytest.importorskip("torchvision")
 from sgdf_lab.models.vision import MEAN, STD
 from sgdf_lab.paper.photos import trainer as photos
+from tasks.processes import run_epoch
 
 CPU = torch.device("cpu")
 
@@ -55,7 +56,7 @@ def micro_batches_of(batches, epoch):
     taken = []
     for _, images in batches.plan(epoch):
         taken.append(batches.take_bytes(batches.position, len(images)))
-        batches.position += len(images)  # skipping the others' shares matters to Sophia alone
+        batches.position += len(images)  # skipping the others' shares matters only to Sophia
     return taken
 
 
@@ -220,12 +221,6 @@ def test_images_held_out_are_not_trained_on(root):
 
 
 # --- in the trainer -----------------------------------------------------------------------------
-
-
-def run_epoch(trainer):
-    for _ in trainer.epoch():
-        pass
-    return trainer.metrics()
 
 
 def trainer_for(root, **settings):

@@ -141,57 +141,39 @@ def test_a_killed_process_is_restarted_and_the_run_ends_the_same(teams, tmp_path
     assert [each["from_epoch"] for each in (*environment["earlier"], environment)] == [0, 2]
 
 
-def test_a_run_of_two_resumes_with_one(teams, tmp_path, six_epochs):
-    out = tmp_path / "runs"
-    train_with(teams.run_two, "--epochs", "6", out=out, **STOPPED)
-    train_with(teams.run, "--epochs", "6", out=out)
-    (path,) = out.glob("*/env.json")
-    assert json.loads(path.read_text())["from_epoch"] >= 3
-    assert_alike(metrics(out), six_epochs, "train_loss", rel=1e-2, abs=1e-3)
-
-
-def test_a_run_of_images_resumes_with_two_and_again_with_one(teams, tmp_path):
+@pytest.mark.parametrize(
+    ("task", "settings", "shard", "near"),
+    [
+        ("fashion-mnist", {"optimizer": "adam", "batch": 256, "clip": 1.0}, False, 1e-3),
+        # Codes and scales are scattered by rows, and encoded again for the other memory order.
+        ("digits", {"optimizer": "sgdf", "batch": 256, "state_dtype": "int8"}, True, 0.02),
+    ],
+    ids=["images", "8-bit state, sharded"],
+)
+def test_a_run_resumes_with_two_and_again_with_one(teams, tmp_path, task, settings, shard, near):
     """Epoch by epoch with one process, two, and one: the numbers of one process throughout."""
-    words = ("train", "fashion-mnist", "--model", "mlp", "--data", "synthetic",
-             "--device", "cpu", "--epochs", "3", "--optimizer", "adam",
-             "--set", "batch=256", "--set", "clip=1.0")  # fmt: skip
-    config = configs.make(
-        "fashion-mnist", model="mlp", optimizer="adam", epochs=3, data="synthetic",
-        overrides={"batch": 256, "clip": 1.0},
-    )  # fmt: skip
+    model, (optimizer, *overrides) = "cnn" if shard else "mlp", settings.items()
+    config = configs.make(task, model=model, optimizer=optimizer[1], epochs=3, data="synthetic",
+                          overrides=dict(overrides))  # fmt: skip
+    words = ["train", task, "--model", model, "--data", "synthetic", "--device", "cpu",
+             "--epochs", "3", "--optimizer", optimizer[1], *["--shard"] * shard]  # fmt: skip
+    words += [word for name, value in overrides for word in ("--set", f"{name}={value}")]
     contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
     with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
         train([config], contexts[0], team=Asked())
-    ended = teams.run_two(words, tmp_path / "mixed", one_epoch=True)
+    ended = teams.run_two(tuple(words), tmp_path / "mixed", one_epoch=True)
     assert ended.code == 130, ended.output
     assert [line["epoch"] for line in metrics(tmp_path / "mixed")] == [1, 2]
+    folder = tmp_path / "mixed" / config.name
+    state = torch.load(folder / "last.pt", weights_only=True)["optimizer"]["state"]
+    assert any(moments["exp_avg"].dtype == torch.int8 for moments in state.values()) == shard
     for context in contexts:
         train([config], context)
     mixed, one = metrics(tmp_path / "mixed"), metrics(tmp_path / "one")
-    assert_alike(mixed, one, "lr", "train_loss", "test_loss", rel=1e-3)
-    environment = json.loads((tmp_path / "mixed" / config.name / "env.json").read_text())
+    assert_alike(mixed, one, "lr", "train_loss", "test_loss", rel=near)
+    environment = json.loads((folder / "env.json").read_text())
     starts = [*environment["earlier"], environment]
     assert [each["from_epoch"] for each in starts] == [0, 1, 2]
-
-
-def test_a_run_with_8_bit_state_resumes_with_shards_and_again_with_one(teams, tmp_path):
-    """Codes and scales are scattered by rows, and encoded again for the other memory order."""
-    words = (*TRAIN, "--model", "cnn", "--epochs", "3",
-             "--set", "state_dtype=int8", "--set", "batch=256")  # fmt: skip
-    overrides = {"batch": 256, "state_dtype": "int8"}
-    config = configs.make("digits", model="cnn", epochs=3, overrides=overrides)
-    contexts = [RunContext(tmp_path / out, torch.device("cpu")) for out in ("mixed", "one")]
-    with pytest.raises(KeyboardInterrupt, match="saved: 1 epochs"):
-        train([config], contexts[0], team=Asked())
-    ended = teams.run_two((*words, "--shard"), tmp_path / "mixed", one_epoch=True)
-    assert ended.code == 130, ended.output
-    path = tmp_path / "mixed" / config.name / "last.pt"
-    state = torch.load(path, weights_only=True)["optimizer"]["state"]
-    assert any(moments["exp_avg"].dtype == torch.int8 for moments in state.values())
-    for context in contexts:
-        train([config], context)
-    mixed, one = metrics(tmp_path / "mixed"), metrics(tmp_path / "one")
-    assert_alike(mixed, one, "train_loss", "test_loss", rel=0.02)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -23,6 +23,7 @@ from sgdf_lab.training.images import (
     hold_out,
 )
 from sgdf_lab.training.loop import Trainer, take_turns
+from tasks.processes import run_epoch
 
 CPU = torch.device("cpu")
 
@@ -47,18 +48,14 @@ def cifar() -> Dataset:
     return small(data.load("cifar10", synthetic=True))
 
 
-def trainer_for(dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, **overrides) -> Trainer:
+def trainer_for(
+    dataset: Dataset, optimizer: str = "sgd", epochs: int = 2, model: str = "cnn", **overrides
+) -> Trainer:
     overrides.setdefault("batch", 32)
     config = configs.make(
-        "cifar10", model="cnn", optimizer=optimizer, epochs=epochs, overrides=overrides
+        "cifar10", model=model, optimizer=optimizer, epochs=epochs, overrides=overrides
     )
     return resident_classifier(config, dataset, CPU)
-
-
-def run_epoch(trainer: Trainer) -> dict:
-    for _ in trainer.epoch():
-        pass
-    return trainer.metrics()
 
 
 # --- training against a plain loop ---------------------------------------------------------------
@@ -164,22 +161,61 @@ def test_trainers_that_take_turns_have_their_own_random_numbers(cifar):
     assert torch.equal(torch.get_rng_state(), before), "torch's own are left alone"
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+FILTERED = {
+    f"wiener-{name}": {"filter_state_dtype": "int8"} if name == "sgd" else {}
+    for name in ("sgd", "muon", "prodigy", "schedule-free-sgd")
+}
+
+
+@pytest.mark.parametrize("name", [*optimizers.OPTIMIZERS, *FILTERED])
 def test_every_optimizer_trains_and_resumes_bit_for_bit(cifar, name, tmp_path):
-    straight = trainer_for(cifar, name, epochs=3)
+    settings = FILTERED.get(name, {})
+    straight = trainer_for(cifar, name, epochs=3, **settings)
     run_epoch(straight)
     torch.save(straight.state_dict(), tmp_path / "last.pt")
     for _ in range(2):
         expected = run_epoch(straight)
     assert math.isfinite(expected["train_loss"])
 
-    again = trainer_for(cifar, name, epochs=3)
+    again = trainer_for(cifar, name, epochs=3, **settings)
     again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True))
     torch.manual_seed(123)  # whatever else drew random numbers
     run_epoch(again)
     assert run_epoch(again) == expected
     for a, b in zip(straight.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def training_weights(optimizer):
+    """What the averaged weights x and the steps z say: 0.1 z + 0.9 x."""
+    return [0.1 * optimizer.state[p]["z"] + 0.9 * p for p in optimizer.param_groups[0]["params"]]
+
+
+def test_the_trainer_evaluates_and_saves_the_averaged_weights(cifar):
+    trainer = trainer_for(cifar, "schedule-free-sgd", lr=0.1)
+    modes = [trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch()]
+    trained = [p.detach().clone() for p in trainer.model.parameters()]
+    evaluated = trainer.metrics()["test_loss"]
+    assert modes == [True] * 5
+    assert not trainer.optimizer.param_groups[0]["train_mode"]
+    for p, y in zip(trained, training_weights(trainer.optimizer), strict=True):
+        torch.testing.assert_close(p, y)
+    saved = trainer.state_dict()["model"]
+    assert not any(torch.equal(p, s) for p, s in zip(trained, saved.values(), strict=True))
+    images = trainer.evaluation["test"]
+    loss = sum(
+        F.cross_entropy(trainer.model.eval()(x), y, reduction="sum").item()
+        for x, y in images.batches(0, len(images))
+    )
+    assert evaluated == pytest.approx(loss / len(images), rel=1e-5)
+    assert all(trainer.optimizer.param_groups[0]["train_mode"] for _ in trainer.epoch())
+
+
+def test_the_trainer_tells_muon_where_the_head_is(cifar):
+    trainer = trainer_for(cifar, "muon", model="mlp")
+    matrices = [p for p in trainer.model.parameters() if p.ndim == 2]
+    (group,) = [g for g in trainer.optimizer.param_groups if g["use_muon"]]
+    assert [id(p) for p in group["params"]] == [id(p) for p in matrices[:-1]]
 
 
 def test_sophia_gets_a_hessian_estimate_every_tenth_step(cifar):

@@ -1,4 +1,7 @@
-"""The optimizers that are compared, each on one of its execution paths, and what they update."""
+"""The optimizers that are compared, each on one of its execution paths, and what they update.
+
+Tables, which import no torch: the help of the command shows them.
+"""
 
 import importlib
 import importlib.util
@@ -7,12 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
-
-import torch
-from torch import Tensor
-from torch.optim import SGD, AdamW, Optimizer
-
-from sgdf import SGDF, FilterAdam, FilterAdamW, FilterMuon, FilterSOAP, Momentum, WienerFilter
 
 # --- lists of parameters: those of well-known networks --------------------------------------------
 
@@ -124,52 +121,10 @@ def elements(shapes: Sequence[Shape]) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def random_parameters(shapes: Sequence[Shape], dtype: torch.dtype, device: str) -> list[Tensor]:
-    """Parameters with gradients, as large as those of a network in training."""
-    generator = torch.Generator(device).manual_seed(0)
-
-    def noise(shape: Shape, scale: float) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device).normal_(0, scale, generator=generator)
-
-    params = [noise(shape, 0.02).requires_grad_() for shape in shapes]
-    for p in params:
-        p.grad = noise(tuple(p.shape), 1e-3)
-    return params
-
-
-# --- the filter without an optimizer --------------------------------------------------------------
-
-
-class FilterAlone:
-    """The filter's own part of a step, to be timed like an optimizer.
-
-    The filter overwrites gradients, and contestants share theirs, so this one filters copies. A
-    gradient that never changes is its own estimate: the copies stay as they are, up to rounding.
-    """
-
-    def __init__(self, params: list[Tensor], lr: float, **settings: Any) -> None:
-        own = [p.detach().requires_grad_() for p in params]
-        for p, shared in zip(own, params, strict=True):
-            assert shared.grad is not None
-            p.grad = shared.grad.clone()
-        self.params = own
-        self.wiener = WienerFilter(AdamW(own, lr=lr, fused=True), **settings)
-
-    @property
-    def state(self) -> dict[Tensor, dict[str, Tensor]]:
-        return self.wiener.state
-
-    @property
-    def implementation(self) -> str:
-        path = self.wiener._path(self.params)
-        return "fused" if path in ("cpu", "cuda") else path
-
-    def step(self) -> None:
-        self.wiener.filter_gradients()
-
-
 # --- contestants ----------------------------------------------------------------------------------
 
+OURS = ("sgdf", "sgdf_lab")
+FILTER_ALONE = "sgdf_lab.bench.measure.FilterAlone"
 LR = 1e-12  # too small to move a parameter; 0 might be skipped by an optimizer
 
 
@@ -186,47 +141,59 @@ class Stepper(Protocol):
 class Contestant:
     """An optimizer on one of its paths.
 
-    `optimizer` is a class, or the full name of one in a package that may not be installed. `state`
-    estimates what it allocates to keep, in bytes per parameter. `lists` names the only lists on
-    which it is measured; empty: all.
+    `optimizer` is the full name of a class in a package that may not be installed, or the class.
+    `state` estimates what it allocates to keep, in bytes per parameter. `lists` names the only
+    lists on which it is measured; empty: all.
     """
 
     name: str
-    optimizer: type[Optimizer] | type[FilterAlone] | str
+    optimizer: str | Callable[..., Any]
     path: str
     settings: dict[str, Any] = field(hash=False)
     state: float
-    dtype: torch.dtype = torch.float32
+    dtype: str = "float32"
     lists: tuple[str, ...] = ()
 
-    def create(self, params: list[Tensor]) -> Stepper:
-        optimizer: Any = self.optimizer
+    def create(self, params: list[Any]) -> Stepper:
+        optimizer, settings = self.optimizer, dict(self.settings)
         if isinstance(optimizer, str):
             module, _, name = optimizer.rpartition(".")
             optimizer = getattr(importlib.import_module(module), name)
-        created: Stepper = optimizer(params, lr=LR, **self.settings)
+        if "state_dtype" in settings:
+            import torch
+
+            settings["state_dtype"] = getattr(torch, settings["state_dtype"])
+        created: Stepper = optimizer(params, lr=LR, **settings)
         return created
 
     @property
-    def missing_package(self) -> str | None:
-        """The package that would have to be installed, if it is not."""
-        package = self.optimizer.partition(".")[0] if isinstance(self.optimizer, str) else None
-        return package if package and importlib.util.find_spec(package) is None else None
+    def place(self) -> str:
+        if isinstance(self.optimizer, str):
+            return self.optimizer
+        return f"{self.optimizer.__module__}.{self.optimizer.__qualname__}"
+
+    @property
+    def package(self) -> str:
+        return self.place.partition(".")[0]
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its package would have to be installed."""
+        named = isinstance(self.optimizer, str)
+        return named and importlib.util.find_spec(self.package) is None
 
     @property
     def optimizer_name(self) -> str:
-        if isinstance(self.optimizer, str):
-            return self.optimizer.rpartition(".")[2]
-        return "WienerFilter" if self.filters_alone else self.optimizer.__name__
+        return "WienerFilter" if self.filters_alone else self.place.rpartition(".")[2]
 
     @property
     def title(self) -> str:
-        params = "" if self.dtype == torch.float32 else f", {dtype_name(self.dtype)} parameters"
+        params = "" if self.dtype == "float32" else f", {dtype_name(self.dtype)} parameters"
         return f"{self.optimizer_name} {self.path}{params}"
 
     @property
     def ours(self) -> bool:
-        return not isinstance(self.optimizer, str) and self.optimizer.__module__.startswith("sgdf")
+        return self.package in OURS
 
     @property
     def fused(self) -> bool:
@@ -235,7 +202,7 @@ class Contestant:
     @property
     def filters_alone(self) -> bool:
         """Whether a step writes gradients, and neither reads nor writes parameters."""
-        return self.optimizer is FilterAlone
+        return self.optimizer == FILTER_ALONE
 
     def workspace(self, shapes: Sequence[Shape]) -> int:
         """An upper estimate of the bytes that a step allocates and frees."""
@@ -258,78 +225,82 @@ class Contestant:
             return True
         if device == "cuda":
             return not (self.path == "loop" and list_name == "gpt")
-        is_foreign = isinstance(self.optimizer, str) and list_name != "one-tensor"
-        return self.dtype == torch.float32 and not is_foreign
+        is_other = self.package not in ("torch", *OURS) and list_name != "one-tensor"
+        return self.dtype == "float32" and not is_other
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """fp32, bf16, ..."""
-    return str(dtype).removeprefix("torch.").replace("float", "fp").replace("bfp", "bf")
+def dtype_name(dtype: str) -> str:
+    """
+    >>> dtype_name("float32"), dtype_name("bfloat16")
+    ('fp32', 'bf16')
+    """
+    return dtype.replace("float", "fp").replace("bfp", "bf")
 
 
 FUSED: dict[str, Any] = {"fused": True}
 FOREACH: dict[str, Any] = {"foreach": True}
 LOOP: dict[str, Any] = {"foreach": False, "fused": False}
-BF16_STATE = FUSED | {"state_dtype": torch.bfloat16}
-INT8_STATE = FUSED | {"state_dtype": torch.int8}
+BF16_STATE = FUSED | {"state_dtype": "bfloat16"}
+INT8 = {"state_dtype": "int8"}
+INT8_STATE = FUSED | INT8
 RANDOM_ROUNDING = FUSED | {"stochastic_rounding": True}
 HEAVY_BALL = {"momentum": 0.9}
 DERIVED = {"second_moment": "derived"}
 CONSTANT = FUSED | {"gain_power": 0.0, "gain_scale": 0.05}
-BF16, BF16_PATH, INT8_PATH = torch.bfloat16, "fused, bf16 state", "fused, int8 state"
+BF16, BF16_PATH, INT8_PATH = "bfloat16", "fused, bf16 state", "fused, int8 state"
 CONSTANT_PATH, DERIVED_PATH = "fused, constant gain", "fused, derived v"
 RANDOM_PATH, DERIVED_INT8_PATH = "fused, random rounding", f"{DERIVED_PATH}, int8 state"
 FEW_SHAPES = ("gpt", "one-tensor")  # torchao compiles for each, minutes on the other lists
 
 SAME_SIDES = {"max_basis_dim": 10000}  # as pytorch_optimizer's SOAP by default
 #: Bases of 4 d x d matrices need 34 d^2 numbers on both sides.
-MATRIX_STEPS: tuple[tuple[str, Any, str, dict[str, Any], float], ...] = (
+MATRIX_STEPS: tuple[tuple[str, str, str, dict[str, Any], float], ...] = (
     ("muon-loop", "torch.optim.Muon", "loop", {}, 4),
-    ("filtermuon", FilterMuon, "matrix", {}, 8),
-    ("filtermuon-one-average", FilterMuon, "matrix, one average", {"slow_weight": 0.0}, 4),
-    ("filtermuon-int8-state", FilterMuon, "matrix, int8 state", {"state_dtype": torch.int8}, 2.1),
-    ("filtermuon-eigenbasis", FilterMuon, "matrix, eigenbasis", {"eigenbasis": True}, 24),
+    ("filtermuon", "sgdf.FilterMuon", "matrix", {}, 8),
+    ("filtermuon-one-average", "sgdf.FilterMuon", "matrix, one average", {"slow_weight": 0.0}, 4),
+    ("filtermuon-int8-state", "sgdf.FilterMuon", "matrix, int8 state", INT8, 2.1),
+    ("filtermuon-eigenbasis", "sgdf.FilterMuon", "matrix, eigenbasis", {"eigenbasis": True}, 24),
     ("soap-loop", "pytorch_optimizer.SOAP", "loop", {}, 42),
-    ("filtersoap", FilterSOAP, "matrix", SAME_SIDES, 46),
-    ("filtersoap-short-sides", FilterSOAP, "matrix, sides up to 1024", {}, 24),
+    ("filtersoap", "sgdf.FilterSOAP", "matrix", SAME_SIDES, 46),
+    ("filtersoap-short-sides", "sgdf.FilterSOAP", "matrix, sides up to 1024", {}, 24),
 )
 
 CONTESTANTS = (
-    Contestant("sgd-fused", SGD, "fused", HEAVY_BALL | FUSED, 4),
-    Contestant("sgd-foreach", SGD, "foreach", HEAVY_BALL | FOREACH, 4),
-    Contestant("adamw-fused", AdamW, "fused", FUSED, 8),
-    Contestant("adamw-foreach", AdamW, "foreach", FOREACH, 8),
+    Contestant("sgd-fused", "torch.optim.SGD", "fused", HEAVY_BALL | FUSED, 4),
+    Contestant("sgd-foreach", "torch.optim.SGD", "foreach", HEAVY_BALL | FOREACH, 4),
+    Contestant("adamw-fused", "torch.optim.AdamW", "fused", FUSED, 8),
+    Contestant("adamw-foreach", "torch.optim.AdamW", "foreach", FOREACH, 8),
     Contestant(
         "torchao-adamw8bit", "torchao.optim.AdamW8bit", "torchao", {}, 2.1, lists=FEW_SHAPES
     ),
     Contestant("bitsandbytes-adamw8bit", "bitsandbytes.optim.AdamW8bit", "bitsandbytes", {}, 2.1),
-    Contestant("sgdf-loop", SGDF, "loop", LOOP, 8),
-    Contestant("sgdf-foreach", SGDF, "foreach", FOREACH, 8),
-    Contestant("sgdf-fused", SGDF, "fused", FUSED, 8),
-    Contestant("sgdf-fused-constant", SGDF, CONSTANT_PATH, CONSTANT, 4),
-    Contestant("sgdf-fused-bf16-state", SGDF, BF16_PATH, BF16_STATE, 4),
-    Contestant("sgdf-fused-int8-state", SGDF, INT8_PATH, INT8_STATE, 2.1),
-    Contestant("filteradam-foreach", FilterAdam, "foreach", FOREACH, 12),
-    Contestant("filteradam-fused", FilterAdam, "fused", FUSED, 12),
-    Contestant("filteradam-fused-int8-state", FilterAdam, INT8_PATH, INT8_STATE, 3.2),
-    Contestant("filteradamw-fused-derived", FilterAdamW, DERIVED_PATH, FUSED | DERIVED, 8),
+    Contestant("sgdf-loop", "sgdf.SGDF", "loop", LOOP, 8),
+    Contestant("sgdf-foreach", "sgdf.SGDF", "foreach", FOREACH, 8),
+    Contestant("sgdf-fused", "sgdf.SGDF", "fused", FUSED, 8),
+    Contestant("sgdf-fused-constant", "sgdf.SGDF", CONSTANT_PATH, CONSTANT, 4),
+    Contestant("sgdf-fused-bf16-state", "sgdf.SGDF", BF16_PATH, BF16_STATE, 4),
+    Contestant("sgdf-fused-int8-state", "sgdf.SGDF", INT8_PATH, INT8_STATE, 2.1),
+    Contestant("filteradam-foreach", "sgdf.FilterAdam", "foreach", FOREACH, 12),
+    Contestant("filteradam-fused", "sgdf.FilterAdam", "fused", FUSED, 12),
+    Contestant("filteradam-fused-int8-state", "sgdf.FilterAdam", INT8_PATH, INT8_STATE, 3.2),
+    Contestant("filteradamw-fused-derived", "sgdf.FilterAdamW", DERIVED_PATH, FUSED | DERIVED, 8),
     Contestant(
         "filteradamw-fused-derived-int8-state",
-        FilterAdamW,
+        "sgdf.FilterAdamW",
         DERIVED_INT8_PATH,
         INT8_STATE | DERIVED,
         2.1,
     ),
-    Contestant("filteradamw-fused-constant", FilterAdamW, CONSTANT_PATH, CONSTANT, 8),
+    Contestant("filteradamw-fused-constant", "sgdf.FilterAdamW", CONSTANT_PATH, CONSTANT, 8),
     # Its state and its copy of the gradients.
-    Contestant("wienerfilter-fused", FilterAlone, "fused, filter alone", FUSED, 8 + 4),
-    Contestant("momentum-fused", Momentum, "fused", FUSED, 4),
-    Contestant("adamw-fused-bf16", AdamW, "fused", FUSED, 4, BF16),
-    Contestant("sgdf-fused-bf16", SGDF, "fused", FUSED, 8, BF16),
-    Contestant("sgdf-fused-bf16-random", SGDF, RANDOM_PATH, RANDOM_ROUNDING, 8, BF16),
+    Contestant("wienerfilter-fused", FILTER_ALONE, "fused, filter alone", FUSED, 8 + 4),
+    Contestant("momentum-fused", "sgdf.Momentum", "fused", FUSED, 4),
+    Contestant("adamw-fused-bf16", "torch.optim.AdamW", "fused", FUSED, 4, BF16),
+    Contestant("sgdf-fused-bf16", "sgdf.SGDF", "fused", FUSED, 8, BF16),
+    Contestant("sgdf-fused-bf16-random", "sgdf.SGDF", RANDOM_PATH, RANDOM_ROUNDING, 8, BF16),
     Contestant(
         "filteradamw-fused-derived-bf16-int8-state-random",
-        FilterAdamW,
+        "sgdf.FilterAdamW",
         f"{DERIVED_INT8_PATH}, random rounding",
         INT8_STATE | DERIVED | RANDOM_ROUNDING,
         2.1,
@@ -340,3 +311,13 @@ CONTESTANTS = (
         for name, optimizer, path, settings, state in MATRIX_STEPS
     ),
 )
+
+
+WITH_TARGETS = "targets"  # among names: all contestants that the targets of a list compare
+REPEATS = 30
+SECONDS = 2.0
+
+
+def selectable() -> list[str]:
+    """The words that choose contestants."""
+    return [contestant.name for contestant in CONTESTANTS] + [WITH_TARGETS]

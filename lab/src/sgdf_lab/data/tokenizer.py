@@ -46,8 +46,8 @@ class Tokenizer:
             return np.uint8
         return np.uint16 if self.vocabulary <= 1 << 16 else np.uint32
 
-    def encode(self, text: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-        """The tokens, part by part.
+    def encode(self, text: NDArray[np.uint8], begin: int = 0) -> Iterator[NDArray[Any]]:
+        """The tokens, part by part, of a text that begins at this byte of the corpus.
 
         A part ends after a line: a token that spans two lines may be cut there, so that a corpus
         of any size can be encoded.
@@ -61,7 +61,7 @@ class Tokenizer:
             try:
                 words = bytes(text[start:end]).decode()
             except UnicodeDecodeError as error:
-                raise NotUtf8(start + error.start) from None
+                raise NotUtf8(begin + start + error.start) from None
             ids = self.encoder.encode(words)
             if len(ids) and ids.max() >= self.vocabulary:
                 raise UserError(f"{self.name} makes tokens that are not in its vocabulary")

@@ -188,7 +188,7 @@ def encoded(text: NDArray[np.uint8], tokenizer: Tokenizer, digest: str, source: 
         with replacing(path) as file:
             for begin, part in ((0, text[:cut]), (cut, text[cut:])):
                 counts.append(0)
-                for tokens in shifted(tokenizer, part, begin):
+                for tokens in tokenizer.encode(part, begin):
                     counts[-1] += len(tokens)
                     checksum.update(tokens.data)
                     file.write(tokens.data)
@@ -200,14 +200,6 @@ def encoded(text: NDArray[np.uint8], tokenizer: Tokenizer, digest: str, source: 
     )
     train, validation = tokens[: facts["train"]], tokens[facts["train"] :]
     return Tokens(train, validation, tokenizer.vocabulary, len(text) - cut, digest, source)
-
-
-def shifted(tokenizer: Tokenizer, part: NDArray[np.uint8], begin: int) -> Iterable[NDArray[Any]]:
-    """Encode a part that begins at a position of the corpus, which errors have to name."""
-    try:
-        yield from tokenizer.encode(part)
-    except NotUtf8 as error:
-        raise NotUtf8(begin + error.position) from None
 
 
 def check_of(train: int, sha256: str) -> str:

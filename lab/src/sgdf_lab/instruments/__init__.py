@@ -4,7 +4,6 @@
     landscape.surface             loss along a line or in a plane of random directions
     landscape.path                the path of a run, in its principal plane
     probe.Probe                   raw and estimated gradients while an optimizer trains
-    probe.probe_overhead          what a probe costs
     estimators.estimator_errors   bias, variance and error of gradient estimates
     figures                       a figure of each
 

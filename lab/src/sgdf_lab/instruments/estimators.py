@@ -82,10 +82,6 @@ class ErrorsAtStep:
     drift: float | None
     errors: dict[str, ErrorParts]
 
-    def relative(self, name: str) -> float:
-        """The mean squared error as a fraction of the signal."""
-        return self.errors[name].mse.value / self.signal if self.signal else math.inf
-
 
 @dataclass(frozen=True)
 class EstimatorErrors:

@@ -56,11 +56,6 @@ class Surface:
         names = ("axes", "loss", "images", "seconds", "mode")
         return {name: getattr(self, name) for name in names}
 
-    @property
-    def has_centre(self) -> bool:
-        """Whether the model itself is a grid point; not if the size is even."""
-        return all(0.0 in axis for axis in self.axes)
-
 
 @dataclass(frozen=True)
 class TrainingPath:

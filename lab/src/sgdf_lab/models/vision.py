@@ -1,6 +1,7 @@
 """torchvision's classifiers, for photographs; and files of initial weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,14 @@ from torchvision import models
 from torchvision.models.vision_transformer import VisionTransformer
 
 from sgdf_lab.models.own import build_own, check_outputs, is_own
+from sgdf_lab.registry.tasks import IMAGENET_MODELS
 from sgdf_lab.support.errors import UserError, reason_of, unknown
 
 # Mean and standard deviation of ImageNet's pixels, with which the published weights were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 CONVOLUTIONAL: dict[str, Callable[..., nn.Module]] = {
-    "resnet18": models.resnet18,
-    "resnet34": models.resnet34,
-    "resnet50": models.resnet50,
-    "vgg11-bn": models.vgg11_bn,
-    "vgg13-bn": models.vgg13_bn,
-    "densenet121": models.densenet121,
-    "densenet161": models.densenet161,
+    **{name: partial(models.get_model, name.replace("-", "_")) for name in IMAGENET_MODELS},
     "resnet-tiny": lambda num_classes: models.ResNet(
         models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=num_classes
     ),
@@ -126,3 +122,19 @@ def read_weights(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise UserError(f"{path} is not a weights file: it holds no tensors by name")
     return dict(state)
+
+
+def load_but(new: str, model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
+    """Load the weights of a file into all but the layers that begin with `new`."""
+    try:
+        body = {name: value for name, value in state.items() if not name.startswith(new)}
+        missing, unexpected = model.load_state_dict(body, strict=False)
+    except RuntimeError as error:
+        # The first line of several is only a summary.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
+    for name in missing:
+        if not name.startswith(new):
+            raise UserError(f"{path} does not fit the model: it has no {name}")
+    for name in unexpected:
+        raise UserError(f"{path} does not fit the model, which has no {name}")

@@ -26,10 +26,6 @@ class Recipe:
     source: str
     note: str = ""
 
-    @property
-    def published(self) -> bool:
-        return not self.source.startswith("ours")
-
 
 #: By task: the table that its settings are from, unless recipes.toml names another source.
 SETTINGS_LABELS = {
@@ -76,20 +72,16 @@ class TrainingProtocol:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
     clip: float | None = None
-    note: str = ""
 
 
 PROTOCOLS: dict[str, TrainingProtocol] = {
     "cifar": TrainingProtocol(200, 128, (0, 1, 2), "step", milestones=(150,)),
-    "imagenet": TrainingProtocol(90, 256, (2025,), "cosine", note="100 epochs for ResNet18"),
+    "imagenet": TrainingProtocol(90, 256, (2025,), "cosine"),
     "imagenet/resnet18": TrainingProtocol(100, 256, (2025,), "cosine"),
-    "voc": TrainingProtocol(4, 2, (0,), "step", milestones=(3,), note="the paper gives no seed"),
-    "vit": TrainingProtocol(
-        10, 512, (2025,), "cosine", clip=1.0, note="images of 384 x 384 pixels"
-    ),
-    "wgan-gp": TrainingProtocol(
-        100, 64, (0, 1, 2, 3, 4), "constant", note="five runs; the paper gives no seeds or schedule"
-    ),
+    "voc": TrainingProtocol(4, 2, (0,), "step", milestones=(3,)),  # the paper gives no seed
+    "vit": TrainingProtocol(10, 512, (2025,), "cosine", clip=1.0),
+    # Five runs; the paper gives neither seeds nor a schedule.
+    "wgan-gp": TrainingProtocol(100, 64, (0, 1, 2, 3, 4), "constant"),
 }
 
 
@@ -100,7 +92,6 @@ class Search:
     lr: tuple[float, ...]
     beta1: tuple[float, ...] = ()
     weight_decay: tuple[float, ...] = ()
-    note: str = ""
 
     @property
     def trials(self) -> int:
@@ -112,19 +103,19 @@ _RATES = (10.0, 1.0, 0.5, 0.1, 0.01, 0.001)
 _SMALL_RATES = (1e-3, 1e-4, 1e-5)
 _BETAS1 = (0.5, 0.6, 0.7, 0.8, 0.9)
 _ADAM = Search(_RATES, _BETAS1)
-_OWN_BETAS = "According to the text it was also searched like Adam, with beta1."
 
 SEARCHES: dict[str, Search] = {
     "sgdf": Search(_RATES),
-    "sgd": Search(_RATES, note="0.05, the effective step of SGDF's 0.5, is not among the rates."),
+    "sgd": Search(_RATES),  # 0.05, the effective step of SGDF's 0.5, is not among them
     "adam": _ADAM,
     "radam": _ADAM,
     "msvag": _ADAM,
     "adabound": _ADAM,
     "adabelief": _ADAM,
     "adamw": Search(_RATES, _BETAS1, (1e-4, 5e-4, 1e-3, 1e-2, 1e-1)),
-    "sophia-g": Search(_SMALL_RATES, note=_OWN_BETAS),
-    "lion": Search(_SMALL_RATES, note=_OWN_BETAS + " The rate used, 2e-5, was adjusted later."),
+    # According to the text these two were also searched like Adam, with beta1.
+    "sophia-g": Search(_SMALL_RATES),
+    "lion": Search(_SMALL_RATES),  # the rate used, 2e-5, was adjusted later
 }
 
 OPTIMIZERS = tuple(sorted(RECIPES["cifar"].keys() | BORROWED.keys()))

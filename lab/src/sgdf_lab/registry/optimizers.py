@@ -8,7 +8,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Union, Unpack, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from sgdf_lab import plugins
 from sgdf_lab.registry.spaces import (
@@ -121,14 +121,13 @@ def kind_of(annotation: Any) -> str:
 
 
 def signature_kinds(builder: Callable[..., Any]) -> dict[str, str]:
-    """The parameters but the first; ``**settings: Unpack[Names]`` counts as its names."""
-    found: dict[str, Any] = {}
-    for parameter in list(inspect.signature(builder).parameters.values())[1:]:
-        if get_origin(parameter.annotation) is Unpack:
-            found |= get_args(parameter.annotation)[0].__annotations__
-        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            found[parameter.name] = parameter.annotation
-    return {name: kind_of(annotation) for name, annotation in found.items()}
+    """The parameters but the first."""
+    parameters = list(inspect.signature(builder).parameters.values())[1:]
+    return {
+        p.name: kind_of(p.annotation)
+        for p in parameters
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
 
 
 def checked(name: str, value: Any, kind: str) -> Any:
@@ -164,6 +163,12 @@ def dtype_name(name: str, value: Any) -> str:
     if word not in STATE_DTYPES:
         raise UserError(f"{name} is one of {', '.join(STATE_DTYPES)}, not {value!r}")
     return word
+
+
+#: Of the filter in front of another optimizer.
+FILTER_KINDS = {
+    PREFIX + name: kind for name, kind in kinds_from(f"{_FILTER} state_dtype rounding_seed").items()
+}
 
 
 # --- a row ----------------------------------------------------------------------------------------
@@ -254,17 +259,10 @@ class OptimizerRow:
         for setting in settings:
             if setting not in self.kinds and not self.any_setting:
                 raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
-        if not self.typed:
-            return dict(settings)
+        kinds = self.kinds if self.typed else FILTER_KINDS
         return {
-            name: checked(name, value, self.kinds.get(name, "any"))
-            for name, value in settings.items()
+            name: checked(name, value, kinds.get(name, "any")) for name, value in settings.items()
         }
-
-
-FILTER_KINDS = {
-    PREFIX + name: kind for name, kind in kinds_from(f"{_FILTER} state_dtype rounding_seed").items()
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,16 +278,6 @@ class FilteredRow(OptimizerRow):
     @functools.cached_property
     def kinds(self) -> dict[str, str]:
         return self.inner.kinds | FILTER_KINDS
-
-    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        for setting in settings:
-            if setting not in self.kinds and not self.any_setting:
-                raise unknown(f"setting of {self.name}", setting, tuple(self.kinds))
-        others = self.inner.checked({n: v for n, v in settings.items() if n not in FILTER_KINDS})
-        return {
-            name: checked(name, value, FILTER_KINDS[name]) if name in FILTER_KINDS else others[name]
-            for name, value in settings.items()
-        }
 
 
 def filtered(row: OptimizerRow) -> FilteredRow:
@@ -576,10 +564,7 @@ def row_for(name: str, target: Any) -> OptimizerRow:
         on_cuda=CAPTURABLE if capturable else {},
         needs_hessian=hasattr(target, "update_hessian"),
         typed=False,
-        any_setting=any(
-            p.kind is p.VAR_KEYWORD and get_origin(p.annotation) is not Unpack
-            for p in parameters.values()
-        ),
+        any_setting=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
     )
 
 

@@ -286,9 +286,7 @@ def owner(config: Config, data: str) -> dict[str, str]:
 
 def check_owner(checkpoint: Mapping[str, Any], config: Config, data: str) -> None:
     """Raise `ForeignCheckpoint` if another run wrote it."""
-    if "run" not in checkpoint:
-        return
-    wrote, own = checkpoint["run"], owner(config, data)
+    wrote, own = checkpoint.get("run"), owner(config, data)
     if not isinstance(wrote, Mapping) or not all(isinstance(wrote.get(key), str) for key in own):
         raise DamagedCheckpoint("it does not say which run wrote it")
     if wrote["name"] != own["name"]:
@@ -303,9 +301,8 @@ def check_owner(checkpoint: Mapping[str, Any], config: Config, data: str) -> Non
 
 def check_contents(checkpoint: Mapping[str, Any], config: Config) -> None:
     """Raise `DamagedCheckpoint` unless its lists are those of its epoch, and nothing is missing."""
-    if "run" in checkpoint:
-        state = {k: v for k, v in checkpoint.items() if k not in ("run", "layout", *LISTS)}
-        check_layout(state, checkpoint.get("layout"))
+    state = {k: v for k, v in checkpoint.items() if k not in ("run", "layout", *LISTS)}
+    check_layout(state, checkpoint.get("layout"))
     for name in LISTS:
         if not isinstance(checkpoint[name], list) or len(checkpoint[name]) != checkpoint["epoch"]:
             raise DamagedCheckpoint(f"its {name} are not those of {checkpoint['epoch']} epochs")

@@ -18,7 +18,7 @@ from sgdf_lab.runs.progress import EventWriter, Progress, Tracker, WandbWriter, 
 from sgdf_lab.runs.results import failure_from, summary_of
 from sgdf_lab.runs.run_folder import RunFolder
 from sgdf_lab.support.errors import UserError
-from sgdf_lab.training.checkpoints import DamagedCheckpoint, check_without_layout
+from sgdf_lab.training.checkpoints import DamagedCheckpoint
 from sgdf_lab.training.distributed import SINGLE_PROCESS, Team
 from sgdf_lab.training.loop import Trainer, take_turns
 
@@ -231,14 +231,9 @@ class Session:
                 self.run.keep({"epoch": trainer.evaluations, "model": state["model"]})
 
     def _resume(self, trainer: Trainer) -> None:
-        def check(checkpoint: dict[str, Any]) -> None:
-            trainer.check_state_dict(checkpoint)
-            if "layout" not in checkpoint:
-                check_without_layout(checkpoint, trainer.optimizers, self.config)
-
         checkpoint = None
         if self.writes:
-            checkpoint, complaints = self.run.load(torch.device("cpu"), check)
+            checkpoint, complaints = self.run.load(torch.device("cpu"), trainer.check_state_dict)
             for complaint in complaints:
                 instead = "the one before it is used" if checkpoint else "the run starts again"
                 self.progress.message(f"{complaint}: {instead}")

@@ -37,7 +37,7 @@ LONGEST_CONTEXT = 1 << 20
 
 def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, str]:
     """The user's own text and tokenizer: two of them never have runs of the same name."""
-    files = own_files(path_in({"corpus": "", **options}, "corpus"), TEXT, folder)
+    files = own_files(as_path("corpus", options.get("corpus", "")), TEXT, folder)
     digest = digest_with(tokenizer_digest(options), known_hash_of(files))
     return {"fingerprint": digest[:16]}
 
@@ -49,12 +49,11 @@ def identify_tokenizer(options: Mapping[str, Any], folder: Path | None) -> dict[
 
 
 def tokenizer_digest(options: Mapping[str, Any]) -> str:
-    return digest_of(path_in({"tokenizer": BYTES, **options}, "tokenizer"))
+    return digest_of(as_path("tokenizer", options.get("tokenizer", BYTES)))
 
 
-def path_in(options: Mapping[str, Any], name: str) -> str:
-    """An option that is a path; a `UserError` if it cannot be one."""
-    value = options[name]
+def as_path(name: str, value: Any) -> str:
+    """The value of an option that is a path; a `UserError` if it cannot be one."""
     if not isinstance(value, str) or "\0" in value:
         raise UserError(f"{name} is the path of a file, not {value!r}")
     return value
@@ -70,7 +69,7 @@ def check(config: "Config", data_dir: Path | None) -> None:
             f"{config.task} always holds out the last {VALIDATION:.0%} of the text: leave "
             "validation out"
         )
-    name = path_option(config, "tokenizer")
+    name = as_path("tokenizer", config.option("tokenizer"))
     if name != BYTES:
         check_file(Path(name).expanduser())
     if config.data != "synthetic":
@@ -87,17 +86,13 @@ def check_data(config: "Config", files: Sequence[Path], data_dir: Path | None) -
         raise UserError(f"{words} does not hold the data of this run: it has changed")
 
 
-def path_option(config: "Config", name: str) -> str:
-    return path_in({name: config.option(name)}, name)
-
-
 def find_files(config: "Config", data_dir: Path | None) -> tuple[Path, ...]:
     """The files of the corpus: the user's own, or a published one in the data folder."""
     spec = data.find(config.task_definition.dataset)
     assert isinstance(spec, TextDataset)
     if "corpus" not in config.task_definition.options:
         return spec.find(data_dir)
-    return own_files(path_option(config, "corpus"), spec, data_dir)
+    return own_files(as_path("corpus", config.option("corpus")), spec, data_dir)
 
 
 def load_tokens(config: "Config", data_dir: Path | None, tokenizer: Tokenizer) -> Tokens:

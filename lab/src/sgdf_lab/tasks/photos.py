@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from torchvision import transforms
 
 from sgdf_lab import tasks
@@ -115,25 +115,13 @@ class FileClassifier(Classifier):
 
 # --- transforms -----------------------------------------------------------------------------------
 
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # by EXIF's orientation
-
 
 def upright(image: Image.Image) -> Image.Image:
-    """As the camera was held. Pillow's own function fails on damaged EXIF of good images."""
+    """As the camera was held; as it is if its EXIF is damaged, which a good image may have."""
     try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return ImageOps.exif_transpose(image)
     except Exception:
         return image
-    turn = TURNS.get(orientation)
-    return image if turn is None else image.transpose(turn)
 
 
 def image_transforms(config: "Config") -> tuple[Transform, Transform]:

@@ -4,7 +4,6 @@ Everything is checked before anything is restored. The restored state may come f
 or another number of processes.
 """
 
-import contextlib
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -130,49 +129,10 @@ def check_steps(saved: Mapping[str, Any]) -> None:
             raise DamagedCheckpoint("a step of its optimizer is not a count")
 
 
-def check_without_layout(
-    state: Mapping[str, Any], live: Mapping[str, Optimizer], config: "Config"
-) -> None:
-    """More checks, for a checkpoint of an earlier version, which has no layout."""
-    if config.optimizer in optimizers.OPTIMIZERS:
-        for name, optimizer in live.items():
-            check_moments(state[name]["state"], optimizer)
-    is_empty = state["epoch"] > 0 and not state["optimizer"]["state"]
-    if is_empty and keeps_state(config.optimizer, config.settings):
-        raise DamagedCheckpoint("the state of its optimizer is empty")
-
-
-def check_moments(state: Mapping[int, Any], optimizer: Optimizer) -> None:
-    """Check that all parameters have state or none, and moments their shape.
-
-    This holds for the lab's optimizers.
-    """
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    if state and len(state) != len(params):
-        raise DamagedCheckpoint("some parameters have no state of the optimizer")
-    for i, moments in state.items():
-        for key, value in moments.items():
-            is_moment = isinstance(value, Tensor) and value.dim() and not key.endswith("_scale")
-            if is_moment and value.shape != params[i].shape:
-                shape = list(params[i].shape)
-                raise DamagedCheckpoint(f"{key} of parameter {i} does not have the shape {shape}")
-
-
 def _size(group: Any) -> int | None:
     """The number of parameters in a saved group."""
     params = group.get("params") if isinstance(group, Mapping) else None
     return len(params) if isinstance(params, list) else None
-
-
-def keeps_state(name: str, settings: Mapping[str, Any]) -> bool:
-    """Whether an optimizer has state after a step; false if it cannot be tried."""
-    with contextlib.suppress(Exception):  # a user's class may raise anything
-        param = nn.Parameter(torch.zeros(2, 2))
-        tried = optimizers.build_optimizer(name, [param], settings, device=param.device)
-        param.grad = torch.ones_like(param)
-        tried.step()
-        return bool(tried.state_dict()["state"])
-    return False
 
 
 # --- restoring ------------------------------------------------------------------------------------

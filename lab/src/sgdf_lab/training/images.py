@@ -44,8 +44,7 @@ def reflected(size: int, padding: int) -> Tensor:
     """
     if padding >= size:
         raise UserError(f"images of {size} pixels cannot move by {padding}")
-    index = torch.arange(-padding, size + padding).abs()
-    return torch.where(index < size, index, 2 * (size - 1) - index)
+    return torch.from_numpy(np.pad(np.arange(size), padding, mode="reflect"))
 
 
 class ResidentImages:
@@ -207,10 +206,6 @@ class SteppedBatches(ResidentBatches):
         plan = np.zeros((4, n), dtype=np.int32)
         plan[0] = random.permutation(n)
         plan[1:3] = random.integers(0, 2 * self.padding + 1, (2, n))
-        plan[3] = (self._first_flips() ^ (number % 2))[plan[0]]
+        in_the_first = np.random.default_rng(seed_for("flips", self.seed)).integers(0, 2, n)
+        plan[3] = (in_the_first ^ (number % 2))[plan[0]]
         return plan
-
-    def _first_flips(self) -> NDArray[np.int64]:
-        """Which images are mirrored in the first pass."""
-        random = np.random.default_rng(seed_for("flips", self.seed))
-        return random.integers(0, 2, len(self.images))

@@ -47,7 +47,7 @@ class TokenBatches(PlannedBatches):
 
     @property
     def starts(self) -> Tensor:
-        """Of the windows, between two evaluations."""
+        """Where the windows between two evaluations begin."""
         return self.plan
 
     def __len__(self) -> int:

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
     from sgdf_lab.data import Dataset
     from sgdf_lab.instruments.estimators import EstimatorErrors
-    from sgdf_lab.instruments.probe import ProbeOverhead, ProbeRecord
+    from sgdf_lab.instruments.probe import ProbeRecord
     from sgdf_lab.runs.config import Config
 
 
 PAPERS = ("sgd", "sgd-ema", "sgd-cm", "sgdf")  # the panels of the paper's figure 2
-TARGET_SHARE = 0.05  # of a step, for a probe
 
 
 def add_gradients(subparsers: Commands) -> None:
@@ -98,7 +97,7 @@ def watch(
 
     from sgdf_lab.instruments import figures
     from sgdf_lab.instruments.evaluation import progress_counter
-    from sgdf_lab.instruments.probe import Probe, probe_overhead
+    from sgdf_lab.instruments.probe import Probe
 
     records: dict[str, ProbeRecord] = {}
     losses: dict[str, float] = {}
@@ -117,13 +116,10 @@ def watch(
                     if not math.isfinite(training.loss):
                         break
             records[name], losses[name] = probe.record(), training.loss
-        cost = probe_overhead(training.optimizer, training.step, rounds=10)
     console.print(table_of_records(configs, records, losses, console.width))
-    say(console, sentence_about(cost, name))
     values = {
         **origin(options, device),
         "settings": {name: config.as_json() for name, config in configs.items()},
-        "overhead": {**asdict(cost), "share": cost.share},
         "records": {name: asdict(record) for name, record in records.items()},
     }
     save_numbers(console, options.out / "gradients.json", values)
@@ -131,17 +127,6 @@ def watch(
     for name, figure in drawn.items():
         if figure is not None:
             save_figure(console, figure, options.out / f"gradients-{name}")
-
-
-def sentence_about(cost: "ProbeOverhead", optimizer: str) -> str:
-    sentence = (
-        f"A probe of {optimizer} on every {cost.every}th step adds {100 * cost.share:.1f} % to a "
-        f"step of {cost.plain_ms:.1f} ms."
-    )
-    if cost.share > TARGET_SHARE:
-        every = cost.every_for(TARGET_SHARE)
-        sentence += f" It stays below 5 % on every {every}th." if every else ""
-    return sentence
 
 
 def table_of_records(

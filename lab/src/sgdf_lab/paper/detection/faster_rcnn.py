@@ -1,11 +1,10 @@
 """Faster-RCNN of torchvision, as in the paper's detection table, and a tiny one for the CPU."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models.detection import FasterRCNN, FasterRCNN_ResNet50_FPN_Weights
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN, resnet_fpn_backbone
@@ -13,7 +12,6 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from sgdf_lab.models import vision
-from sgdf_lab.support.errors import UserError
 
 COCO = FasterRCNN_ResNet50_FPN_Weights.COCO_V1
 PREDICTOR = "roi_heads.box_predictor."  # prefix of the parameters of the last layers
@@ -27,7 +25,7 @@ def build_detector(name: str, *, classes: int, file: Path | None) -> FasterRCNN:
     """
     model = MODELS[name](file is not None)
     if file is not None:
-        load_weights(model, file)
+        vision.load_but(PREDICTOR, model, vision.read_weights(file), file)
     features = model.roi_heads.box_predictor.cls_score.in_features
     model.roi_heads.box_predictor = FastRCNNPredictor(features, classes + 1)
     return model
@@ -77,30 +75,5 @@ def fasterrcnn_tiny(frozen: bool) -> FasterRCNN:
 MODELS = {"fasterrcnn": fasterrcnn, "fasterrcnn-tiny": fasterrcnn_tiny}
 
 
-# --- weights --------------------------------------------------------------------------------------
-
-
 def weights_file(name: str, choice: Any) -> Path | None:
     return vision.find_weights(name, choice, COCO.url if name == "fasterrcnn" else None)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load all but the last layers, which are for other classes."""
-    own, given = body(model.state_dict()), body(vision.read_weights(path))
-    for key in [*own, *given]:
-        if key not in given:
-            raise UserError(f"{path} does not fit the model: it has no {key}")
-        if key not in own:
-            raise UserError(f"{path} does not fit the model, which has no {key}")
-        if not isinstance(given[key], Tensor) or own[key].shape != given[key].shape:
-            shape = list(given[key].shape) if isinstance(given[key], Tensor) else "no tensor"
-            raise UserError(
-                f"{path} does not fit the model: its {key} is {shape}, not {list(own[key].shape)}"
-            )
-    model.load_state_dict(given, strict=False)
-
-
-def body(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the last layers, and without the step counters of trained batch norms."""
-    left_out = (PREDICTOR, "num_batches_tracked")
-    return {k: v for k, v in state.items() if not any(word in k for word in left_out)}

@@ -32,11 +32,13 @@ SHOWN = 6  # images in the picture
 
 def check(config: "Config", data_dir: Path | None) -> None:
     """Raise a `UserError` if data or weights are missing."""
-    official = needs_official_lists(config)
+    lists, kinds = config.option("lists"), ("official", "any")
+    if lists not in kinds:
+        raise unknown("kind of lists", str(lists), kinds)
     if class_names(config) != voc.CLASSES:
         check_own(config, data_dir)
     elif config.data == "real":
-        voc.lists_in(data_dir, official=official)
+        voc.lists_in(data_dir, official=lists == "official")
     faster_rcnn.weights_file(config.model, config.option("weights"))
 
 
@@ -49,23 +51,13 @@ def build_trainer(
     team: Team = SINGLE_PROCESS,
 ) -> "Detector":
     """`compile` has no effect: no two batches have the same shape."""
-    file = faster_rcnn.weights_file(config.model, config.option("weights"))
-    classes = class_names(config)
-    if classes != voc.CLASSES:
-        check_own(config, data_dir)
-    official = needs_official_lists(config)
+    check(config, data_dir)
+    classes, official = class_names(config), config.option("lists") == "official"
     dataset = load_dataset(data_dir, config.data == "synthetic", official, classes)
     with tasks.weights_by_seed(config):
+        file = faster_rcnn.weights_file(config.model, config.option("weights"))
         model = faster_rcnn.build_detector(config.model, classes=len(classes), file=file)
     return Detector(config, model.to(device), dataset, device, team=team)
-
-
-def needs_official_lists(config: "Config") -> bool:
-    """Whether the lists of images have to be complete."""
-    lists, kinds = config.option("lists"), ("official", "any")
-    if lists not in kinds:
-        raise unknown("kind of lists", str(lists), kinds)
-    return bool(lists == "official")
 
 
 def class_names(config: "Config") -> tuple[str, ...]:

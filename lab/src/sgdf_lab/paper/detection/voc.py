@@ -100,12 +100,6 @@ def find(folder: str | Path | None, needed: Iterable[ImageList] = (*TRAINING, *T
     raise UserError(f"there is no {home / 'VOCdevkit'}: unpack {ARCHIVES} in {home}")
 
 
-def find_own(folder: str | Path | None) -> tuple[Path, tuple[ImageList, ...]]:
-    """The VOCdevkit with other images than VOC's, and its lists for training."""
-    devkit = find(folder, (TRAINING[0], *TEST))
-    return devkit, tuple(part for part in TRAINING if list_file(devkit, *part).is_file())
-
-
 def list_file(devkit: Path, year: str, part: str) -> Path:
     return devkit / year / "ImageSets" / "Main" / f"{part}.txt"
 
@@ -117,13 +111,8 @@ def load(
     folder: str | Path | None, *, official: bool = True, classes: tuple[str, ...] = CLASSES
 ) -> Voc:
     """All images in the lists, read and checked."""
-    if classes == CLASSES:
-        devkit, lists = find(folder), lists_in(folder, official=official)
-        training_lists: tuple[ImageList, ...] = TRAINING
-    else:
-        devkit, training_lists = find_own(folder)
-        lists = {part: names_in(list_file(devkit, *part)) for part in (*training_lists, *TEST)}
-    training = read_examples(devkit, {part: lists[part] for part in training_lists}, classes)
+    devkit, lists = lists_in(folder, official=official, own=classes != CLASSES)
+    training = read_examples(devkit, {p: lists[p] for p in TRAINING if p in lists}, classes)
     kept = tuple(example for example in training if not example.difficult.all())
     if not kept:
         raise UserError(f"no training image in {devkit} has an object to train on")
@@ -151,11 +140,11 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 
 def named_files(folder: str | Path | None) -> list[NamedFile]:
     """The images and annotations of a user's own, for a fingerprint."""
-    devkit, training_lists = find_own(folder)
+    devkit, lists = lists_in(folder, own=True)
     return [
         (f"{year} {part} {kind} {name}", devkit / year / kind / f"{name}.{ending}")
-        for year, part in (*training_lists, *TEST)
-        for name in names_in(list_file(devkit, year, part))
+        for (year, part), names in lists.items()
+        for name in names
         for kind, ending in (("JPEGImages", "jpg"), ("Annotations", "xml"))
     ]
 
@@ -170,17 +159,25 @@ def identify(options: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     return {"names": names, "fingerprint": fingerprint(named_files(folder))}
 
 
-def lists_in(folder: str | Path | None, *, official: bool = True) -> dict[ImageList, list[str]]:
-    """The names of the images; with `official`, each list must have its official length."""
-    devkit = find(folder)
-    lists = {part: names_in(list_file(devkit, *part)) for part in (*TRAINING, *TEST)}
-    for part, names in lists.items() if official else ():
+def lists_in(
+    folder: str | Path | None, *, official: bool = True, own: bool = False
+) -> tuple[Path, dict[ImageList, list[str]]]:
+    """The VOCdevkit, and the names of the images in its lists.
+
+    With `official`, each list must have its official length. Images of one's `own` may do without
+    VOC2012.
+    """
+    needed = (TRAINING[0], *TEST) if own else (*TRAINING, *TEST)
+    devkit = find(folder, needed)
+    files = {part: list_file(devkit, *part) for part in (*TRAINING, *TEST)}
+    lists = {p: names_in(file) for p, file in files.items() if p in needed or file.is_file()}
+    for part, names in lists.items() if official and not own else ():
         if len(names) != OFFICIAL[part]:
             raise UserError(
-                f"{list_file(devkit, *part)} lists {len(names)} images, not the official "
-                f"{OFFICIAL[part]}: unpack it again, or use --set lists=any"
+                f"{files[part]} lists {len(names)} images, not the official {OFFICIAL[part]}: "
+                "unpack it again, or use --set lists=any"
             )
-    return lists
+    return devkit, lists
 
 
 def names_in(path: Path) -> list[str]:

@@ -2,18 +2,14 @@
 
     inception            the Inception network that FID is published with
     a run's folder       the network that this run trained, without its last layer
-    a file               a network by `torch.export.save` (.pt2) or `torch.jit.save`
     package.module:name  a function that returns a network, or the network
 
 Every network takes bytes, N x 3 x H x W, and returns N x D numbers.
 """
 
-import contextlib
 import hashlib
 import importlib.util
 import io
-import logging
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,7 +113,7 @@ INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 LARGEST = 1 << 28  # bytes; it has 96 million
 INCEPTION_FROM = "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
-KINDS = "inception, a run's folder, a file of torch.export or TorchScript, or package.module:name"
+KINDS = "inception, a run's folder, or package.module:name"
 
 
 def check(name: str) -> None:
@@ -126,8 +122,8 @@ def check(name: str) -> None:
         raise UserError(f"features is {KINDS}, not {name!r}")
     if name == "inception":
         inception_path()
-    elif not Path(name).exists() and ":" not in name:
-        raise UserError(f"there is nothing at features={name}: it is {KINDS}")
+    elif not Path(name).is_dir() and ":" not in name:
+        raise UserError(f"there is no folder features={name}: it is {KINDS}")
 
 
 def load(name: str, device: torch.device) -> nn.Module:
@@ -137,8 +133,6 @@ def load(name: str, device: torch.device) -> nn.Module:
         network = inception()
     elif Path(name).is_dir():
         network = from_run(Path(name))
-    elif Path(name).exists():
-        network = from_file(Path(name))
     else:
         network = by_path(name)
     return network.to(device)
@@ -234,33 +228,6 @@ def without_last_layer(network: nn.Module) -> nn.Module:
 
 
 # --- a user's own ---------------------------------------------------------------------------------
-
-
-def from_file(path: Path) -> nn.Module:
-    """An exported program or TorchScript, which contain their code, as mere weights do not."""
-    try:
-        with quiet():
-            if path.suffix == ".pt2":
-                return torch.export.load(path).module()
-            network: nn.Module = torch.jit.load(str(path), map_location="cpu")
-            return network.eval()
-    except Exception as error:  # torch's readers may raise anything
-        raise UserError(
-            f"{path} is not a network by torch.export.save (.pt2) or torch.jit.save"
-        ) from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hide torch's log of a failure, which is reported anyway, and its advice on TorchScript."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def by_path(name: str) -> nn.Module:

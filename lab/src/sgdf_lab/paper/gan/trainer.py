@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.transforms.functional import to_pil_image
+from torchvision.utils import make_grid
 
 from sgdf_lab import tasks
 from sgdf_lab.data import Dataset
@@ -270,11 +272,6 @@ class Gan(Trainer):
 
 def as_png(images: Tensor) -> bytes:
     """GRID x GRID images in one picture."""
-    from PIL import Image
-
-    _, channels, height, width = images.shape
-    rows = images.reshape(GRID, GRID, channels, height, width).permute(0, 3, 1, 4, 2)
-    picture = rows.reshape(GRID * height, GRID * width, channels).cpu().numpy()
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "png")
+    to_pil_image(make_grid(images.cpu(), GRID, padding=0)).save(file, "PNG")
     return file.getvalue()

@@ -5,7 +5,6 @@ rather than torchvision's: its readers give images of their own splits, and no l
 that processes can share, and they do not name the file that is missing.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.class_folders import ENDINGS, ImageFiles, LabelledNames, image_files
+from sgdf_lab.data.class_folders import ImageFiles, LabelledNames, image_files
 from sgdf_lab.data.dataset import DatasetSpec, data_folder
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import open_regular, read_text
@@ -146,16 +145,6 @@ def numbered_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
             yield number, line.split()
 
 
-def class_names(by_number: dict[int, str], source: Path) -> tuple[str, ...]:
-    """The names of the classes 1, 2, ...; a UserError if a number is missing."""
-    for number in range(1, len(by_number) + 1):
-        if number not in by_number:
-            raise UserError(
-                f"{source} has classes up to {max(by_number)}, but no image of class {number}"
-            )
-    return tuple(by_number[number] for number in sorted(by_number))
-
-
 def check_present(home: Path, split: LabelledNames, source: Path) -> None:
     """Check that every file in a list exists; lists each folder once, which is fast."""
     contents: dict[str, set[str]] = {}
@@ -172,32 +161,17 @@ def check_present(home: Path, split: LabelledNames, source: Path) -> None:
 
 
 def list_imagenet(home: Path) -> Listing:
-    classes = _subfolders(home / "train")
-    for name in _subfolders(home / "val"):
-        if name not in classes:
-            raise UserError(f"{home / 'val' / name} is a class that {home / 'train'} does not have")
-    train, test = (_labelled(home, part, classes) for part in ("train", "val"))
-    return train, test, classes
+    from torchvision.datasets import ImageFolder
 
-
-def _subfolders(folder: Path) -> tuple[str, ...]:
-    names = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
-    if not names:
-        raise UserError(f"{folder} has no folders: its images have to be in one folder per class")
-    return names
-
-
-def _labelled(home: Path, part: str, classes: tuple[str, ...]) -> LabelledNames:
-    split: LabelledNames = []
-    for label, name in enumerate(classes):
-        folder = home / part / name
-        if not folder.is_dir():
-            raise UserError(f"{folder} does not exist, but {home / 'train' / name} does")
-        images = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(ENDINGS))
-        if not images:
-            raise UserError(f"{folder} has no images")
-        split += [(f"{part}/{name}/{image}", label) for image in images]
-    return split
+    train, val = (ImageFolder(home / part) for part in ("train", "val"))
+    if train.classes != val.classes:
+        other = sorted({*train.classes} ^ {*val.classes})[0]
+        raise UserError(f"{home} has the class {other} in only one of train and val")
+    start = len(str(home / "_")) - 1  # of the name in the folder
+    training, test = (
+        [(path[start:], label) for path, label in part.samples] for part in (train, val)
+    )
+    return training, test, tuple(train.classes)
 
 
 IMAGENET = ImageFolderDataset(
@@ -221,7 +195,7 @@ def list_pets(home: Path) -> Listing:
         _read_pets(home, home / "annotations" / f"{part}.txt", breeds)
         for part in ("trainval", "test")
     )
-    return train, test, class_names(breeds, home / "annotations")
+    return train, test, tuple(breeds[number] for number in sorted(breeds))
 
 
 def _read_pets(home: Path, path: Path, breeds: dict[int, str]) -> LabelledNames:
@@ -275,8 +249,7 @@ def list_flowers(home: Path) -> Listing:
         split = [(f"jpg/image_{n:05d}.jpg", int(labels[n - 1]) - 1) for n in numbers]
         check_present(home, split, set_file)
         splits.append(split)
-    by_number = {int(label): str(label) for label in labels}
-    return splits[0], splits[1], class_names(by_number, home / "imagelabels.mat")
+    return splits[0], splits[1], tuple(str(label) for label in np.unique(labels))
 
 
 def _read_matlab(path: Path, key: str) -> NDArray[np.int64]:
@@ -308,36 +281,22 @@ FLOWERS102 = ImageFolderDataset(
 
 
 def list_food(home: Path) -> Listing:
-    """Lists of names such as apple_pie/134, as text or as JSON."""
+    """Lists of names such as apple_pie/134."""
     meta = home / "meta"
-    lists = [_read_food(meta, part) for part in ("train", "test")]
-    if (meta / "classes.txt").exists():
-        classes = tuple(words[0] for _, words in numbered_lines(meta / "classes.txt"))
-    else:
-        classes = tuple(sorted({name.partition("/")[0] for names in lists for name in names}))
-    labels = {name: label for label, name in enumerate(classes)}
+    lists = [
+        [words[0] for _, words in numbered_lines(meta / f"{part}.txt")]
+        for part in ("classes", "train", "test")
+    ]
+    labels = {name: label for label, name in enumerate(lists[0])}
     splits = []
-    for part, names in zip(("train", "test"), lists, strict=True):
+    for names in lists[1:]:
         for name in names:
             if name.partition("/")[0] not in labels:
-                raise UserError(f"{meta} has {name} in {part}, whose class is not in classes.txt")
+                raise UserError(f"{meta} lists {name}, whose class is not in classes.txt")
         split = [(f"images/{name}.jpg", labels[name.partition("/")[0]]) for name in names]
         check_present(home, split, meta)
         splits.append(split)
-    return splits[0], splits[1], classes
-
-
-def _read_food(meta: Path, part: str) -> list[str]:
-    if (text := meta / f"{part}.txt").exists():
-        return [words[0] for _, words in numbered_lines(text)]
-    path = meta / f"{part}.json"
-    if not path.exists():
-        raise UserError(f"{meta} has neither {part}.txt nor {part}.json")
-    try:
-        by_class = json.loads(read_text(path))
-        return [str(name) for names in by_class.values() for name in names]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"{path} is not a list of names by class: {error}") from None
+    return splits[0], splits[1], tuple(labels)
 
 
 FOOD101 = ImageFolderDataset(
@@ -345,7 +304,7 @@ FOOD101 = ImageFolderDataset(
     train=75_750,
     test=25_250,
     classes=101,
-    parts=("images", "meta"),
+    parts=("images", *(f"meta/{part}.txt" for part in ("train", "test", "classes"))),
     layout="images/<class>/*.jpg and meta/train.txt, test.txt, classes.txt",
     origin="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101 (food-101.tar.gz)",
     reader=list_food,

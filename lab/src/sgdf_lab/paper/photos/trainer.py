@@ -153,16 +153,8 @@ def load_weights(model: VisionTransformer, path: Path) -> None:
     key = "encoder.pos_embedding"
     if not isinstance(embedding := state.get(key), torch.Tensor) or embedding.ndim != 3:
         raise UserError(f"{path} does not fit the model: it has no {key} of three dimensions")
-    body = {name: value for name, value in state.items() if not name.startswith("heads.")}
     try:
-        body = interpolate_embeddings(model.image_size, model.patch_size, body)  # type: ignore
-        missing, unexpected = model.load_state_dict(body, strict=False)
+        state = interpolate_embeddings(model.image_size, model.patch_size, state)  # type: ignore
     except (ValueError, RuntimeError) as error:
-        # The first line of several is only a summary.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UserError(f"{path} does not fit the model: {lines[min(1, len(lines) - 1)]}") from None
-    for name in missing:
-        if not name.startswith("heads."):
-            raise UserError(f"{path} does not fit the model: it has no {name}")
-    for name in unexpected:
-        raise UserError(f"{path} does not fit the model, which has no {name}")
+        raise UserError(f"{path} does not fit the model: {error}") from None
+    vision.load_but("heads.", model, state, path)
