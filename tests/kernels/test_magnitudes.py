@@ -1,4 +1,4 @@
-"""Very large and very small gradients, on every path without a GPU but Triton's (test_cuda.py)."""
+"""Very large and very small gradients; test_overflow.py has those whose squares overflow."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from kernels.problems import assert_finite, spiky
 from reference import FORMS
 from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
-from stepping import PATHS, each_path
+from stepping import ON_GPU, PATHS, TRITON_DEVICE, TRITON_MARKS, each_path
 
 ALL_FORMS = FORMS | {
     "SGDF": (SGDF, {}),
@@ -17,24 +17,46 @@ ALL_FORMS = FORMS | {
 each_form = pytest.mark.parametrize(("optimizer", "settings"), ALL_FORMS.values(), ids=ALL_FORMS)
 
 
+def assert_stays_finite(optimizer, settings, state_dtype, path, device="cpu", steps=range(6)):
+    p, still = (torch.ones(16, 256, device=device, requires_grad=True) for _ in range(2))
+    flags = {"state_dtype": state_dtype, "weight_decay": 0.0, **PATHS[path]}
+    moving = optimizer([p], lr=1e-3, **settings, **flags)
+    standing = optimizer([still], lr=0.0, **settings, **flags)
+    for step in steps:
+        p.grad, still.grad = spiky(step).to(device), spiky(step).to(device)
+        moving.step(), standing.step()
+        assert_finite({"p": p, **moving.state[p]}, step)
+        assert_finite(standing.state[still], step)
+    assert torch.equal(still, torch.ones_like(still))
+    assert not torch.equal(p, torch.ones_like(p))
+
+
 @each_path
 @each_form
 @pytest.mark.parametrize("state_dtype", [torch.int8, torch.bfloat16], ids=str)
 def test_finite_gradients_give_finite_parameters_and_state(optimizer, settings, path, state_dtype):
     if path == "foreach" and state_dtype == torch.int8:
         path = "loop"
-    p = torch.ones(16, 256, requires_grad=True)
-    still = torch.ones(16, 256, requires_grad=True)
-    flags = {"state_dtype": state_dtype, "weight_decay": 0.0, **PATHS[path]}
-    moving = optimizer([p], lr=1e-3, **settings, **flags)
-    standing = optimizer([still], lr=0.0, **settings, **flags)
-    for step in range(6):
-        p.grad, still.grad = spiky(step), spiky(step)
-        moving.step(), standing.step()
-        assert_finite({"p": p, **moving.state[p]}, step)
-        assert_finite(standing.state[still], step)
-    assert torch.equal(still, torch.ones(16, 256))
-    assert not torch.equal(p, torch.ones(16, 256))
+    assert_stays_finite(optimizer, settings, state_dtype, path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("triton_on_the_cpu")
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value", "ignore:overflow")
+@pytest.mark.parametrize(
+    "state_dtype",
+    [
+        pytest.param(dtype, marks=TRITON_MARKS)
+        for dtype in (torch.int8, *([torch.bfloat16, None] if ON_GPU else []))
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("optimizer", "settings"), [*FORMS.values(), (FilterAdam, {})])
+def test_so_they_do_in_triton(optimizer, settings, state_dtype):
+    """Interpreted, which is slow, only with state in 8 bits, and only three steps."""
+    pytest.importorskip("triton")
+    steps = range(6) if ON_GPU else (0, 3, 1)
+    assert_stays_finite(optimizer, settings, state_dtype, "fused", TRITON_DEVICE, steps)
 
 
 @pytest.mark.parametrize("state_dtype", [None, torch.int8], ids=str)

@@ -79,7 +79,7 @@ def steps_of(optimizer_class, settings, flags, run, spike, dtype=torch.float32):
 def test_the_steps_are_those_after_any_large_gradient(cls, settings, run, path):
     """Bounded by a few lr, at the spike and after it, and the same for every size of spike."""
     rel = 0.2 if "8 bits" in path else 1e-3  # in 8 bits moments are rounded at random
-    spikes = HUGE if "Triton" not in path else HUGE[3:]  # the interpreter is slow
+    spikes = HUGE if "Triton" not in path else (math.inf,)  # the interpreter is slow
     ordinary = steps_of(cls, settings, PATHS[path], run, LARGE)
     for spike in spikes:
         sign = math.copysign(1.0, spike)
