@@ -122,7 +122,7 @@ def test_without_a_division_the_step_is_proportional_to_the_clipped_gradient(pat
     """SGDF, by design: an ordinary gradient is followed whatever its size."""
     largest = 2.0**60 * math.sqrt(1 - 0.999)
     for spike in (1e12, 1e16, 1e20, 3e38, math.inf):
-        (first, *_) = steps_of(SGDF, {}, PATHS[path], RUNS[0], spike)
+        (first,) = steps_of(SGDF, {}, PATHS[path], [LARGE], spike)
         assert first == pytest.approx(min(spike, largest), rel=0.2 if "8 bits" in path else 1e-3)
 
 
@@ -167,7 +167,7 @@ def test_jax_takes_the_same_steps(cls, settings, run):
 
     optimizer = (sgdf if cls is SGDF else filter_adam)(LR, **settings)
     update = jax.jit(optimizer.update)
-    for spike in HUGE:
+    for spike in HUGE[1::2]:
         expected = steps_of(cls, settings, PATHS["loop"], run, spike)
         p, moves = jax.numpy.zeros(()), []
         state = optimizer.init(p)

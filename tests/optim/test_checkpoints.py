@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from sgdf import SGDF, FilterAdam, WienerFilter
 from stepping import advance, through_a_file
 
 
@@ -192,28 +192,6 @@ def test_8_bit_state_of_another_shape_is_refused(key, shape):
         with pytest.raises(ValueError, match=f"{key} of parameter 0 has shape"):
             optimizer.load_state_dict(checkpoint)
     torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
-
-
-@pytest.mark.filterwarnings("ignore:loaded a state dict of torch")
-@pytest.mark.parametrize(
-    ("optimizer_class", "source", "taken"),
-    [
-        (SGDF, torch.optim.SGD, (0.1, 0.25)),
-        (SGDF, torch.optim.AdamW, (1.0, 0.5)),  # of another scale, so they stay
-        (FilterAdamW, torch.optim.Adam, (0.1, 0.25)),
-        (FilterAdamW, torch.optim.AdamW, (0.1, 0.25)),
-    ],
-)
-def test_a_checkpoint_of_torch_keeps_the_settings_it_does_not_have(optimizer_class, source, taken):
-    checkpoint = saved(trained(source, shapes=((3,),), weight_decay=0.25))
-    p = torch.ones(3, requires_grad=True)
-    own = {"gain_scale": 0.5, "gain_power": 0.5, "correction": False, "rounding_seed": 7}
-    optimizer = optimizer_class([{"params": [p], **own}], lr=1.0, weight_decay=0.5)
-    optimizer.load_state_dict(checkpoint)
-    group = optimizer.param_groups[0]
-    assert {name: group[name] for name in own} == own
-    assert (group["lr"], group["weight_decay"]) == taken
-    advance(optimizer, 2)
 
 
 def test_a_setting_missing_from_an_older_checkpoint_stays():

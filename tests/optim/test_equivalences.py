@@ -146,14 +146,6 @@ def test_momentum_covers_sgd_and_classical_momentum(foreach):
         )
 
 
-@given(scales, seeds)
-@settings(deadline=None, max_examples=30)
-def test_scaling_gradients_and_eps_scales_the_step(scale, seed):
-    plain = trajectory(lambda p: SGDF(p, lr=0.1), seed=seed)
-    scaled = trajectory(lambda p: SGDF(p, lr=0.1 / scale, eps=1e-8 * scale**2), seed, scale=scale)
-    torch.testing.assert_close(plain, scaled, rtol=1e-9, atol=1e-9)
-
-
 @given(scales, seeds, st.sampled_from(["derived", "fluctuation"]))
 @settings(deadline=None, max_examples=30)
 def test_without_eps_the_lean_forms_do_not_depend_on_the_scale_of_gradients(scale, seed, kind):
