@@ -16,7 +16,7 @@ ROUNDING = {"rtol": 1e-5, "atol": 1e-7}
 NOISE = {"rtol": 0.02, "atol": 0.03}  # of steps along 8-bit state
 
 each_optimizer = pytest.mark.parametrize("name", worker.OPTIMIZERS)
-each_form = pytest.mark.parametrize("name", [*worker.OPTIMIZERS, *worker.FORMS])
+each_form = pytest.mark.parametrize("name", worker.BUILDERS)
 each_kernel = pytest.mark.parametrize("kernel", worker.KERNELS)
 
 
@@ -109,7 +109,7 @@ def test_fsdp_resumes_from_shards_on_disk(outcomes, name):
 
 
 @each_kernel
-@each_optimizer
+@pytest.mark.parametrize("name", worker.LOW_PRECISION)
 def test_fsdp_bfloat16(outcomes, name, kernel):
     alone = worker.single_process(name, torch.bfloat16)
     for rank in outcomes(f"fsdp-bfloat16-{name}-{kernel}"):
@@ -123,7 +123,7 @@ def test_fsdp_bfloat16(outcomes, name, kernel):
 
 
 @pytest.mark.parametrize("kernel", ["loop", "fused"])
-@pytest.mark.parametrize("name", ["SGDF", "FilterAdam", *worker.FORMS])
+@pytest.mark.parametrize("name", worker.EIGHT_BIT)
 def test_fsdp_8_bit_state(outcomes, name, kernel):
     """Blocks do not cross rows, so no shard cuts one; each rank draws its own random bits."""
     alone = worker.single_process(name, wide=True, state_dtype=torch.int8)
