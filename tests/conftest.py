@@ -36,11 +36,14 @@ SLOW = (
     "tests/kernels/test_changes.py",
     "tests/kernels/test_cpu_library.py",
     "tests/kernels/test_cuda.py",
+    "tests/kernels/test_overflow.py",
     "tests/optim/test_compile.py",
     "tests/optim/test_distributed.py",
     "tests/optim/test_in_backward.py",
     "tests/optim/test_low_precision.py",
+    "tests/optim/test_matrix_distributed.py",
     "tests/test_optax.py",
+    "tests/test_optax_matrix.py",
     "tests/test_optax_tools.py",
 )
 
