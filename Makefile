@@ -37,7 +37,7 @@ torture: $(VENV)/.installed-dev
 	$(BIN)/python lab/tests/torture --minutes $(MINUTES)
 
 test-gpu:
-	PYTHONPATH="src:lab/src:tests:lab/tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu lab/tests/gpu lab/tests/models lab/tests/optimizers
+	PYTHONPATH="src:lab/src:tests:lab/tests:.$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m pytest -m gpu tests/gpu tests/kernels/test_cuda.py tests/kernels/test_magnitudes.py lab/tests/gpu lab/tests/models lab/tests/optimizers
 
 measure-gpu: MINUTES := $(if $(filter command line,$(origin MINUTES)),$(MINUTES),25)
 measure-gpu:

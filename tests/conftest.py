@@ -1,11 +1,12 @@
 """What all tests share: one thread, Triton's interpreter, and no silent skips in CI."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+
+from threads import one_thread  # noqa: F401, a fixture
 
 if not torch.cuda.is_available():
     # Triton reads this when it is imported: without a GPU it interprets its kernels.
@@ -36,11 +37,14 @@ SLOW = (
     "tests/kernels/test_changes.py",
     "tests/kernels/test_cpu_library.py",
     "tests/kernels/test_cuda.py",
+    "tests/kernels/test_overflow.py",
     "tests/optim/test_compile.py",
     "tests/optim/test_distributed.py",
     "tests/optim/test_in_backward.py",
     "tests/optim/test_low_precision.py",
+    "tests/optim/test_matrix_distributed.py",
     "tests/test_optax.py",
+    "tests/test_optax_matrix.py",
     "tests/test_optax_tools.py",
 )
 
@@ -49,22 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.as_posix().endswith(SLOW):
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, here and in started processes.
-
-    torch splits sums among threads, so equal runs with other numbers of threads differ; and threads
-    that wait for each other are slow on a busy machine.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("MKL_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(before)
 
 
 def unexpected_skips(reports: list[Any]) -> list[str]:

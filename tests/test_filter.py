@@ -141,17 +141,9 @@ def test_gain_is_between_0_and_1_and_the_estimate_finite(gradients, b1, correcti
         assert g_hat.dtype == gradients.dtype
 
 
-@given(gradient_runs(steps=st.just(1)))
-@settings(deadline=None)
-def test_first_estimate_is_the_gradient(gradients):
-    np.testing.assert_allclose(
-        run_filter(gradients), gradients, rtol=TOLERANCE[gradients.dtype], atol=tiny(gradients)
-    )
-
-
 @given(gradient_runs(steps=st.just(1)), st.integers(1, 60))
 @settings(deadline=None)
-def test_a_constant_gradient_is_its_own_estimate(gradients, steps):
+def test_a_constant_gradient_is_its_own_estimate_from_the_first_step_on(gradients, steps):
     constant = np.repeat(gradients, steps, axis=0)
     np.testing.assert_allclose(
         run_filter(constant), constant, rtol=TOLERANCE[constant.dtype], atol=tiny(constant)
@@ -162,20 +154,6 @@ def test_a_constant_gradient_is_its_own_estimate(gradients, steps):
 @settings(deadline=None)
 def test_without_averaging_the_estimate_is_the_gradient(gradients):
     np.testing.assert_array_equal(run_filter(gradients, b1=0.0), gradients)
-
-
-@given(gradient_runs())
-@settings(deadline=None)
-def test_without_gain_the_estimate_is_the_bias_corrected_average(gradients):
-    m = np.zeros_like(gradients[0])
-    for t, g in enumerate(gradients, start=1):
-        m = 0.9 * m + (1 - 0.9) * g
-        np.testing.assert_allclose(
-            run_filter(gradients[:t], scale=0.0)[-1],
-            m / (1 - 0.9**t),
-            rtol=TOLERANCE[gradients.dtype],
-            atol=tiny(gradients),
-        )
 
 
 @given(gradient_runs(), magnitudes)
@@ -195,10 +173,6 @@ def test_the_filter_is_odd(gradients):
     np.testing.assert_array_equal(run_filter(-gradients), -run_filter(gradients))
 
 
-def test_zero_gradients_give_zero():
-    assert not run_filter(np.zeros((5, 3))).any()
-
-
 def test_settings_of_a_parameter_group():
     group = {
         "lr": 0.5, "correction": False, "gain_power": 0.5, "gain_scale": 1.0, "eps": 1e-6,
@@ -209,7 +183,7 @@ def test_settings_of_a_parameter_group():
     assert settings.corrections(7) == bias_corrections(7, 0.5, 0.9, correction=False)
 
 
-@given(gradient_runs(), st.floats(0, 2), st.booleans())
+@given(gradient_runs(), st.just(0.0) | st.floats(0, 2), st.booleans())
 @settings(deadline=None)
 def test_a_constant_gain_is_that_share_of_the_residual_and_reads_no_s(gradients, gain, unbiased):
     m = np.zeros_like(gradients[0])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from runs.commands import TEAMS, Server
+from threads import one_thread  # noqa: F401, a fixture
 
 if not torch.cuda.is_available():
     # Triton reads this when it is imported: without a GPU it interprets its kernels.
@@ -75,19 +76,3 @@ def browser() -> Iterator[Any]:
         pytest.skip("there is no chromium here: install it to see pages in a browser")
     with Browser() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, here and in started processes.
-
-    torch splits sums among threads, so equal runs with other numbers of threads differ; and threads
-    that wait for each other are slow on a busy machine.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("MKL_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(before)

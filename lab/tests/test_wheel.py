@@ -256,6 +256,11 @@ def with_kernel(tmp_path_factory):
     return wheel
 
 
+@pytest.fixture(scope="module")
+def prebuilt(environment_of, with_kernel):
+    return environment_of("prebuilt", with_kernel)
+
+
 TRY_WITHOUT_COMPILER = """
 import torch, sgdf
 from sgdf.kernels import cpu
@@ -279,17 +284,16 @@ print(cpu.library()._name)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel is for x86-64")
 @pytest.mark.parametrize("capability", ["avx2", "own"])
 def test_the_wheel_with_a_kernel_is_fast_without_a_compiler(
-    with_kernel, environment_of, surroundings, capability
+    with_kernel, prebuilt, surroundings, capability
 ):
     assert re.fullmatch(rf"{stem(LIBRARY)}-py3-none-manylinux_2_\d+_x86_64.whl", with_kernel.name)
     assert with_kernel.stat().st_size < LARGEST_WHEEL
-    folder = environment_of("prebuilt", with_kernel)
     cache = surroundings["cwd"] / "cache"
-    environment = {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(cache), "CXX": "/missing"}
+    environment = {"PATH": str(prebuilt / "bin"), "XDG_CACHE_HOME": str(cache), "CXX": "/missing"}
     if capability == "avx2":
         environment["ATEN_CPU_CAPABILITY"] = "avx2"
     surroundings["env"] |= environment
-    printed = run(folder / "bin" / "python", "-c", TRY_WITHOUT_COMPILER, **surroundings)
+    printed = run(prebuilt / "bin" / "python", "-c", TRY_WITHOUT_COMPILER, **surroundings)
     expected = capability if capability == "avx2" else torch.backends.cpu.get_cpu_capability()
     assert Path(printed.strip()).name == f"{expected.lower()}.so"
     assert not cache.exists(), "nothing was to be compiled"

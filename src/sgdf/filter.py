@@ -80,7 +80,7 @@ class DefaultForm(NamedTuple):
     gain_eps: float = 0.0  #: the filter does not depend on the magnitude of the gradients
 
 
-#: Of FilterAdamW in PyTorch and in JAX.
+#: The form of FilterAdamW, in PyTorch and in JAX.
 DEFAULT_FORM = DefaultForm(gain_scale=2.0, second_moment="separate")
 
 
@@ -98,9 +98,9 @@ def moment_names(settings: FilterSettings, denominator: Denominator | None) -> t
 def default_gain_eps(eps: Any, second_moment: str = "separate") -> Any:
     """The term in the denominator of K for `gain_eps=None`.
 
-    It is `eps`, as in the paper, unless the second moment is one of ours. The paper's 1e-8 is
-    compared with *squared* gradients, so the gain goes to 0 if gradients are far below 1e-4. With
-    0 (the smallest normal number stands for it) the gain does not depend on their magnitude.
+    It is `eps`, as in the paper, unless the second moment is made from m and s. The paper's 1e-8
+    is compared with *squared* gradients, so the gain goes to 0 if gradients are far below 1e-4.
+    With 0 (the smallest normal number stands for it) it does not depend on their magnitude.
     """
     return eps if second_moment == "separate" else 0.0
 
@@ -120,12 +120,12 @@ class NumberRange(NamedTuple):
     smallest: float  #: the smallest normal number
 
 
-#: The largest step, in units of lr, where moments are in 8 bits: v may be stored as 0 beside an m
-#: that is not. Exact moments with the default betas and a v of their own never come to it.
-LARGEST_8_BIT_UPDATE = 10.0
-
 FLOAT32 = NumberRange(128, 2.0**-126)
 FLOAT64 = NumberRange(1024, 2.0**-1022)
+
+#: The largest step, in units of lr, where moments are in 8 bits: v may be stored as 0 beside an m
+#: that is not. With exact moments, the default betas and a v of its own, no step is that long.
+LARGEST_8_BIT_UPDATE = 10.0
 
 
 class Corrections(NamedTuple):

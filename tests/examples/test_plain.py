@@ -11,7 +11,6 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.testing import assert_close
 
 from examples import fsdp2_checkpoint, nanogpt
-from sgdf import SGDF
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,17 +45,6 @@ def test_the_small_gpt_decays_matrices_alone() -> None:
         "head.weight",
     }
     assert len(decayed["params"]) + len(rest["params"]) == len(names)
-
-
-def test_one_cycle_moves_the_decay_rate_of_the_average() -> None:
-    """A trap of any trainer: OneCycleLR takes the first of `betas` for momentum."""
-    model = torch.nn.Linear(2, 1)
-    optimizer = SGDF(model.parameters(), lr=0.5)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
-    assert optimizer.param_groups[0]["betas"] == (0.95, 0.999)
-    optimizer = SGDF(model.parameters(), lr=0.5)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10, cycle_momentum=False)
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 
 
 # --- FSDP2 --------------------------------------------------------------------------------------

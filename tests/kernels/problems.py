@@ -3,7 +3,6 @@
 import torch
 
 from sgdf.kernels.quantized import Quantized, blocks_per_row, quantize_
-from sgdf.kernels.work import compute_dtype
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 PLAIN = {
@@ -25,11 +24,6 @@ PLAIN_MOMENTUM = {
     "decoupled_weight_decay": False,
     "maximize": False,
 }
-
-
-def zeros_for(p, dtype=None):
-    dtype = dtype or compute_dtype(p)
-    return torch.zeros_like(p, dtype=dtype.to_complex() if p.is_complex() else dtype)
 
 
 def problem(shapes, p_dtype=torch.float32, g_dtype=None, state_dtype=None, adam=True, seed=0):

@@ -102,17 +102,6 @@ def test_without_a_compiler_there_is_no_detector(monkeypatch, tmp_path):
     assert plan.new_detector([], []) is None
 
 
-def test_it_is_compiled_once(monkeypatch):
-    if not plan.wait_until_compiled():
-        pytest.skip("it cannot be compiled here")
-
-    def never(*_):
-        raise AssertionError("compiled again")
-
-    monkeypatch.setattr(plan, "_compile", never)
-    assert plan._load().sgdf_collect_addresses
-
-
 def test_a_compiler_that_refuses(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     script = tmp_path / "c++"

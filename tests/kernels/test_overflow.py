@@ -72,14 +72,23 @@ def steps_of(optimizer_class, settings, flags, run, spike, dtype=torch.float32):
     return moves
 
 
+#: In Triton's interpreter, which is slow, a form for every second moment.
+ONE_OF_EACH = ("separate", "FilterAdamW, derived", "FilterAdam, fluctuation")
+PATHS_AND_FORMS = [
+    (path, form)
+    for path in PATHS
+    for form in (ONE_OF_EACH if path == "8 bits, Triton" else FORMS_OF_ADAM)
+]
+
+
 @pytest.mark.usefixtures("_path")
-@each_path
 @pytest.mark.parametrize("run", RUNS, ids=["first", "later"])
-@pytest.mark.parametrize(("cls", "settings"), FORMS_OF_ADAM.values(), ids=FORMS_OF_ADAM)
-def test_the_steps_are_those_after_any_large_gradient(cls, settings, run, path):
+@pytest.mark.parametrize(("path", "form"), PATHS_AND_FORMS)
+def test_the_steps_are_those_after_any_large_gradient(path, form, run):
     """Bounded by a few lr, at the spike and after it, and the same for every size of spike."""
+    cls, settings = FORMS_OF_ADAM[form]
     rel = 0.2 if "8 bits" in path else 1e-3  # in 8 bits moments are rounded at random
-    spikes = HUGE if "Triton" not in path else HUGE[3:]  # the interpreter is slow
+    spikes = HUGE if "Triton" not in path else (math.inf,)  # the interpreter is slow
     ordinary = steps_of(cls, settings, PATHS[path], run, LARGE)
     for spike in spikes:
         sign = math.copysign(1.0, spike)
@@ -122,7 +131,7 @@ def test_without_a_division_the_step_is_proportional_to_the_clipped_gradient(pat
     """SGDF, by design: an ordinary gradient is followed whatever its size."""
     largest = 2.0**60 * math.sqrt(1 - 0.999)
     for spike in (1e12, 1e16, 1e20, 3e38, math.inf):
-        (first, *_) = steps_of(SGDF, {}, PATHS[path], RUNS[0], spike)
+        (first,) = steps_of(SGDF, {}, PATHS[path], [LARGE], spike)
         assert first == pytest.approx(min(spike, largest), rel=0.2 if "8 bits" in path else 1e-3)
 
 
@@ -167,7 +176,7 @@ def test_jax_takes_the_same_steps(cls, settings, run):
 
     optimizer = (sgdf if cls is SGDF else filter_adam)(LR, **settings)
     update = jax.jit(optimizer.update)
-    for spike in HUGE:
+    for spike in HUGE[1::2]:
         expected = steps_of(cls, settings, PATHS["loop"], run, spike)
         p, moves = jax.numpy.zeros(()), []
         state = optimizer.init(p)

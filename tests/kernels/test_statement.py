@@ -141,6 +141,17 @@ def test_foreach_equals_the_loop_on_hundreds_of_mixed_tensors():
 
 
 @each_path
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_autograd_notices_that_a_parameter_has_changed(optimizer, path):
+    p = torch.ones(5, requires_grad=True)
+    loss = p.square().sum()
+    p.grad = torch.ones(5)
+    optimizer([p], **PATHS[path]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@each_path
 def test_gradients_of_another_dtype_than_the_parameter(path):
     p = torch.randn(5, dtype=torch.bfloat16, requires_grad=True)
     p.grad_dtype = torch.float32
@@ -155,7 +166,7 @@ def test_gradients_of_another_dtype_than_the_parameter(path):
 
 @each_path
 def test_an_always_zero_gradient_leaves_the_parameter_alone(path):
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         for settings in ({}, {"eps": 0.0}, {"eps": 0.0, "gain_scale": 1.0, "gain_power": 0.5}):
             p = torch.randn(5, dtype=dtype)
             before = p.clone()

@@ -49,6 +49,8 @@ FORMS: dict[str, partial[Optimizer]] = {
     "derived": partial(FilterAdamW, lr=0.02, second_moment="derived"),
 }
 BUILDERS = OPTIMIZERS | FORMS
+LOW_PRECISION = ("FilterAdam", "Momentum")  # of all, those with most and fewest moments
+EIGHT_BIT = ("SGDF", "FilterAdam", *FORMS)
 CHECKPOINTS = {
     "sharded": (StateDictOptions(), StateDictOptions()),
     "full": (
@@ -293,19 +295,17 @@ CASES: dict[str, Callable[[], Outcome]] = {
     for kind, options in FILTERS.items()
 }
 CASES["fsdp-8-bit-WienerFilter"] = partial(fsdp_filter, **EIGHT_BIT_FILTER)
+for name in BUILDERS:
+    CASES[f"ddp-{name}"] = partial(ddp, name)
+    CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
+    for kernel, options in KERNELS.items():
+        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
 for name in OPTIMIZERS:
-    CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
-    CASES[f"ddp-{name}"] = partial(ddp, name)
     CASES[f"zero-{name}"] = partial(zero, name)
+for name in LOW_PRECISION:
     for kernel, options in KERNELS.items():
-        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
         CASES[f"fsdp-bfloat16-{name}-{kernel}"] = partial(fsdp, name, torch.bfloat16, **options)
-for name in FORMS:
-    CASES[f"ddp-{name}"] = partial(ddp, name)
-    CASES[f"fsdp-on-disk-{name}"] = partial(fsdp_on_disk, name)
-    for kernel, options in KERNELS.items():
-        CASES[f"fsdp-{name}-{kernel}"] = partial(fsdp, name, **options)
-for name in ("SGDF", "FilterAdam", *FORMS):
+for name in EIGHT_BIT:
     for kernel in ("loop", "fused"):
         CASES[f"fsdp-8-bit-{name}-{kernel}"] = partial(
             fsdp, name, wide=True, state_dtype=torch.int8, **KERNELS[kernel]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sgdf import SGDF, FilterAdam, FilterAdamW
 from sgdf.filter import one_minus_power, second_moment, second_moment_weights
+from stepping import advance
 
 pytestmark = pytest.mark.filterwarnings("ignore:loaded a state")
 
@@ -107,10 +108,7 @@ def test_conversion_between_formats_of_the_state(state_dtype):
         optimizer = make([p])
         if source is not None:
             optimizer.load_state_dict(source.state_dict())
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(20):
-            p.grad = torch.randn(p.shape, generator=generator)
-            optimizer.step()
+        advance(optimizer, 20)
         return optimizer, optimizer.state[p]
 
     small = functools.partial(FilterAdam, second_moment="derived", state_dtype=state_dtype)
@@ -127,10 +125,7 @@ def test_conversion_between_formats_of_the_state(state_dtype):
 
 # --- no step after a conversion is long -----------------------------------------------------------
 
-SETTINGS = {
-    "2K": {},
-    "constant gain": {"gain_power": 0, "gain_scale": 0.1},
-}
+SETTINGS = {"2K": {}, "constant gain": {"gain_power": 0, "gain_scale": 0.1}}
 ADAMS = {
     f"{kind}, {gain}": functools.partial(FilterAdam, second_moment=kind, lr=1e-3, **options)
     for kind in ("separate", "derived", "fluctuation")
@@ -145,10 +140,6 @@ SOURCES = {
 LONGEST = 6  # times lr; AdaBelief's own steps are long where the noise is small
 
 
-def noisy(p, mean, generator):
-    return mean + torch.randn(p.shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("target", ADAMS)
 @settings(max_examples=5, deadline=None)
@@ -157,27 +148,27 @@ def test_no_step_after_a_conversion_is_longer_than_a_few_lr(source, target, mean
     """From any form to any other, by a checkpoint, and also by changing a running optimizer."""
     generator = torch.Generator().manual_seed(seed)
 
-    def advance(optimizer, p, steps):
+    def longest_step(optimizer, p, steps):
         moves = []
         for _ in range(steps):
             before = p.detach().clone()
-            p.grad = noisy(p, mean, generator)
+            p.grad = mean + torch.randn(p.shape, generator=generator, dtype=torch.float64)
             optimizer.step()
             moves.append((p.detach() - before).abs().max().item() / 1e-3)
         return max(moves)
 
     p, q = (torch.zeros(500, dtype=torch.float64, requires_grad=True) for _ in range(2))
     old, new = SOURCES[source]([p]), ADAMS[target]([q])
-    advance(old, p, steps)
+    longest_step(old, p, steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         new.load_state_dict(deepcopy(old.state_dict()))
-    assert advance(new, q, 20) < LONGEST
+    assert longest_step(new, q, 20) < LONGEST
     if source in ADAMS:
         form = ("second_moment", "gain_power", "gain_scale")
         wanted = ADAMS[target]([torch.zeros(1)]).param_groups[0]
         old.param_groups[0].update({name: wanted[name] for name in form})
-        assert advance(old, p, 20) < LONGEST
+        assert longest_step(old, p, 20) < LONGEST
 
 
 def test_what_cannot_be_made_starts_anew_and_says_so():

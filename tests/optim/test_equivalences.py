@@ -146,14 +146,6 @@ def test_momentum_covers_sgd_and_classical_momentum(foreach):
         )
 
 
-@given(scales, seeds)
-@settings(deadline=None, max_examples=30)
-def test_scaling_gradients_and_eps_scales_the_step(scale, seed):
-    plain = trajectory(lambda p: SGDF(p, lr=0.1), seed=seed)
-    scaled = trajectory(lambda p: SGDF(p, lr=0.1 / scale, eps=1e-8 * scale**2), seed, scale=scale)
-    torch.testing.assert_close(plain, scaled, rtol=1e-9, atol=1e-9)
-
-
 @given(scales, seeds, st.sampled_from(["derived", "fluctuation"]))
 @settings(deadline=None, max_examples=30)
 def test_without_eps_the_lean_forms_do_not_depend_on_the_scale_of_gradients(scale, seed, kind):
@@ -162,18 +154,3 @@ def test_without_eps_the_lean_forms_do_not_depend_on_the_scale_of_gradients(scal
 
     plain, scaled = trajectory(build, seed), trajectory(build, seed, scale=scale)
     torch.testing.assert_close(plain, scaled, rtol=1e-9, atol=1e-9)
-
-
-def test_lr_over_one_minus_momentum_is_the_matching_step():
-    """The README's rule of thumb: on a constant gradient SGD's momentum ends where SGDF is."""
-
-    def distance(optimizer, p, steps=200):
-        for _ in range(steps):
-            before = p.detach().clone()
-            p.grad = torch.ones_like(p)
-            optimizer.step()
-        return (before - p).item()
-
-    p, q = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    momentum = distance(torch.optim.SGD([p], lr=0.01, momentum=0.9), p)
-    assert momentum == pytest.approx(distance(SGDF([q], lr=0.01 / (1 - 0.9)), q), rel=1e-6)

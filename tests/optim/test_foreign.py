@@ -144,9 +144,10 @@ def test_filter_adam_continues_adam_exactly(theirs, decoupled, amsgrad):
     """All that Adam has: with a gain of 0 it is Adam."""
     rate = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-3}
     source = trained(functools.partial(theirs, **rate, amsgrad=amsgrad))
-    make = functools.partial(FilterAdamW, gain_scale=0.0)
+    make = functools.partial(FilterAdamW, gain_scale=0.0, rounding_seed=7)
     optimizer, said = continued(make, source)
     assert ("amsgrad" in said) == amsgrad
+    assert optimizer.param_groups[0]["rounding_seed"] == 7
     group = optimizer.param_groups[0]
     assert {name: group[name] for name in rate} == rate
     assert group["decoupled_weight_decay"] == decoupled
@@ -169,6 +170,7 @@ def test_a_rate_of_another_scale_is_not_taken_over(make, theirs, made):
     )
     source.param_groups[0]["initial_lr"] = 0.03  # a scheduler would start from it
     own = {"lr": 0.02, "eps": 1e-6, "weight_decay": 0.02, "decoupled_weight_decay": False}
+    own |= {"gain_scale": 0.5, "gain_power": 0.5, "correction": False, "rounding_seed": 7}
     optimizer, said = continued(functools.partial(make, **own), source)
     assert made in said
     assert "lr (0.02), weight_decay and eps stay as they were" in said

@@ -1,7 +1,5 @@
 """Parameter groups with and without weight decay."""
 
-import inspect
-
 import pytest
 import torch
 from torch import nn
@@ -134,8 +132,3 @@ def test_a_group_that_would_be_empty_is_left_out():
 def test_mistakes(arguments, options, error, message):
     with pytest.raises(error, match=message):
         param_groups(*arguments, **options)
-
-
-def test_every_argument_is_documented():
-    page = inspect.getdoc(param_groups)
-    assert all(f"\n    {name}: " in page for name in inspect.signature(param_groups).parameters)

@@ -13,79 +13,27 @@ from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from optim.in_backward import (
+    RANDOM,
+    STEPS,
+    WIDTH,
+    Twins,
+    assert_draws_the_bits_of_ordinary_steps,
+    frozen,
+    loss_of,
+    new_net,
+)
 from reference import CASES, OPTIMIZERS
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum, WienerFilter, step_in_backward
 from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
-from stepping import PATHS, each_path
+from stepping import PATHS, assert_bitwise, each_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-STEPS = 4
-WIDTH = 128  # rows of 128 and more have 8-bit state
-
 each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS)
-
-
-class Net(nn.Module):
-    """Two layers and a head; the second layer is used twice."""
-
-    def __init__(self, width=6, dtype=torch.float32):
-        super().__init__()
-        self.first = nn.Linear(4, width, dtype=dtype)
-        self.shared = nn.Linear(width, width, dtype=dtype)
-        self.head = nn.Linear(width, 1, dtype=dtype)
-        self.other_head = nn.Linear(width, 1, dtype=dtype)
-
-    def forward(self, x, other=False):
-        x = self.shared(self.shared(self.first(x).tanh()).tanh()).tanh()
-        return self.other_head(x) if other else self.head(x)
-
-
-def new_net(**options):
-    torch.manual_seed(0)
-    return Net(**options)
-
-
-def loss_of(model, seed, **options):
-    inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
-    outputs = model(inputs.to(next(model.parameters()).dtype), **options)
-    return (outputs.float() - 1).square().mean()
-
-
-class Twins:
-    """One model and its copy: the first updated by ordinary steps, the second in backward."""
-
-    def __init__(self, make, model=None, groups=nn.Module.parameters, **settings):
-        model = new_net() if model is None else model
-        self.models = [model, copy.deepcopy(model)]
-        self.optimizers = [make(groups(model), **settings) for model in self.models]
-        self.handle = step_in_backward(self.optimizers[1])
-
-    def train(self, *seeds, loss=loss_of, **options):
-        for seed in seeds:
-            for model, optimizer in zip(self.models, self.optimizers, strict=True):
-                optimizer.zero_grad()
-                loss(model, seed, **options).backward()
-                optimizer.step()
-
-    def assert_equal(self):
-        """Bit by bit, in all that a step changes."""
-        ordinary, ours = (list(model.parameters()) for model in self.models)
-        for p, q in zip(ordinary, ours, strict=True):
-            assert torch.equal(p, q)
-            assert q.grad is None
-        states = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
-        assert states[0]
-        assert_close(states[1], states[0], rtol=0, atol=0)
-
-
-def frozen(model, name="first"):
-    getattr(model, name).requires_grad_(False)
-    return model
 
 
 # --- the bits of ordinary steps -------------------------------------------------------------------
@@ -101,26 +49,11 @@ def test_it_equals_ordinary_steps(make, settings, path):
     twins.assert_equal()
 
 
-RANDOM = {
-    "8-bit": (torch.float32, {"state_dtype": torch.int8, "rounding_seed": 3}),
-    "stochastic": (torch.bfloat16, {"stochastic_rounding": True}),
-    "both": (torch.bfloat16, {"state_dtype": torch.int8, "stochastic_rounding": True}),
-}
-
-
 @pytest.mark.parametrize("path", ["loop", "fused"])
 @pytest.mark.parametrize("case", RANDOM)
 @pytest.mark.parametrize("make", [SGDF, FilterAdam, FilterAdamW])
 def test_it_draws_the_random_bits_of_ordinary_steps(make, case, path):
-    dtype, settings = RANDOM[case]
-    # The frozen layer is first in its group: ordinary steps do not count it.
-    model = frozen(new_net(width=WIDTH, dtype=dtype))
-    twins = Twins(make, model, **settings, **PATHS[path])
-    twins.train(*range(STEPS))
-    twins.assert_equal()
-    if "state_dtype" in settings:
-        state = twins.optimizers[1].state[twins.models[1].shared.weight]
-        assert state["exp_avg"].dtype == torch.int8
+    assert_draws_the_bits_of_ordinary_steps(make, case, **PATHS[path])
 
 
 @each_optimizer
@@ -156,11 +89,14 @@ def test_a_parameter_without_a_gradient_is_left_alone(make):
         assert steps == [2, 2]
 
 
-@each_optimizer
-def test_parameters_may_be_unfrozen_and_added(make):
-    twins = Twins(
-        make, frozen(new_net()), lambda m: [*m.first.parameters(), *m.shared.parameters()]
-    )
+LATE = [*((make, {}) for make in OPTIMIZERS), (SGDF, {"stochastic_rounding": True})]
+
+
+@pytest.mark.parametrize(("make", "settings"), LATE)
+def test_parameters_may_be_unfrozen_and_added(make, settings):
+    model = frozen(new_net(dtype=torch.bfloat16 if settings else torch.float32))
+    groups = lambda m: [*m.first.parameters(), *m.shared.parameters()]  # noqa: E731
+    twins = Twins(make, model, groups, **settings)
     twins.train(0)
     for model, optimizer in zip(twins.models, twins.optimizers, strict=True):
         model.first.requires_grad_()
@@ -172,16 +108,6 @@ def test_parameters_may_be_unfrozen_and_added(make):
     assert all(p.grad is None for p in twins.models[1].parameters())  # now in backward
     for optimizer in twins.optimizers:
         optimizer.step()
-    twins.assert_equal()
-
-
-def test_step_updates_what_is_left_with_the_bits_of_an_ordinary_step():
-    model = frozen(new_net(width=WIDTH, dtype=torch.bfloat16), "head")
-    twins = Twins(SGDF, model, stochastic_rounding=True)
-    twins.train(0, other=True)
-    for model in twins.models:
-        model.head.requires_grad_()
-    twins.train(1)  # the head has no hook yet
     twins.assert_equal()
 
 
@@ -279,8 +205,7 @@ def test_plans_of_triton_are_made_once_and_free_their_gradients(make, monkeypatc
     twins.handle.remove()
     assert not ours
     twins.train(3)
-    for p, q in zip(*(model.parameters() for model in twins.models), strict=True):
-        assert torch.equal(p, q)
+    assert_bitwise(*(model.parameters() for model in twins.models))
 
 
 def test_triton_draws_the_random_bits_of_ordinary_steps(monkeypatch):
@@ -305,7 +230,7 @@ def test_removing_the_handle_gives_ordinary_steps_back(make):
     before = copy.deepcopy(twins.models[1].state_dict())
     loss_of(twins.models[1], 2).backward()
     assert twins.models[1].head.weight.grad is not None
-    assert_close(twins.models[1].state_dict(), before, rtol=0, atol=0)
+    assert_bitwise(dict(twins.models[1].state_dict()), dict(before))
     twins.optimizers[1].zero_grad()
     twins.train(2, 3)
     twins.optimizers[1].zero_grad()
@@ -353,11 +278,11 @@ def test_it_refuses_gradient_accumulation():
     twins.train(0)
     model, optimizer = twins.models[1], twins.optimizers[1]
     loss_of(model, 1).backward()
-    after_one = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    after_one = copy.deepcopy((dict(model.state_dict()), optimizer.state_dict()))
     with pytest.raises(RuntimeError, match=r"accumulation: .* call optimizer\.step\(\) once after"):
         loss_of(model, 2).backward()
     optimizer.step()  # nothing is left of the second backward
-    assert_close((model.state_dict(), optimizer.state_dict()), after_one, rtol=0, atol=0)
+    assert_bitwise((dict(model.state_dict()), optimizer.state_dict()), after_one)
     loss_of(model, 3).backward()
 
 
@@ -465,7 +390,7 @@ def test_it_refuses_distributed_data_parallel():
     before = copy.deepcopy(later.state_dict())
     with pytest.raises(RuntimeError, match="does not support DistributedDataParallel"):
         loss_of(wrapped, 0).backward()
-    assert_close(later.state_dict(), before, rtol=0, atol=0)
+    assert_bitwise(dict(later.state_dict()), dict(before))
 
 
 @each_optimizer
@@ -484,8 +409,7 @@ def test_sharded_parameters_are_updated_in_backward(make):
             loss_of(model, seed).backward()
             assert (model.first.weight.grad is None) == (model is models[1])
             optimizer.step()
-    for p, q in zip(*(model.parameters() for model in models), strict=True):
-        assert torch.equal(p, q.to_local())
+    assert_bitwise(models[0].parameters(), (q.to_local() for q in models[1].parameters()))
 
 
 def test_a_compiled_model_equals_ordinary_steps():

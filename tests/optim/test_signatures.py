@@ -8,11 +8,11 @@ import pytest
 
 import sgdf
 from reference import OPTIMIZERS
-from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterAdamW, WienerFilter, param_groups
 from sgdf.filter import FilterSettings
 
 
-@pytest.mark.parametrize("cls", [*OPTIMIZERS, WienerFilter])
+@pytest.mark.parametrize("cls", [*OPTIMIZERS, WienerFilter, param_groups])
 def test_every_argument_is_named_and_documented(cls):
     parameters = inspect.signature(cls).parameters.values()
     assert not [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

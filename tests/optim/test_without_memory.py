@@ -5,18 +5,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.nn import Linear
 
+import stepping
 from kernels.problems import eight_bit, problem
 from reference import OPTIMIZERS
 from sgdf import SGDF, FilterAdam, Momentum
 from sgdf.kernels import cuda
 from sgdf.kernels.plan import Plan
 
-PATHS = {
-    "default": {},
-    "loop": {"foreach": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-}
+PATHS = {"default": {}, **stepping.PATHS}
 EIGHT_BIT = {"state_dtype": torch.int8}
 
 

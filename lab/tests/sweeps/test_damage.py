@@ -30,7 +30,7 @@ def sweep(folder: Path, *words: str) -> int:
     return main([*line, "--out", str(folder / "runs"), *words])
 
 
-@pytest.fixture(scope="module", params=[(), ("--no-checkpoints",)], ids=["saved", "unsaved"])
+@pytest.fixture(scope="module")
 def whole(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("whole")
     (folder / "plan.toml").write_text(PLAN)
@@ -95,28 +95,35 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+#: Without checkpoints a damaged run has nothing to start from, whatever the damage is.
+UNSAVED = ("--no-checkpoints",)
+CASES = [*((name, ()) for name in DAMAGE), ("cut", UNSAVED), ("another result", UNSAVED)]
+each_damage = pytest.mark.parametrize(("damage", "whole"), CASES, indirect=["whole"])
+
+
+@each_damage
 def test_a_damaged_trial_is_run_again_and_the_choice_stays(damage, copy, capsys):
     folder, words = copy
     before, trial = metrics_in(folder), chosen(folder)
-    damage(trial)
+    DAMAGE[damage](trial)
     capsys.readouterr()
     assert sweep(folder, *words) == 0
     assert "it is run again" in capsys.readouterr().out
     assert metrics_in(folder) == before, "the same numbers, and no other setting was trained"
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@each_damage
 def test_a_damaged_run_replaces_no_record_and_is_repaired_from_it(damage, copy):
     folder, words = copy
     record, before = folder / "record.jsonl", metrics_in(folder)
     recorded = record.read_bytes()
-    damage(chosen(folder))
+    DAMAGE[damage](chosen(folder))
     assert sweep(folder, "--record", str(record), *words) == 0
     assert record.read_bytes() == recorded
     assert metrics_in(folder) == before
 
 
+@pytest.mark.parametrize("whole", [(), UNSAVED], indirect=True)
 def test_a_copy_of_another_run_is_refused(copy, capsys):
     folder, words = copy
     record = folder / "record.jsonl"

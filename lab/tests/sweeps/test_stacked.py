@@ -20,7 +20,7 @@ TEXT = {
     "data": "synthetic",
     "model": "gpt-tiny",
     "overrides": {
-        "context": 16, "batch": 2, "steps": 24, "eval_every": 8, "eval_tokens": 64,
+        "context": 16, "batch": 2, "steps": 16, "eval_every": 8, "eval_tokens": 64,
         "test_tokens": 128, "schedule": "cosine", "warmup": 0.1, "clip": 1.0,
     },
 }  # fmt: skip

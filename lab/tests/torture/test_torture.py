@@ -59,7 +59,6 @@ SHORT_FORM = (
     "digits sophia-g float32 0",
     "digits filter_adam_int8 int8 state 0",
     "digits momentum_bf16 bf16 state 0",
-    "GAN adam float32 0",
     "full disk at write last.pt.new 200",
     "read-only disk at open metrics.jsonl 1",
     "no permission at replace last.pt 1",

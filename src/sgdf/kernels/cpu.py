@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sgdf.filter import one_minus_power, second_moment_weights
 from sgdf.kernels import build, loop
-from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
+from sgdf.kernels.quantized import Quantized, dense, has_format
 from sgdf.kernels.rounding import step_key, tensor_seed
 from sgdf.kernels.work import (
     ESTIMATE,
@@ -160,7 +160,7 @@ class _Rows:
             moment = column[i]
             if isinstance(moment, Quantized):
                 codes, scale = moment
-                if not (scale.is_cpu and _in_rows(p, codes, scale)):
+                if not (scale.is_cpu and has_format(p, moment) and _in_rows(p)):
                     return None
                 length = p.stride(0) if p.numel() else 0
                 scales[k] = scale.data_ptr()
@@ -229,16 +229,9 @@ def _laid_out_like(p: Tensor, t: Tensor) -> bool:
     return all(n == 1 or a == b for n, a, b in zip(p.shape, *strides, strict=True))
 
 
-def _in_rows(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
-    """Whether the blocks of 8-bit codes are in the order in which `cpu.cpp` counts them."""
-    return (
-        p.dim() > 0
-        and p.stride(0) * p.shape[0] == p.numel()
-        and codes.dtype in (torch.int8, torch.uint8)
-        and scale.dtype == torch.float32
-        and scale.is_contiguous()
-        and scale.shape == (p.shape[0], blocks_per_row(p))
-    )
+def _in_rows(p: Tensor) -> bool:
+    """Whether rows follow one another in memory, as `cpu.cpp` counts the blocks of 8-bit codes."""
+    return p.stride(0) * p.shape[0] == p.numel()
 
 
 # --- the passes of a matrix step that are not products -------------------------------------------

@@ -30,7 +30,7 @@ from torch.nn import Parameter
 
 from sgdf.kernels import build
 from sgdf.kernels.quantized import BLOCK as QUANTUM
-from sgdf.kernels.quantized import Quantized, blocks_per_row, dense
+from sgdf.kernels.quantized import Quantized, dense, has_format
 from sgdf.kernels.rounding import tensor_seed
 from sgdf.kernels.work import check_consistent, has_memory, parts
 
@@ -375,18 +375,9 @@ def _suits(row: PlanRow) -> bool:
     if not dense(p) or any(t.stride() != p.stride() or t.shape != p.shape for t in elementwise):
         return False
     if isinstance(moments[0], Quantized):
-        return all(isinstance(moment, Quantized) and _in_blocks(p, *moment) for moment in moments)
+        return all(isinstance(moment, Quantized) and has_format(p, moment) for moment in moments)
     dtypes = {t.dtype for t in flat}
     return len(dtypes) == 1 and not {g.dtype, *dtypes}.difference(DTYPES)
-
-
-def _in_blocks(p: Tensor, codes: Tensor, scale: Tensor) -> bool:
-    return (
-        codes.dtype in (torch.int8, torch.uint8)
-        and scale.dtype == torch.float32
-        and scale.is_contiguous()
-        and scale.shape == (p.shape[0], blocks_per_row(p))
-    )
 
 
 def _contiguous_counters(counters: list[Tensor]) -> Tensor | None:

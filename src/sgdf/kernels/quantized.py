@@ -13,9 +13,8 @@ sign and floor 2^-15; `exp_var` and `exp_avg_sq` have floor 2^-31, to keep small
 Codes of powers (t^(1/4), t^(1/8)) are a little finer where a block is even and coarser where it is
 not, and cost twice the arithmetic (benchmarks/codes.py measures them).
 
-Rounding is stochastic: 20 random bits are added to the 20 bits that do not fit, and the carry
-decides, so the mean is exact. With b2 = 0.999 a variance changes by a thousandth per step, far less
-than half a level: rounding to nearest would never change it.
+Rounding is stochastic (`rounding` says why): 20 random bits are added to the 20 bits that do not
+fit, and the carry decides, so the mean is exact.
 
 This is the torch version, for the loop and for checkpoints; C++ and Triton repeat these lines.
 """
@@ -82,6 +81,18 @@ def laid_out(codes: Tensor, order: tuple[int, ...]) -> Tensor:
 
 def blocks_per_row(p: Tensor) -> int:
     return -(-(p.numel() // p.shape[0]) // BLOCK) if p.numel() else 0
+
+
+def has_format(p: Tensor, moment: Quantized) -> bool:
+    """Whether codes and scales have the dtypes and sizes that the kernels read for p."""
+    codes, scale = moment
+    return (
+        p.dim() > 0
+        and codes.dtype in FLOOR
+        and scale.dtype == torch.float32
+        and scale.is_contiguous()
+        and scale.shape == (p.shape[0], blocks_per_row(p))
+    )
 
 
 def padded_index(index: Tensor, t: Tensor) -> Tensor:

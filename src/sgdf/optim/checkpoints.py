@@ -233,7 +233,7 @@ def convert_state_dict(
     if source == target or source is None or target is None or len(saved) != len(groups):
         return state_dict, None
     if (source, target) not in SAME:
-        why = _foreign(saved, state) if source == "" else _no_counterpart(source)
+        why = _why_foreign(saved, state) if source == "" else _why_no_counterpart(source)
         raise ValueError(f"loaded state dict is not one that {name} can continue: {why}")
     complete = [
         {**own, **_converted_settings(loaded, own, source, target), "params": loaded["params"]}
@@ -245,7 +245,7 @@ def convert_state_dict(
         for i in loaded["params"]
         if state.get(i)
     }
-    sentence = _sentence(name, source, target, saved, complete)
+    sentence = _what_was_converted(name, source, target, saved, complete)
     decay = "decoupled_weight_decay"
     if any(own.get(decay) and not new[decay] for own, new in zip(groups, complete, strict=True)):
         sentence += f"; weight decay is an L2 penalty now, as there, until you set {decay} again"
@@ -334,11 +334,11 @@ def _converted_state(
     return {"step": torch.tensor(float(step), device="cpu"), "exp_avg": buffer}
 
 
-def _no_counterpart(source: str) -> str:
-    return f"it is of {_full(source)}, whose state and learning rate have no counterpart here"
+def _why_no_counterpart(source: str) -> str:
+    return f"it is of {_with_owner(source)}, whose state and learning rate have no counterpart here"
 
 
-def _foreign(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str:
+def _why_foreign(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str:
     settings = sorted({name for group in groups for name in group} - {"params"})
     entries = sorted({str(name) for kept in state.values() for name in kept or ()})
     of_state = f" and its state ({', '.join(entries)})" if entries else ""
@@ -348,11 +348,11 @@ def _foreign(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str:
     )
 
 
-def _full(source: str) -> str:
+def _with_owner(source: str) -> str:
     return source if source in OURS else f"torch's {source}"
 
 
-def _sentence(
+def _what_was_converted(
     name: str,
     source: str,
     target: str,
@@ -378,7 +378,7 @@ def _sentence(
             f"m, steps and betas are taken over, {other}",
             f"lr ({rates}), weight_decay and eps stay as they were, having another scale",
         ]
-    return f"loaded a state dict of {_full(source)} into {name}: {'; '.join(parts)}"
+    return f"loaded a state dict of {_with_owner(source)} into {name}: {'; '.join(parts)}"
 
 
 def _about_momentum(source: str, saved: list[dict[str, Any]], rates: str) -> list[str]:

@@ -110,7 +110,7 @@ class StepInBackward:
         self._optimizer = optimizer
         self._places: dict[Tensor, Place] = {}  # empty before the first gradient of an iteration
         self._updated: set[Tensor] = set()  # in this iteration
-        self._alone: dict[Tensor, list[Tensor]] = {}  # a plan is found by the id of a list
+        self._own_lists: dict[Tensor, list[Tensor]] = {}  # a plan is found by its list's id
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._find_places()
         refuse_data_parallel(self._params())
@@ -127,7 +127,7 @@ class StepInBackward:
             hook.remove()
         self._hooks.clear()
         plans = self._optimizer._plans.groups
-        for params in self._alone.values():
+        for params in self._own_lists.values():
             # A captured CUDA graph still reads the tables of its plans.
             if id(params) in plans and not any(p.captured for p in plans[id(params)].plans):
                 del plans[id(params)]
@@ -198,7 +198,7 @@ class StepInBackward:
             return
         group = {
             **place.group,
-            "params": self._alone.setdefault(p, [p]),
+            "params": self._own_lists.setdefault(p, [p]),
             "fused": place.path in FUSED,
             "foreach": place.path == "foreach",
         }

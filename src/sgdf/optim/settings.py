@@ -1,8 +1,8 @@
 """The settings of a parameter group: reading, validating and explaining them.
 
 Error messages are those of torch.optim. Names that are not settings, as those of torch's SGD and
-misspelt ones, are answered with what to write instead. What has no effect, or hardly the one that
-was meant, is explained once.
+misspelt ones, are answered with what to write instead. A setting that has no effect, or much more
+than elsewhere, is explained once.
 """
 
 import difflib
