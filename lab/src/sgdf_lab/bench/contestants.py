@@ -225,8 +225,8 @@ class Contestant:
             return True
         if device == "cuda":
             return not (self.path == "loop" and list_name == "gpt")
-        is_other = self.package not in ("torch", *OURS) and list_name != "one-tensor"
-        return self.dtype == "float32" and not is_other
+        is_other = isinstance(self.optimizer, str) and self.package not in ("torch", *OURS)
+        return self.dtype == "float32" and not (is_other and list_name != "one-tensor")
 
 
 def dtype_name(dtype: str) -> str:
