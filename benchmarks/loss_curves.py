@@ -2,13 +2,14 @@
 
     python benchmarks/loss_curves.py
 
-Draws the validation loss by step of the tuned optimizers on two tasks, means and ranges of the
-seeds, into docs/figures/loss-curves.svg. The table has how many of its steps FilterAdamW saves on
-the way to AdamW's last loss, and the metric; benchmarks/pages.py puts it into the pages. It trains
-nothing.
+Draws the validation loss by step of the tuned contestants on two tasks, means and ranges of the
+seeds, into docs/figures/loss-curves.svg. The table has how many steps FilterMuon in the eigenbasis
+saves on the way to the last loss of AdamW and of Muon, and everybody's test metric;
+benchmarks/pages.py puts it into the pages. It trains nothing.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,27 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sgdf_lab import optimizers
-from sgdf_lab.support.figures import STYLE, write_svg
+from sgdf_lab.support.figures import LINE_STYLES, STYLE, write_svg
 from sgdf_lab.support.pages import markdown_table
+
+sys.path.insert(0, str(Path(__file__).parent))
+import filter_map_page
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "evidence"
 FIGURE = ROOT / "docs" / "figures" / "loss-curves"
 
-OURS = "FilterAdamW, 2K"  # in files of its forms, with gain_eps 0, the default; else the paper's
-DRAWN = {
-    "gpt-mini-encyclopedia-form": "encyclopedia articles",
-    "gpt-mini-books-form": "books",
-}
-RIVALS = ("AdamW", "NAdamW")
+OURS = "FilterMuon, eigenbasis"
+DRAWN = {"contest-gpt-encyclopedia": "encyclopedia articles", "contest-gpt-books": "books"}
+CURVES = ("AdamW", "FilterAdamW", "SOAP", "Muon", OURS)
+RIVALS = ("AdamW", "Muon")  # on whose steps ours saves
+SHOWN = ("AdamW", "NAdamW", "FilterAdamW", "Muon", "SOAP", "FilterMuon", OURS)
 ROWS = {
-    "gpt-mini-encyclopedia-form": "GPT, 0.8 M, encyclopedia",
-    "gpt-mini-books-form": "GPT, 0.8 M, books",
-    "vit-mini-fashion-form": "small ViT, Fashion-MNIST",
-    "gpt-tiny-encyclopedia-finals": "GPT, 0.1 M, encyclopedia (paper's form)",
-    "gpt-tiny-books-finals": "GPT, 0.1 M, books (paper's form)",
-    "mlp-fashion-finals": "perceptron, Fashion-MNIST (paper's form)",
+    "contest-gpt-encyclopedia": "GPT, encyclopedia: test loss",
+    "contest-gpt-books": "GPT, books: test loss",
+    "contest-lstm-encyclopedia": "LSTM, encyclopedia: test loss",
+    "contest-vit-cifar10": "ViT, CIFAR-10: accuracy, %",
+    "contest-cnn-cifar10": "CNN, CIFAR-10: accuracy, %",
 }
 
 Summary = dict[str, Any]
@@ -78,60 +80,68 @@ def steps_to(steps: np.ndarray, losses: np.ndarray, target: float) -> float | No
     return float(steps[last] + share * (steps[first] - steps[last]))
 
 
-def steps_words(task: str, rival: str = "AdamW") -> str:
+def steps_words(task: str, rival: str) -> str:
     """How many of the rival's steps ours saves on the way to the rival's last loss."""
     if "step" not in summary_of(task)["unit"]:
         return "–"
     steps, theirs = curves(task, rival)
     reached = steps_to(steps, curves(task, OURS)[1].mean(axis=0), theirs.mean(axis=0)[-1])
-    return "not reached" if reached is None else f"{steps[-1] - reached:.0f} of {steps[-1]}"
+    return "none" if reached is None else f"{steps[-1] - reached:.0f} of {steps[-1]}"
 
 
-def difference_words(summary: Summary, rival: str) -> str:
-    """Ours minus the rival's in the final metric; bold: decided, and "behind" where it is so."""
-    (rows,) = [c["rows"] for c in summary["comparisons"] if c["reference"] == rival]
-    (row,) = [row for row in rows if row["contestant"] == OURS]
-    digits = 3 if summary["metric"]["lower_is_better"] else 2
-    text = f"{row['mean']:+.{digits}f}".replace("-", "−")
-    behind = " (behind)" if row["verdict"] == "behind" else ""
-    return f"**{text}**{behind}" if row["verdict"] in ("ahead", "behind") else text
+def metric_words(summary: Summary, name: str) -> str:
+    """The mean of a contestant; bold: clearly ahead of all four rivals of the contest."""
+    label = next(
+        (c["label"] for c in summary["contestants"] if filter_map_page.short_name(c) == name), None
+    )
+    if label is None:  # on images, SOAP's rule steps kernels as matrices
+        return metric_words(summary, "SOAP, kernels as matrices")
+    digits = 3 if summary["metric"]["lower_is_better"] else 1
+    mean = f"{contestant(summary, label)['final']['mean']:.{digits}f}"
+    return f"**{mean}**" if filter_map_page.ahead_of_all(summary, name) else mean
 
 
 def table() -> str:
     rows = []
     for task, words in ROWS.items():
         summary = summary_of(task)
-        unit = "test loss" if summary["metric"]["lower_is_better"] else "test accuracy, %"
-        differences = [difference_words(summary, rival) for rival in RIVALS]
-        rows.append([words, steps_words(task), unit, *differences])
-    header = ["", "steps saved", "metric", "minus AdamW", "minus NAdamW"]
+        saved = [steps_words(task, rival) for rival in RIVALS]
+        rows.append([words, *saved, *(metric_words(summary, name) for name in SHOWN)])
+    names = [name.replace("FilterMuon, eigenbasis", "in the eigenbasis") for name in SHOWN]
+    header = ["", *(f"steps saved on {rival}" for rival in RIVALS), *names]
     return "\n" + markdown_table(header, rows) + "\n"
 
 
 def figure(tasks: Sequence[str] = tuple(DRAWN)) -> Figure:
     with matplotlib.rc_context(STYLE):
-        drawn = Figure(figsize=(8.4, 3.5), layout="constrained")
+        drawn = Figure(figsize=(8.4, 3.7), layout="constrained")
         for axes, task in zip(drawn.subplots(1, len(tasks)), tasks, strict=True):
-            for label in (*RIVALS, OURS):
+            for label in CURVES:
                 steps, losses = curves(task, label)
-                name = contestant(summary_of(task), label)["optimizer"]
-                colour = optimizers.style(name).colour
-                shown = label.partition(",")[0]
+                style = optimizers.style(contestant(summary_of(task), label)["optimizer"])
                 low, high = losses.min(axis=0), losses.max(axis=0)
-                axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(steps, losses.mean(axis=0), color=colour, linewidth=1.8, label=shown)
-            seeds = len(losses)
-            target = curves(task, "AdamW")[1].mean(axis=0)[-1]
-            reached = steps_to(steps, losses.mean(axis=0), target)
-            assert reached is not None
-            axes.hlines(target, reached, steps[-1], color="#888888", linewidth=1, linestyle="--")
-            saved = f"{steps[-1] - reached:.0f} of {steps[-1]} steps saved"
-            axes.annotate(saved, ((reached + steps[-1]) / 2, target), xytext=(0, 34), fontsize=9,
-                          textcoords="offset points", ha="center",
-                          arrowprops={"arrowstyle": "-", "color": "#888888"})  # fmt: skip
+                axes.fill_between(steps, low, high, color=style.colour, alpha=0.18, linewidth=0)
+                dashes = LINE_STYLES[style.dash]
+                axes.plot(steps, losses.mean(axis=0), color=style.colour, linestyle=dashes,
+                          linewidth=1.8, label=label)  # fmt: skip
+            for rival, part, offset in zip(
+                RIVALS, (0.75, 0.0), ((0, -20), (-66, -16)), strict=True
+            ):
+                target = curves(task, rival)[1].mean(axis=0)[-1]
+                reached = steps_to(steps, losses.mean(axis=0), target)
+                if reached is None:
+                    continue
+                axes.hlines(target, reached, steps[-1], color="#888888", linewidth=1, linestyle=":")
+                saved = f"{steps[-1] - reached:.0f} steps saved on {rival}"
+                place = reached + part * (steps[-1] - reached), target
+                line = {"arrowstyle": "-", "color": "#888888"}
+                axes.annotate(saved, place, offset, textcoords="offset points", arrowprops=line,
+                              ha="center", fontsize=8.5)  # fmt: skip
             axes.set_title(f"GPT of 0.8 million parameters, {DRAWN[task]}", fontsize=9.5)
-            axes.set(xlabel=f"step ({seeds} seeds)", ylabel="validation loss (nats per byte)")
-            axes.legend(frameon=False, fontsize=9)
+            axes.set(xlabel=f"step ({len(losses)} seeds)", ylabel="validation loss (nats per byte)")
+            axes.set_xlim(100, steps[-1])
+            axes.set_ylim(top=losses.mean(axis=0)[0] * 1.12)
+            axes.legend(frameon=False, fontsize=8.5)
         return drawn
 
 

@@ -48,9 +48,10 @@ def test_the_badges_say_what_the_package_needs():
 
 def test_the_first_figure_says_what_the_first_table_says():
     drawn = loss_curves.FIGURE.with_suffix(".svg").read_text(encoding="utf-8")
-    saved = re.findall(r"<!-- (\d+ of \d+ steps saved) -->", drawn)
-    rows = [loss_curves.steps_words(task) for task in loss_curves.DRAWN]
-    assert saved == [f"{row} steps saved" for row in rows]
+    saved = re.findall(r"<!-- (\d+) steps saved on (\w+) -->", drawn)
+    cases = [(task, rival) for task in loss_curves.DRAWN for rival in loss_curves.RIVALS]
+    words = [(loss_curves.steps_words(task, rival), rival) for task, rival in cases]
+    assert saved == [(steps.partition(" of ")[0], rival) for steps, rival in words]
 
 
 @pytest.mark.parametrize("words", LINES[:2], ids=lambda words: words[1])
