@@ -121,17 +121,22 @@ def trace_words(found: Mapping[str, Any]) -> str:
 
 # --- steps of matrices: docs/matrices.md ----------------------------------------------------------
 
-MATRICES = "gpt-124m-matrices"
+MATRICES = ("gpt-124m-matrices", "resnet18-matrices")
+MATRIX_RECORD = RESULTS / "bench-step-matrices-cuda.json"
 
 
 def matrix_steps_table() -> str:
     """All forms beside torch's Muon and SOAP, on a GPU."""
-    lists = json.loads((RESULTS / "bench-step-cuda.json").read_text("utf-8"))["lists"]
-    if MATRICES not in lists:
+    if not MATRIX_RECORD.exists():
         return f"On a GPU: {MISSING}."
-    rows = [
-        [f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", f"{row['ms']:.3g}"]
-        for row in lists[MATRICES]["rows"]
-        if row["ms"]
-    ]
-    return markdown_table([lists[MATRICES]["title"], "state, bytes per parameter", "ms"], rows)
+    lists = json.loads(MATRIX_RECORD.read_text("utf-8"))["lists"]
+    rows = []
+    for i, row in enumerate(lists[MATRICES[0]]["rows"]):
+        cells = [step_words(lists[name]["rows"][i]) for name in MATRICES]
+        rows.append([f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", *cells])
+    titles = [f"{lists[name]['title']}, ms" for name in MATRICES]
+    return markdown_table(["", "state, bytes per parameter", *titles], rows)
+
+
+def step_words(row: Mapping[str, Any]) -> str:
+    return f"{row['ms']:.3g} ± {row['ms_iqr'] / 2:.2g}" if row["ms"] else MISSING
