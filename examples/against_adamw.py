@@ -4,7 +4,7 @@ python examples/against_adamw.py                        # Python's standard libr
 python examples/against_adamw.py --text encyclopedia.txt --seeds 1 2 3
 
 The row is "GPT, 0.8 M, encyclopedia": 600 steps of 16 windows of 64 bytes. The settings are those
-that 8 trials for each chose there (results/evidence/gpt-mini-encyclopedia); on another text or
+that 8 trials for each chose there (results/evidence/gpt-mini-encyclopedia-form); on another text or
 length both are a guess. For a seed both have the same start and the same batches.
 """
 
@@ -23,9 +23,8 @@ from sgdf import FilterAdamW
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 128, 4, 4, 64, 16
 TUNED = {
     "AdamW": {"lr": 0.004055, "betas": (0.91096, 0.998421), "weight_decay": 0.01538},
-    "FilterAdamW": {"lr": 0.00609, "betas": (0.92548, 0.95822), "weight_decay": 0.1683,
-                    "gain_eps": 1e-8},
-}  # fmt: skip
+    "FilterAdamW": {"lr": 0.00609, "betas": (0.92548, 0.95822), "weight_decay": 0.1683},
+}
 OPTIMIZERS = {"AdamW": torch.optim.AdamW, "FilterAdamW": FilterAdamW}
 
 

@@ -1,16 +1,21 @@
 """The README: its commands run, its badges are true, its numbers are those of the records."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import loss_curves
-from docs.markdown_blocks import ROOT
-from sgdf_lab.cli.main import main
+from docs.markdown_blocks import ROOT, python_blocks
+from sgdf_lab.cli import train
+from sgdf_lab.cli.main import main, parse
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LAB = README.partition("## The lab")[2]
@@ -28,6 +33,29 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_own_text_and_images_are_shown():
     assert [words[:2] for words in LINES[:2]] == [["train", "text"], ["train", "images"]]
     assert LINES[2] == ["report", "runs"]
+
+
+def test_the_swap_is_copied_into_a_file_and_run(tmp_path):
+    (block,) = python_blocks(ROOT / "README.md")
+    assert not block.excuse
+    (tmp_path / "copied.py").write_text(block.code, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "copied.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("fused", "foreach")
+
+
+def test_the_text_of_the_readme_is_trained_on_within_minutes(tmp_path, monkeypatch):
+    """No more products than in two minutes at ten billion a second, half of what a core does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("What was said, and what was meant by it.\n" * 400)
+    (config,) = train.configs_from(parse(LINES[0]))
+    trainer = config.task_definition.module.build_trainer(config, torch.device("cpu"))
+    windows = config.epochs * (len(trainer.batches) + trainer.evaluated())
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    products = 3 * windows * trainer.batches.context * parameters  # forward and backward
+    assert products < 2 * 60 * 10e9
 
 
 def test_the_badges_say_what_the_package_needs():
