@@ -197,7 +197,7 @@ def killed_worker(bench: Bench, folder: Path) -> Outcome:
         output = ended_script(sweep)
     finally:
         sweep.kill()
-    for config in test_sweeps.cells():
+    for config in test_sweeps.CELLS:
         argv = ("train", "digits", "--optimizer", config.optimizer, "--seed", str(config.seed),
                 "--epochs", str(config.epochs), "--data", "synthetic", "--device", "cpu",
                 "--set", "lr=0.05", "--set", "batch=128")  # fmt: skip
@@ -217,9 +217,7 @@ def killed_node(bench: Bench, folder: Path) -> Outcome:
     finally:
         script.kill()
     undisturbed, results = json.loads(output.splitlines()[-1])
-    for config, result, expected in zip(
-        test_cluster.cells(), results[:-1], undisturbed, strict=True
-    ):
+    for config, result, expected in zip(test_cluster.CELLS, results[:-1], undisturbed, strict=True):
         ours, theirs = (
             (folder / place / config.name / "metrics.jsonl").read_bytes()
             for place in ("shared", "undisturbed")

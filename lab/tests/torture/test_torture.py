@@ -1,11 +1,15 @@
 """The short form of the torture matrix, and that the matrix notices what it has to notice."""
 
+import ast
+import contextlib
 import itertools
 import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -244,6 +248,29 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert {case.kind for case in found} == {*runner.KINDS} - {"operations"}
     for task in TASKS.values():
         assert any(case.row.startswith(f"{task.name}, ") for case in found)
+
+
+@pytest.mark.parametrize("file", sorted(Path(__file__).parent.glob("*.py")), ids=lambda f: f.stem)
+def test_what_a_case_takes_from_a_module_is_there(file: Path) -> None:
+    """Many cases are not in the short form, and use what other tests define."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("data", "sweeps", "tasks", "runs"):
+            if find_spec("ray") is None and "test_cluster" in {alias.name for alias in node.names}:
+                continue
+            for alias in node.names:
+                with contextlib.suppress(ModuleNotFoundError):
+                    modules[alias.name] = import_module(f"{node.module}.{alias.name}")
+    used = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    missing = [
+        ast.unparse(node)
+        for node in used
+        if isinstance(node.value, ast.Name)
+        and node.value.id in modules
+        and not hasattr(modules[node.value.id], node.attr)
+    ]
+    assert missing == []
 
 
 def test_gradients_beyond_the_bound_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
