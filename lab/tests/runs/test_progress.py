@@ -13,8 +13,8 @@ from rich.console import Console
 
 from runs.commands import Clock
 from sgdf_lab.runs import config as configs
-from sgdf_lab.runs import estimate as estimates
 from sgdf_lab.runs import progress as progresses
+from sgdf_lab.runs import session as estimates
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.progress import ProgressBars, ProgressLines, shown_on
 from sgdf_lab.runs.session import RunContext, train

@@ -143,8 +143,7 @@ def configs_from(options: argparse.Namespace) -> "list[Config]":
 
 def run(options: argparse.Namespace) -> None:
     runs = configs_from(options)
-    from sgdf_lab.runs.estimate import time_in_words
-    from sgdf_lab.runs.session import train_in_turn
+    from sgdf_lab.runs.session import time_in_words, train_in_turn
     from sgdf_lab.support.numerics import find_device
     from sgdf_lab.training import distributed
 

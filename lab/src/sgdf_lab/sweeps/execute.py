@@ -17,10 +17,9 @@ from rich.console import Console
 
 from sgdf_lab.runs import packed
 from sgdf_lab.runs.config import Config, frozen
-from sgdf_lab.runs.estimate import seconds_of_run
 from sgdf_lab.runs.progress import duration
 from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
-from sgdf_lab.runs.session import RunContext, sigterm_as_interrupt
+from sgdf_lab.runs.session import RunContext, seconds_of_run, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
 from sgdf_lab.support.tables import say
