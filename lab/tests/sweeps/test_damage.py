@@ -1,5 +1,6 @@
 """What a sweep does with runs whose files do not agree: nothing is chosen or recorded by them."""
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -31,16 +32,22 @@ def sweep(folder: Path, *words: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "plan.toml").write_text(PLAN)
-    assert sweep(folder, "--record", str(folder / "record.jsonl"), *request.param) == 0
-    return folder, request.param
+def whole(tmp_path_factory) -> Callable[[tuple[str, ...]], Path]:
+    """The folder of a sweep with these words, which is made once."""
+
+    @functools.cache
+    def made(words: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("whole")
+        (folder / "plan.toml").write_text(PLAN)
+        assert sweep(folder, "--record", str(folder / "record.jsonl"), *words) == 0
+        return folder
+
+    return made
 
 
 @pytest.fixture
-def copy(whole, tmp_path) -> tuple[Path, tuple[str, ...]]:
-    return Path(shutil.copytree(whole[0], tmp_path / "copy")), whole[1]
+def copy(whole, words, tmp_path) -> Path:
+    return Path(shutil.copytree(whole(words), tmp_path / "copy"))
 
 
 def metrics_in(folder: Path) -> dict[str, str]:
@@ -98,12 +105,12 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 #: Without checkpoints a damaged run has nothing to start from, whatever the damage is.
 UNSAVED = ("--no-checkpoints",)
 CASES = [*((name, ()) for name in DAMAGE), ("cut", UNSAVED), ("another result", UNSAVED)]
-each_damage = pytest.mark.parametrize(("damage", "whole"), CASES, indirect=["whole"])
+each_damage = pytest.mark.parametrize(("damage", "words"), CASES)
 
 
 @each_damage
-def test_a_damaged_trial_is_run_again_and_the_choice_stays(damage, copy, capsys):
-    folder, words = copy
+def test_a_damaged_trial_is_run_again_and_the_choice_stays(damage, words, copy, capsys):
+    folder = copy
     before, trial = metrics_in(folder), chosen(folder)
     DAMAGE[damage](trial)
     capsys.readouterr()
@@ -113,8 +120,8 @@ def test_a_damaged_trial_is_run_again_and_the_choice_stays(damage, copy, capsys)
 
 
 @each_damage
-def test_a_damaged_run_replaces_no_record_and_is_repaired_from_it(damage, copy):
-    folder, words = copy
+def test_a_damaged_run_replaces_no_record_and_is_repaired_from_it(damage, words, copy):
+    folder = copy
     record, before = folder / "record.jsonl", metrics_in(folder)
     recorded = record.read_bytes()
     DAMAGE[damage](chosen(folder))
@@ -123,9 +130,9 @@ def test_a_damaged_run_replaces_no_record_and_is_repaired_from_it(damage, copy):
     assert metrics_in(folder) == before
 
 
-@pytest.mark.parametrize("whole", [(), UNSAVED], indirect=True)
-def test_a_copy_of_another_run_is_refused(copy, capsys):
-    folder, words = copy
+@pytest.mark.parametrize("words", [(), UNSAVED])
+def test_a_copy_of_another_run_is_refused(words, copy, capsys):
+    folder = copy
     record = folder / "record.jsonl"
     recorded = record.read_bytes()
     trial = chosen(folder)
