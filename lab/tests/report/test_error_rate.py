@@ -112,6 +112,8 @@ def recorded_profiles() -> Iterator[np.ndarray]:
         summary = json.loads(file.read_text())
         sign = 1 if summary["metric"]["lower_is_better"] else -1
         for contestant in summary["contestants"]:
+            if contestant["final"]["std"] is None:  # one seed, as where only a rate was wanted
+                continue
             values = [t["value"] for t in contestant["trials"] if t["value"] is not None]
             yield sign * np.array(values) / contestant["final"]["std"]
 
