@@ -250,8 +250,9 @@ def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
     Only cells of the same length and data are compared, since a longer run has the better
     validation. Nothing is chosen for an optimizer whose finished cells were not all validated.
 
-    If each has cells with more seeds than the others, it is a sweep with trials: these were chosen
-    before, and are compared by the seeds that had no part in it. How, only the plan says.
+    If each has cells with more seeds than the others, or two have, it is a sweep with trials that
+    has ended or not: these were chosen before, and are compared by the seeds that had no part in
+    it. How, only the plan says.
 
     Returns:
         All cells, without the runs that are not compared, and the choices.
@@ -264,8 +265,12 @@ def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
         and all(validation_spread(cell) for cell in own if cell.finished)
     ]
     chosen_before = [with_new_seeds(own) for own in contests]
-    if contests and all(chosen_before):
-        known = {cell.label: cell for own in chosen_before for cell in own}
+    if contests and (all(chosen_before) or sum(map(bool, chosen_before)) > 1):
+        known = {
+            cell.label: cell
+            for own, found in zip(contests, chosen_before, strict=True)
+            for cell in found or [best_validated(own)]
+        }
         choices = dict.fromkeys((cell.config.cell_key for cell in known.values()), None)
         return [known.get(cell.label, cell) for cell in cells], choices
     best = [(own, best_validated(own)) for own in contests]
