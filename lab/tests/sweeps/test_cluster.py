@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "OMP_NUM_THREADS": "1"}
 PATIENCE = 900  # seconds: on a machine that is busy otherwise, a cluster takes minutes
 
-CELLS = long_runs(80, "sgdf", "sgd")
+CELLS = long_runs(80, "sgdf", "filter-muon-eigen")
 
 pytestmark = pytest.mark.timeout(PATIENCE + 100)
 

@@ -234,9 +234,10 @@ def test_a_network_that_is_no_language_model(tmp_path, networks, capsys, name, s
 # --- a run ----------------------------------------------------------------------------------------
 
 
-def test_a_killed_run_resumes_and_ends_the_same(tmp_path, teams, own_data_folder):
+@pytest.mark.parametrize("optimizer", ["adamw", "filter-muon-eigen"])
+def test_a_killed_run_resumes_and_ends_the_same(optimizer, tmp_path, teams, own_data_folder):
     words = ["train", *SYNTHETIC, "--set", "steps=12", "--set", "eval_every=2"]
-    words += ["--optimizer", "adamw"]
+    words += ["--optimizer", optimizer]
     assert_resumes(teams, tmp_path, words, 2, env={"SGDF_DATA": str(own_data_folder)})
 
 
