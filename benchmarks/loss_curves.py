@@ -3,12 +3,13 @@
     python benchmarks/loss_curves.py
 
 Draws the validation loss by step of the tuned contestants on two tasks, means and ranges of the
-seeds, into docs/figures/loss-curves.svg. The table has how many steps FilterAdamW saves on the way to
-the last loss of AdamW, and FilterMuon with an eigenbasis (FilterMuon*) on the way to that of Muon,
-and the test metric of each; benchmarks/pages.py puts it into the pages. It trains nothing.
+seeds, into docs/figures/loss-curves.svg. The table has how many steps FilterAdamW saves on the way
+to the last loss of AdamW, and FilterMuon with an eigenbasis (FilterMuon*) on the way to Muon's, and
+the test metric of each; benchmarks/pages.py puts it into the pages. It trains nothing.
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,11 +37,11 @@ CURVES = ("AdamW", "FilterAdamW", "SOAP", "Muon", STARRED)
 SAVERS = {"FilterAdamW": "AdamW", STARRED: "Muon"}  # who saves steps, and on whom
 SHOWN = ("AdamW", "FilterAdamW", "Muon", "SOAP", "FilterMuon", STARRED)
 ROWS = {
-    "contest-gpt-encyclopedia": "GPT, encyclopedia: test loss",
-    "contest-gpt-books": "GPT, books: test loss",
-    "contest-lstm-encyclopedia": "LSTM, encyclopedia: test loss",
-    "contest-vit-cifar10": "ViT, CIFAR-10: accuracy, %",
-    "contest-cnn-cifar10": "CNN, CIFAR-10: accuracy, %",
+    "contest-gpt-encyclopedia": "GPT, encyclopedia",
+    "contest-gpt-books": "GPT, books",
+    "contest-lstm-encyclopedia": "LSTM, encyclopedia",
+    "contest-vit-cifar10": "ViT, CIFAR-10, %",
+    "contest-cnn-cifar10": "CNN, CIFAR-10, %",
 }
 
 Summary = dict[str, Any]
@@ -135,7 +136,8 @@ def table() -> str:
         rows.append([words, *saved, *(metric_words(summary, name) for name in SHOWN)])
     saving = [f"steps {shown(ours)} saves on {rival}" for ours, rival in SAVERS.items()]
     header = ["", *saving, *map(shown, SHOWN)]
-    return "\n" + markdown_table(header, rows).replace("Muon*", r"Muon\*") + "\n"
+    header = [re.sub("Filter", "Filter<wbr>", name).replace("*", r"\*") for name in header]
+    return "\n" + markdown_table(header, rows) + "\n"
 
 
 def shown(label: str) -> str:

@@ -385,9 +385,9 @@ def first_steps_table() -> str:
 
 
 def warmup_words() -> str:
-    ways = {"as it is": (False, False), "with a warm-up": (True, False), "with the ramp": (False, True)}
+    ways = {"as it is": (0, 0), "with a warm-up": (1, 0), "with the ramp": (0, 1)}
     found = first_steps("resnet18")
-    return ", ".join(f"{spread(found['sgdf', *key, False])} {way}" for way, key in ways.items())
+    return ", ".join(f"{spread(found['sgdf', *key, 0])} {way}" for way, key in ways.items())
 
 
 def defaults_table(optimizer: str, now: str) -> str:

@@ -269,7 +269,7 @@ def later_steps():
 def test_the_errors_through_a_training_are_those_of_the_records(later_steps):
     header = (
         "| epoch | noise / signal | error / signal: EMA | SGDF | filter / EMA | with K | with √K "
-        "| steps 55 to 100 alone |"
+        "| only steps 55 to 100 |"
     )
     rows = table(THROUGH_A_TRAINING, header)
     assert rows.keys() == {str(epoch) for epoch in later_steps}
