@@ -4,9 +4,10 @@
     python benchmarks/damping.py --figures          # draw the figures, measure nothing
 
 The protocol is on that page: rates; results with innovations and errors; steep directions; the
-projection; the other gains, larger rates, Muon; more seeds of the projection. Writes results/damping.json after every run, and
-goes on where it stopped if the command is given again. `--minutes` of processor time at most.
-`--tiny` is for a test: a text of the lab's grammar and a few steps, written to --out.
+projection; the other gains, larger rates, Muon; more seeds of the projection. Writes
+results/damping.json after every run, and goes on where it stopped if the command is given again.
+`--minutes` of processor time at most. `--tiny` is for a test: a text of the lab's grammar and a few
+steps, written to --out.
 """
 
 import argparse
