@@ -448,7 +448,7 @@ def run(options: argparse.Namespace) -> None:
                 made = plans()
                 write(made)
             more = any(n not in tried and named(n, options) for n in made)
-            if time.monotonic() > end or not (running or (more and options.wait)):
+            if time.monotonic() > end or not (running or ended or (more and options.wait)):
                 return
             time.sleep(0.5)
     finally:
