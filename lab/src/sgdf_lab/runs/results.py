@@ -95,7 +95,9 @@ def check_run(
     if finished and any(line.get("diverged") for line in metrics):
         raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
     if not finished and not (metrics and metrics[-1].get("diverged")):
-        raise UserError(f"{folder} is damaged: it diverged, but the last line of metrics.jsonl did not")
+        raise UserError(
+            f"{folder} is damaged: it diverged, but the last line of metrics.jsonl did not"
+        )
     needed = [metric.key]
     if config.validation:  # what settings are chosen by
         needed.append(config.task_definition.validation_key)
