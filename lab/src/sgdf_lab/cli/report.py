@@ -129,6 +129,7 @@ def run_evidence(options: argparse.Namespace) -> None:
         files = [options.out / "summary.json", *figures.write_all(summary, options.out)]
     if options.markdown:
         print(tables.markdown(summary))
+        print("".join(f"- {line}\n" for line in lines_of_search(sweep)))
     else:
         for line in lines_of_search(sweep):
             say(console, line)

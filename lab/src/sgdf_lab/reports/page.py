@@ -36,7 +36,7 @@ from sgdf_lab.runs.records import RunRecord, read_planned
 from sgdf_lab.support.figures import dark_rules, inline_svg
 from sgdf_lab.support.files import explained, open_regular, write_atomically
 from sgdf_lab.support.palette import Look
-from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.plan import Grid, lines_of_search
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -54,6 +54,7 @@ def write(
     *,
     title: str,
     skipped: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     write_document(
@@ -61,6 +62,7 @@ def write(
         title,
         f"""{contents(comparisons)}
 {sections}
+{text_list(notes)}
 <section id="runs">
 <h2>Runs</h2>
 {"".join(map(run_details, records))}
@@ -76,7 +78,9 @@ def write_stage(stage: Grid, out: Path) -> tuple[list[RunRecord], list[Compariso
     comparisons = compare_stage(stage, records, out) if records else []
     if records:
         file = page_of(stage, out)
-        write(file, records, comparisons, title=stage.title, skipped=skipped)
+        tuned = stage.chosen_from
+        notes = lines_of_search(tuned) if tuned else ()
+        write(file, records, comparisons, title=stage.title, skipped=skipped, notes=notes)
     return records, comparisons, skipped
 
 
@@ -134,7 +138,6 @@ def contents(comparisons: Sequence[Comparison]) -> str:
 
 def section(number: int, comparison: Comparison) -> str:
     """The verdict, the differences, the table and the charts."""
-    notes = "".join(f"<li>{text(note)}</li>" for note in wording.notes(comparison))
     warnings = "".join(
         f'<p class="warning">{text(warning)}</p>' for warning in edge_warnings(comparison)
     )
@@ -147,11 +150,16 @@ def section(number: int, comparison: Comparison) -> str:
 {text(wording.common_protocol(comparison.cells))}.</p>
 {chart_figure(differences) if differences else ""}
 {table(comparison)}
-<ul class="notes">{notes}</ul>
+{text_list(wording.notes(comparison))}
 {curves(comparison)}
 {gallery(comparison)}
 </section>
 """
+
+
+def text_list(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{text(line)}</li>" for line in lines)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def table(comparison: Comparison) -> str:
