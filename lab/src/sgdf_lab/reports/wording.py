@@ -27,6 +27,10 @@ NEEDS_PLAN = (
     "No verdict: settings were chosen by trials, and only the plan of the sweep says how. "
     "`sgdf evidence PLAN` has the verdict."
 )
+CHOOSES = (
+    "No verdict: by these runs settings are chosen. The page of the last stage and `sgdf evidence` "
+    "compare the chosen ones, by other seeds."
+)
 
 Named = tuple[str, ComparisonRow]
 
@@ -244,8 +248,9 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
-    if comparison.needs_plan:
-        return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
+    if comparison.needs_plan or comparison.is_choice:
+        why = CHOOSES if comparison.is_choice else NEEDS_PLAN
+        return " ".join([why, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
         reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)
