@@ -369,6 +369,8 @@ def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
     assert again["metric"]["key"] == "val_loss"
     assert again["contestants"][0]["final"]["mean"] == pytest.approx(2.1)
     assert again["margin"] == 0.02
+    assert not any("test_tokens" in note for note in summary["notes"])
+    assert any("test_tokens" in note for note in again["notes"]), "it chose, and is the result"
 
 
 def test_the_edge_of_what_was_tried(tmp_path):

@@ -86,6 +86,7 @@ class Comparison:
     result: Metric  # what is compared: the metric that no choice of settings has seen
     needs_plan: bool = False  # settings were chosen by trials: without the plan no verdict
     is_choice: bool = False  # by these runs settings are chosen: no verdict
+    is_seen: bool = False  # the result is what the settings were chosen by
 
     @property
     def cells(self) -> list[RunCell]:
@@ -167,7 +168,8 @@ def compare_cells(
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     label, needs_plan = reference.label if reference else None, None in choices.values()
-    comparison = Comparison(tuple(rows), label, target, result, needs_plan, is_choice)
+    is_seen = bool(choices) and result.key == cells[0].task.validation_key
+    comparison = Comparison(tuple(rows), label, target, result, needs_plan, is_choice, is_seen)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
     found = [row.paired for row in judged if row.paired]

@@ -12,6 +12,7 @@ from sgdf_lab.reports.cells import RunCell
 from sgdf_lab.reports.comparison import Comparison, ComparisonRow
 from sgdf_lab.reports.labels import NO_BREAK, visible
 from sgdf_lab.reports.numbers import (
+    SEEN,
     SIGNIFICANCE,
     PairedDifference,
     Spread,
@@ -221,7 +222,8 @@ def opening(comparison: Comparison) -> str:
     if reference is None or reference.final is None:
         return ""
     runs = f" (mean of {reference.final.n} runs)" if reference.final.n > 1 else ""
-    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}."
+    seen = f" {SEEN.format(comparison.result.words)}" if comparison.is_seen else ""
+    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}.{seen}"
 
 
 def measured(metric: Metric, value: Spread) -> str:
