@@ -552,8 +552,10 @@ def newton_schulz(
 
 
 def _normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Divided by its norm, in the dtype."""
+    """Divided by its norm, in the dtype; x may be overwritten."""
     norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+    if x.is_cpu and dtype != x.dtype:  # torch's division into another dtype is not vectorised
+        return x.div_(norm).to(dtype)
     return torch.div(x, norm, out=torch.empty(x.shape, dtype=dtype, device=x.device))
 
 
