@@ -25,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 import gpu_blocks  # noqa: E402
 import loss_curves  # noqa: E402
+import paper_blocks  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
 from sgdf_lab.support.files import write_atomically  # noqa: E402
@@ -593,6 +594,7 @@ KEEPING_WORDS: dict[str, Callable[[str], str]] = {
     **{f"defaults of {name}": functools.partial(defaults_table, name) for name in WITH_DEFAULTS},
 }
 MADE: dict[str, Callable[[], str]] = {
+    **paper_blocks.BLOCKS,
     "what it brings": loss_curves.table,
     "FilterAdamW beside AdamW": loss_curves.wins_of_filter_adamw,
     "steps on a GPU": lambda: step_table(
