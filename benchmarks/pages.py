@@ -213,14 +213,18 @@ EIGHT_BITS = ROOT / "results" / "bench-step-8bit-cpu.json"
 def eight_bit_table(file: Path = EIGHT_BITS) -> str:
     """One tensor on a CPU, 8-bit state, beside the packages that have it."""
     if not file.exists():
-        return "Not measured yet."
+        return "On a CPU their steps have not been measured."
     found = json.loads(file.read_text(encoding="utf-8"))["lists"]["one-tensor"]["rows"]
     rows = [
         [f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", f"{row['ms']:.3g}"]
         for row in found
         if row["ms"]
     ]
-    return markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+    table = markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+    return (
+        "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
+        f"--lists one-tensor`; torchao compiles its step):\n\n{table}"
+    )
 
 
 MATRICES = {

@@ -9,6 +9,7 @@ import formulas
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+OPENED = ("in-short", "the-map", "what-is-promised")  # sections that a folded page begins with
 
 
 def on_files(files: Files, config: Any, **_: Any) -> None:
@@ -60,7 +61,7 @@ def folded(html: str) -> str:
 
 def _fold(section: str) -> str:
     heading, end, rest = section.partition("</h2>")
-    opened = " open" if 'id="in-short"' in heading else ""
+    opened = " open" if any(f'id="{name}"' in heading for name in OPENED) else ""
     # The first sentence of an object of the reference, or a title in bold.
     first = re.match(r'(?s)<div class="doc doc-object.*?<p>(.*?)</p>', rest) or re.match(
         r"\s*<p><strong>([^<]*)</strong></p>", rest

@@ -171,7 +171,7 @@ def test_the_summary_of_a_folded_page_is_open(site, browser):
 
 
 #: Formulas as source code has them: m^, b1^t, K^0.5, and roots without a bar over what they are of.
-AS_IN_CODE = r"\b[gmsvK]\^|\bb[12]\b|\bsqrt\(|√(?:\(|\w\^)"
+AS_IN_CODE = r"\b[gmsvK]\^|\bb[12]\b|√(?:\(|\w\^)"
 #: The text of a page without code; a formula that is typeset has its source in an annotation.
 PROSE = """[...document.querySelectorAll('article *')].filter(e => !e.closest('pre, code, .katex'))
     .flatMap(e => [...e.childNodes]).filter(n => n.nodeType == 3).map(n => n.data).join('\\n')"""
