@@ -276,25 +276,22 @@ def two_rules(summaries: Sequence[Summary]) -> str:
 
 
 def task_block(summary: Summary) -> str:
-    """Whose mean is best; everything else folded."""
+    """The results and the differences; everything else folded."""
     name = summary["name"]
-    parts = tables.markdown_parts(summary)
-    drawn = [
+    first, *rest = tables.markdown_parts(summary)
+    shown, *drawn = (
         f"![{words}](figures/evidence/{name}-{figure}.svg)" for figure, words in drawings(summary)
-    ]
-    best = tables.ranked(summary)[0]
-    final = tables.final_words(best, summary["metric"]["digits"], len(summary["planned"]["seeds"]))
+    )
     made = (
         f"{summary['runs']} runs, {summary['run_hours']:.1f} hours in all; "
         f"commit {', '.join(commit[:7] for commit in summary['commits'])}; "
         f"{', '.join(summary['machines'])}. Made by `{summary['command']}`."
     )
-    folded = "\n\n".join([parts[0], drawn[0], *parts[1:], *drawn[1:], made])
+    folded = "\n\n".join([*rest, *drawn, made])
     return (
-        f"## {name}\n\n{summary['title']}. The best mean of {len(summary['contestants'])}: "
-        f"{best['label']}, {summary['metric']['words']} {final}.\n\n"
-        '<details markdown="1"><summary>Results, differences, how soon, at the same settings, how '
-        f"much tuning, all trials, where from</summary>\n\n{folded}\n\n</details>"
+        f"## {name}\n\n{first}\n\n{shown}\n\n"
+        '<details markdown="1"><summary>How soon, at the same settings, how much tuning, all '
+        f"trials, where from</summary>\n\n{folded}\n\n</details>"
     )
 
 
