@@ -22,8 +22,8 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
-from sgdf_lab.optimizers.adam_variants import GroupOptimizer
 from sgdf_lab.optimizers.build import as_groups
+from sgdf_lab.optimizers.variants import GroupOptimizer
 
 #: What happens to the estimate of a hidden matrix. The first: whether it is divided by the root of
 #: the second moment, and in which coordinates; the second: whether it is orthogonalised.
