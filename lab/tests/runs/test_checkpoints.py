@@ -162,6 +162,12 @@ def test_wrong_contents_are_damage(change, half_done, straight):
     assert not damage.marker_of(half_done / "last.pt").exists()
 
 
+def test_the_code_in_them_would_run(half_done):
+    damage.CONTENTS["code in a checkpoint"](half_done / "last.pt")
+    torch.load(half_done / "last.pt", weights_only=False)
+    assert damage.marker_of(half_done / "last.pt").exists()
+
+
 def test_an_optimizer_without_state_resumes(tmp_path):
     """Plain SGD keeps none: nothing is missing from its checkpoint."""
     config = run_of("sgd", momentum=0.0)

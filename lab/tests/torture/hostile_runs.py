@@ -46,7 +46,7 @@ def link_elsewhere(path: Path) -> None:
     path.symlink_to("../victim")
 
 
-#: Other runs, whose checkpoint is put in the place of this one's.
+#: Other runs, whose checkpoint is put where this one's is.
 FOREIGN: dict[str, tuple[str, ...]] = {
     "another seed": ("--seed", "7"),
     "another optimizer": ("--optimizer", "adam"),

@@ -143,7 +143,7 @@ def as_groups(params: ParamsT) -> list[Group]:
 
 
 def split_by(name: str, params: ParamsT) -> list[Group]:
-    """Groups that each hold hidden matrices or nothing of the kind, as `name` says in them.
+    """Groups that each hold hidden matrices or other parameters, as their entry `name` says.
 
     Where a group does not say it, its parameters of two dimensions are hidden matrices.
     """
