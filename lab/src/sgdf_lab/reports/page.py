@@ -30,7 +30,7 @@ from sgdf_lab.support.document import html_table, text
 from sgdf_lab.support.figures import inline_svg
 from sgdf_lab.support.files import open_regular
 from sgdf_lab.support.palette import Look
-from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.plan import Grid, lines_of_search
 
 DASHES = {"solid": "", "dash": "9 5", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "15 5",
           "longdashdot": "15 4 2 4"}  # fmt: skip
@@ -44,6 +44,7 @@ def write(
     *,
     title: str,
     skipped: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     write_document(
@@ -51,6 +52,7 @@ def write(
         title,
         f"""{contents(comparisons)}
 {sections}
+{text_list(notes)}
 <section id="runs">
 <h2>Runs</h2>
 {"".join(map(run_details, records))}
@@ -66,7 +68,9 @@ def write_stage(stage: Grid, out: Path) -> tuple[list[RunRecord], list[Compariso
     comparisons = compare_stage(stage, records, out) if records else []
     if records:
         file = page_of(stage, out)
-        write(file, records, comparisons, title=stage.title, skipped=skipped)
+        tuned = stage.chosen_from
+        notes = lines_of_search(tuned) if tuned else ()
+        write(file, records, comparisons, title=stage.title, skipped=skipped, notes=notes)
     return records, comparisons, skipped
 
 
@@ -93,7 +97,6 @@ def contents(comparisons: Sequence[Comparison]) -> str:
 
 def section(number: int, comparison: Comparison) -> str:
     """The verdict, the differences, the table and the charts."""
-    notes = "".join(f"<li>{text(note)}</li>" for note in wording.notes(comparison))
     warnings = "".join(
         f'<p class="warning">{text(warning)}</p>' for warning in edge_warnings(comparison)
     )
@@ -106,11 +109,16 @@ def section(number: int, comparison: Comparison) -> str:
 {text(wording.common_protocol(comparison.cells))}.</p>
 {chart_figure(differences) if differences else ""}
 {table(comparison)}
-<ul class="notes">{notes}</ul>
+{text_list(wording.notes(comparison))}
 {curves(comparison)}
 {gallery(comparison)}
 </section>
 """
+
+
+def text_list(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{text(line)}</li>" for line in lines)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def table(comparison: Comparison) -> str:
