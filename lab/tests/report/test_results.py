@@ -13,8 +13,8 @@ import pytest
 from report.markdown import bullet, decimals, section, sentence, table
 from sgdf_lab import paper
 from sgdf_lab.reports import wording
-from sgdf_lab.reports.comparison import compare_runs, outcome
-from sgdf_lab.reports.numbers import compare
+from sgdf_lab.reports.comparison import compare_runs
+from sgdf_lab.reports.numbers import compare, outcome
 from sgdf_lab.runs.records import read_runs, run_folders
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,8 @@ def test_the_table_of_the_evidence_is_that_of_the_runs(vgg11):
 
 def difference_between(rows, label, reference):
     metric = rows[label].cell.task.metric
-    return compare(outcome(rows[label].cell, metric), outcome(rows[reference].cell, metric))
+    own, other = (outcome(rows[name].cell.runs, metric) for name in (label, reference))
+    return compare(own, other)
 
 
 def test_the_interval_at_the_published_rate(vgg11):
