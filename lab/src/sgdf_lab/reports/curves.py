@@ -29,7 +29,11 @@ class CurveView:
 
     @property
     def axis_title(self) -> str:
-        return f"{self.title}, {self.unit}" if self.unit else self.title
+        return with_unit(self.title, self.unit)
+
+
+def with_unit(words: str, unit: str) -> str:
+    return f"{words}, {unit}" if unit else words
 
 
 def metric_view(metric: Metric) -> CurveView:
