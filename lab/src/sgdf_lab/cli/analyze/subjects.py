@@ -129,6 +129,7 @@ class Subject:
 
 def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[Subject]:
     """All subjects, checked before work on the first one begins."""
+    from sgdf_lab.reports.labels import run_names
     from sgdf_lab.runs.results import read_config
     from sgdf_lab.runs.run_folder import find_checkpoint
 
@@ -136,7 +137,7 @@ def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) 
     moments: list[int | None] = list(dict.fromkeys(epochs or ())) or [None]
     subjects = [
         Subject(folder, config, epoch, label + ("" if epoch is None else f", epoch {epoch}"))
-        for folder, config, label in zip(folders, configs, subject_labels(configs), strict=True)
+        for folder, config, label in zip(folders, configs, run_names(configs), strict=True)
         for epoch in moments
     ]
     for subject in subjects:
@@ -158,23 +159,6 @@ def begin(what: str, options: argparse.Namespace) -> "tuple[Console, torch.devic
     say(console, f"Measuring {what} of {len(found)} {unit}, {images}, on {device}; written to "
         f"{options.out}")  # fmt: skip
     return console, device, found
-
-
-def subject_labels(configs: "Sequence[Config]") -> list[str]:
-    """The optimizer of each run, and as many of its settings as distinguish the runs."""
-    from sgdf_lab.reports.labels import settings_words
-
-    words = [[c.optimizer] for c in configs]
-    for more in (
-        lambda c: settings_words(c, [rival for rival in configs if rival.optimizer == c.optimizer]),
-        lambda c: [f"seed {c.seed}"],
-        lambda c: [c.task, c.model],
-        lambda c: [c.name.rpartition("-")[2]],
-    ):
-        if len({tuple(label) for label in words}) == len(words):
-            break
-        words = [[*label, *more(c)] for label, c in zip(words, configs, strict=True)]
-    return [", ".join(label) for label in words]
 
 
 def check_task(config: "Config") -> None:
