@@ -27,7 +27,7 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import contestants as stages
 from sgdf_lab.sweeps.contestants import contestants_of
-from sgdf_lab.sweeps.plan import Tuned, sweep_from_table, with_trials
+from sgdf_lab.sweeps.plan import Tuned, lines_of_search, sweep_from_table, with_trials
 
 CELLS = [
     {"optimizer": "adamw"},
@@ -558,7 +558,9 @@ def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     assert "prefers-color-scheme: dark" in (results / "rates.svg").read_text()
     assert main([*words, "--markdown"]) == 0
     said = capsys.readouterr()
-    assert said.out == tables.markdown(written) + "\n"
+    before, searched = said.out.split(tables.markdown(written) + "\n")
+    assert (before, searched) == ("", "".join(f"- {x}\n" for x in lines_of_search(sweep)) + "\n")
+    assert searched
     assert "summary.json" in said.err
 
 

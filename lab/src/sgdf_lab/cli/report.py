@@ -104,6 +104,7 @@ def run_evidence(options: argparse.Namespace) -> None:
         raise api.no_runs(places, f" of {sweep.name}")
     if options.markdown:
         print(tables.markdown(summary))
+        print("".join(f"- {line}\n" for line in lines_of_search(sweep)))
     else:
         for line in lines_of_search(sweep):
             say(console, line)

@@ -156,9 +156,9 @@ def compare(own: Outcome, reference: Outcome) -> PairedDifference:
         error = statistics.stdev(a - b for a, b in zip(values, others, strict=True))
         error /= math.sqrt(found.n)
         p = p_with_luck(found.mean, error, found.n, own.choice, reference.choice)
-    ran = {*own.values, *own.lost, *own.missing}
-    lost = ran & {*own.lost, *reference.lost}
-    missing = ran & {*own.missing, *reference.missing} - lost
+    one, other = ({*x.values, *x.lost, *x.missing} for x in (own, reference))
+    lost = one & {*own.lost, *reference.lost}
+    missing = {*own.missing, *reference.missing, *(one ^ other)} - lost  # without a plan, too
     barred = ("ahead",) * bool(own.lost or missing) + ("behind",) * bool(reference.lost or missing)
     return dataclasses.replace(
         found, p_choice=p, lost=tuple(sorted(lost)), missing=tuple(sorted(missing)), barred=barred
