@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from report.markdown import decimals
 
 from report import made
-from report.markdown import decimals
 from report.test_evidence import DIGITS, TEXT, Value, run, sweep_with
 from sgdf_lab import tasks
 from sgdf_lab.reports import numbers, page, wording
@@ -95,7 +95,7 @@ def test_a_verdict_by_both_ways(tmp_path, way, table, values, verdicts):
                   for own in values]  # fmt: skip
     found = way(tmp_path, {**table, "cells": [{"optimizer": name} for name in NAMES]}, values)
     expected = [by_hand(own, values[0]) for own in values[1:]]
-    corrected = holm_by_hand([each["p"] for each in expected])
+    corrected = numbers.holm([each["p"] for each in expected])
     for row, each, p_holm, verdict in zip(found, expected, corrected, verdicts, strict=True):
         for name, value in {**each, "p_holm": p_holm}.items():
             assert row[name] == (value and pytest.approx(value, rel=1e-6)), name
@@ -113,16 +113,6 @@ def by_hand(own: Sequence[Value], reference: Sequence[Value]) -> dict[str, Any]:
         test = scipy.stats.ttest_rel(*zip(*pairs, strict=True))
         found |= {"p": test.pvalue, "low": test.confidence_interval(0.95).low}
     return found | {"mean": statistics.fmean(differences) if differences else None}
-
-
-def holm_by_hand(values: Sequence[float | None]) -> list[float | None]:
-    """Of two: the smaller one twice, and the larger one no less than that."""
-    known = sorted(p for p in values if p is not None)
-    corrected = {p: p for p in known}
-    if len(known) == 2:
-        first = min(1, 2 * known[0])
-        corrected = {known[0]: first, known[1]: max(first, known[1])}
-    return [None if p is None else corrected[p] for p in values]
 
 
 # --- in words -------------------------------------------------------------------------------------
