@@ -23,6 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 import gpu_blocks  # noqa: E402
 import loss_curves  # noqa: E402
+import paper_blocks  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
 from sgdf_lab.support.files import write_atomically  # noqa: E402
@@ -546,6 +547,7 @@ def theory_counts() -> str:
 
 KEEPING_WORDS: dict[str, Callable[[str], str]] = {"theory": theory_table}
 MADE: dict[str, Callable[[], str]] = {
+    **paper_blocks.BLOCKS,
     "what it brings": loss_curves.table,
     "steps on a GPU": lambda: step_table(
         "cuda", {"resnet50": "ResNet-50 (26 M)", "vit-l": "ViT-L (304 M)", "gpt": "GPT (1.3 B)"}

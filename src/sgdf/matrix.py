@@ -15,7 +15,7 @@ from sgdf.filter import (
     Corrections,
     FilterSettings,
     NumberRange,
-    _at_least,
+    at_least,
     bias_corrections,
     estimate,
     largest_gradient,
@@ -372,7 +372,7 @@ def direction(
         mean,
         s,
         corrections(settings, t, t2, xp_of_t),
-        eps=_at_least(settings.filter.eps, numbers.smallest, xp),
+        eps=at_least(settings.filter.eps, numbers.smallest, xp),
         gain_scale=settings.filter.gain_scale,
         gain_power=settings.filter.gain_power,
     )

@@ -34,7 +34,8 @@ def sgdf(tmp_path, monkeypatch, capsys):
     return command
 
 
-def test_train_writes_a_run_and_prints_where(sgdf, tmp_path):
+def test_train_writes_a_run_and_prints_where(sgdf, tmp_path, monkeypatch):
+    monkeypatch.setattr("sgdf_lab.runs.session.WORTH_SAYING", 0.0)
     code, output = sgdf("train", "digits", "--epochs", "2", "--set", "lr=0.2", "--device", "cpu")
     assert code == 0
     folder = folder_in(tmp_path / "runs")

@@ -217,9 +217,12 @@ def test_incomplete_comparisons_have_no_verdict() -> None:
     values = {seed: 8 + 0.01 * seed**1.5 for seed in range(3)}
     own = Outcome(values, missing=range(3, 10))
     reference = Outcome(dict.fromkeys(range(10), 10.0))
-    for pair in ((own, reference), (reference, own)):
-        (found,) = with_verdicts([compare(*pair)], METRIC)
-        assert (found.p_verdict < 0.01, found.verdict) == (True, "")
+    unplanned = Outcome(values)  # a folder of runs without their sweep-*.json
+    for one in (own, unplanned):
+        for pair in ((one, reference), (reference, one)):
+            (found,) = with_verdicts([compare(*pair)], METRIC)
+            assert (found.p_verdict < 0.01, found.verdict) == (True, "")
+            assert found.missing == tuple(range(3, 10))
 
 
 def test_both_sides_of_a_comparison_have_the_same_p_value() -> None:

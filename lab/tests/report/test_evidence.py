@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from rich.console import Console
 
 from report import made
 from sgdf_lab.cli.main import main
+from sgdf_lab.cli.sweep import show_stage
+from sgdf_lab.reports import wording
 from sgdf_lab.reports.choice import choices_of
 from sgdf_lab.reports.evidence import Summary, across, figures, tables
 from sgdf_lab.reports.evidence.summary import summarize
@@ -24,7 +28,7 @@ from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.sweeps import contestants as stages
 from sgdf_lab.sweeps.contestants import contestants_of
-from sgdf_lab.sweeps.plan import Tuned, sweep_from_table, with_trials
+from sgdf_lab.sweeps.plan import Tuned, lines_of_search, sweep_from_table, with_trials
 
 CELLS = [
     {"optimizer": "adamw"},
@@ -137,6 +141,37 @@ def test_the_choice_among_finalists(tmp_path):
     contestants = contestants_of(sweep, read_runs([tmp_path])[0])
     trials = [c.chosen.validation for c in contestants if c.chosen]
     assert trials == [75, 84, 85], "the better mean; the one without a loss; the best trial"
+
+
+def test_only_the_last_stage_of_a_sweep_has_a_verdict(tmp_path):
+    """The seeds of the stages before choose the settings: by them, finalists are far apart."""
+    table = {**DIGITS, "cells": [{"optimizer": "adamw"}, {"optimizer": "lion"}],
+             "finalists": 2, "choice_seeds": [8, 9, 10]}  # fmt: skip
+    sweep = sweep_with(tmp_path, table, [[70, 60, 50, 40], [90, 80, 50, 40]])
+    finalists = [[70, 70.1, 70.2], [70, 71, 72], [90, 90.2, 90.3], [80, 80.2, 80.5]]
+    for config, value in zip(
+        (c for c in stages.finals_of(sweep, tmp_path).configs),
+        itertools.chain(*zip(*finalists, strict=True)),
+        strict=True,
+    ):
+        run(tmp_path, config, value)
+    for config in stages.best_of(sweep, tmp_path).configs:
+        end = 70.3 if config.optimizer == "adamw" else 90.3 + 0.1 * config.seed
+        run(tmp_path, config, end)
+    summary = summarize(sweep, read_runs([tmp_path])[0])
+    (expected,) = summary["comparisons"][0]["rows"]
+    assert (expected["contestant"], expected["verdict"]) == ("Lion", "ahead")
+    for stage, is_last in zip(stages.stages(sweep, tmp_path), (False, False, True), strict=True):
+        output = io.StringIO()
+        show_stage(stage, tmp_path, Console(file=output, width=300))
+        on_page = (tmp_path / f"{stage.name}.html").read_text()
+        for shown in (output.getvalue(), on_page):
+            shown = " ".join(shown.split()).partition("Intervals")[0]
+            assert ("`sgdf evidence" in shown) != is_last
+            assert (" is ahead by " in shown) == is_last
+            mean = wording.signed(expected["mean"])
+            assert (f"{mean} [" in shown) == is_last
+            assert bool(re.search(r"\] (ahead|behind)", shown)) == is_last
 
 
 def test_a_long_title_of_a_figure_has_several_lines(tmp_path):
@@ -334,6 +369,8 @@ def test_text_is_compared_by_the_test_loss_if_it_was_measured(tmp_path):
     assert again["metric"]["key"] == "val_loss"
     assert again["contestants"][0]["final"]["mean"] == pytest.approx(2.1)
     assert again["margin"] == 0.02
+    assert not any("test_tokens" in note for note in summary["notes"])
+    assert any("test_tokens" in note for note in again["notes"]), "it chose, and is the result"
 
 
 def test_the_edge_of_what_was_tried(tmp_path):
@@ -565,7 +602,9 @@ def test_the_command_reads_a_packed_file_and_writes_beside_it(tmp_path, capsys):
     assert "prefers-color-scheme: dark" in (results / "rates.svg").read_text()
     assert main([*words, "--markdown"]) == 0
     said = capsys.readouterr()
-    assert said.out == tables.markdown(written) + "\n"
+    before, searched = said.out.split(tables.markdown(written) + "\n")
+    assert (before, searched) == ("", "".join(f"- {x}\n" for x in lines_of_search(sweep)) + "\n")
+    assert searched
     assert "summary.json" in said.err
 
 

@@ -227,8 +227,10 @@ def test_how_long_a_run_takes_is_told_before_it_starts(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_no_time_is_told_of_runs_that_have_ended_or_cannot_start(tmp_path):
+def test_no_time_is_told_of_runs_that_are_short_or_ended_or_cannot_start(monkeypatch, tmp_path):
     context = context_in(tmp_path)
+    assert estimates.time_in_words([short_run()], context) == ""
+    monkeypatch.setattr(estimates, "WORTH_SAYING", 0.0)
     bad = short_run(validation=10_000)
     assert estimates.time_in_words([bad], context) == ""
     train([short_run()], context, Recorder())

@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 def server() -> Iterator[Server]:
     server = Server()
     yield server
-    server.process.communicate(timeout=30)
+    server.process.communicate()
 
 
 @dataclass
@@ -114,9 +114,7 @@ def state_of(pid: int) -> str:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "waited a minute"
         time.sleep(0.002)
 
 

@@ -337,6 +337,11 @@ def test_the_preset(task, model):
     sweep = sweep_from_preset("tuned", values)
     assert {len(trials) for trials in sweep.trials} == {2}
     assert len(sweep.seeds) >= 5
+    for config in sweep.configs:  # what it is chosen by is not what is reported
+        assert config.validation or config.option("test_tokens")
+    untested = sweep_from_preset("tuned", {**values, "task": "text", "model": "gpt-tiny",
+                                           "set": {"test_tokens": 0}})  # fmt: skip
+    assert not untested.configs[0].option("test_tokens"), "what a user says counts"
     more = sweep_from_preset("tuned", {**values, "finalists": 2})
     assert (more.finalists, more.choice_seeds) == (2, tuple(plan.CHOICE_SEEDS))
     with pytest.raises(UserError, match="finalists needs trials"):

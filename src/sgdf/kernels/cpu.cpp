@@ -263,7 +263,10 @@ void filter(const Scalars<T> &scalars, int n, T *__restrict ps, const T *__restr
     constexpr bool keeps_s = gain_kind != CONSTANT || second == FROM_M_AND_S;
     for (int i = 0; i < n; i++) {
         T g = kind == ESTIMATE ? ps[i] : coupled ? gs[i] + k.decay * ps[i] : gs[i];
-        g = g > k.largest ? k.largest : g < -k.largest ? -k.largest : g; // NaN stays NaN
+        if constexpr (second == NONE) // filter.without_overflow; NaN stays NaN
+            g = std::fabs(g) > k.largest ? ms[i] : g;
+        else
+            g = g > k.largest ? k.largest : g < -k.largest ? -k.largest : g;
         T m = k.beta1 * ms[i] + k.rest1 * g, s = 0;
         ms[i] = m;
         if constexpr (keeps_s) {

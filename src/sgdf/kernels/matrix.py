@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sgdf.filter import _at_least, estimate, one_minus_power
+from sgdf.filter import at_least, estimate, one_minus_power
 from sgdf.kernels import cpu
 from sgdf.kernels.loop import RandomBits, _load
 from sgdf.kernels.quantized import Quantized, quantize_
@@ -396,7 +396,7 @@ def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
     torch._foreach_addcmul_(s, residual, residual, 1 - of_filter.betas[1])
     new = _stacked(s, g.dtype)
     _store(rule, rows, "s", s)
-    eps = _at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
+    eps = at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
     scale, power = of_filter.gain_scale, of_filter.gain_power
     return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
 

@@ -370,8 +370,11 @@ def updated(
     EXACT: tl.constexpr,
 ):
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
-    g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
-    g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
+    if SECOND == 0:  # filter.without_overflow
+        g = tl.where(tl.abs(g) > largest, m, g)
+    else:
+        g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
+        g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
     innovation = g - m  # g minus the new m is b1 times this
     m += rest1 * innovation
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):

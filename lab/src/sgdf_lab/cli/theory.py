@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from sgdf_lab.cli.options import Commands, open_console, path, say
 from sgdf_lab.support.errors import UserError, unknown
+from sgdf_lab.support.tables import Column, as_rich
 from sgdf_lab.theory import statements
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from sgdf_lab.theory.result import Result
-
-
-WIDE = 110  # columns, from which a verdict has one line
 
 
 def add_to(commands: Commands) -> None:
@@ -55,31 +53,20 @@ def run(options: argparse.Namespace) -> None:
     say(console, f"The page is in {out / 'theory.html'}")
 
 
-def table(results: "list[Result]", width: int) -> "Table":
+def table(results: "list[Result]", width: int) -> "Group":
     """One row per statement, with its most telling check below its name. No number is broken."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from sgdf_lab.theory.result import CONDITION, HOLDS
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.title, table.title_justify = "The paper's statements, checked by simulation", "left"
-    numbers = [numbers_of(result) for result in results]
-    printed, measured = (max(map(len, column)) for column in zip(*numbers, strict=True))
-    verdict = 24 if width >= WIDE else 18 if width >= 80 else 12
-    table.add_column("statement, its check, and where in the paper", overflow="fold")
-    table.add_column("printed", justify="right", width=max(printed, 7))
-    table.add_column("measured", justify="right", width=max(measured, 8))
-    table.add_column("verdict", width=verdict)
-    styles = {HOLDS: "green", CONDITION: "yellow"}
-    for result, (claim, found) in zip(results, numbers, strict=True):
-        what = Text(result.name, "bold")
-        what.append(f"\n{result.headline.what}\n", "not bold").append(result.label, "not bold dim")
-        style = styles.get(result.verdict, "red")
-        table.add_row(what, Text(claim), Text(found), Text(result.verdict, style))
-        table.add_row("", "", "", "")
-    return table
+    columns = [
+        Column("statement, its check, and where in the paper", "label"),
+        *map(Column, ("printed", "measured")),
+        Column("verdict", "text"),
+    ]
+    rows = [
+        [f"{result.name}\n{result.headline.what}\n{result.label}", *numbers_of(result),
+         result.verdict]
+        for result in results
+    ]  # fmt: skip
+    title = "The paper's statements, checked by simulation"
+    return as_rich(columns, rows, width, title=title, lines=True)
 
 
 def numbers_of(result: "Result") -> tuple[str, str]:

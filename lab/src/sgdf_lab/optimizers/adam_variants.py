@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from sgdf.optim.settings import require
+from sgdf.optim import require
 
 
 class GroupOptimizer(Optimizer):

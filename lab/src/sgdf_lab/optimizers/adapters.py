@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from sgdf import Momentum
-from sgdf.optim.settings import require
+from sgdf.optim import require
 
 Betas = tuple[float, float]
 

@@ -85,6 +85,8 @@ class Comparison:
     target: float | None
     result: Metric  # what is compared: the metric that no choice of settings has seen
     needs_plan: bool = False  # settings were chosen by trials: without the plan no verdict
+    is_choice: bool = False  # by these runs settings are chosen: no verdict
+    is_seen: bool = False  # the result is what the settings were chosen by
 
     @property
     def cells(self) -> list[RunCell]:
@@ -118,6 +120,7 @@ def compare_runs(
     target: float | None = None,
     *,
     choices: Choices | None = None,
+    is_choice: bool = False,
 ) -> list[Comparison]:
     """A comparison for each task and model.
 
@@ -126,20 +129,24 @@ def compare_runs(
         planned: runs without a folder are missing.
         target: what the time to is measured; default: a value that all reach.
         choices: how the settings were chosen by other runs, by cell; then none is set aside.
+        is_choice: by these runs a sweep chooses its settings: there is no verdict.
     """
     by_task = cells_by_task(records, planned)
-    return [compare_cells(cells, target, choices) for cells in by_task]
+    return [compare_cells(cells, target, choices, is_choice) for cells in by_task]
 
 
 def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[Comparison]:
     """The comparisons of a stage of a sweep, whose settings may be chosen by the stages before."""
     tuned = stage.chosen_from
     choices = choices_of(contestants_in(tuned, out)) if tuned else None
-    return compare_runs(records, stage.configs, choices=choices)
+    return compare_runs(records, stage.configs, choices=choices, is_choice=stage.is_choice)
 
 
 def compare_cells(
-    cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
+    cells: Sequence[RunCell],
+    target: float | None = None,
+    choices: Choices | None = None,
+    is_choice: bool = False,
 ) -> Comparison:
     chosen: list[RunCell] = []
     if choices is None:
@@ -161,11 +168,12 @@ def compare_cells(
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     label, needs_plan = reference.label if reference else None, None in choices.values()
-    comparison = Comparison(tuple(rows), label, target, result, needs_plan)
+    is_seen = bool(choices) and result.key == cells[0].task.validation_key
+    comparison = Comparison(tuple(rows), label, target, result, needs_plan, is_choice, is_seen)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
     found = [row.paired for row in judged if row.paired]
-    if not needs_plan:
+    if not (needs_plan or is_choice):
         found = with_verdicts(found, result)
     verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
     rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]

@@ -12,6 +12,7 @@ from sgdf_lab.reports.cells import RunCell
 from sgdf_lab.reports.comparison import Comparison, ComparisonRow
 from sgdf_lab.reports.labels import NO_BREAK, visible
 from sgdf_lab.reports.numbers import (
+    SEEN,
     SIGNIFICANCE,
     PairedDifference,
     Spread,
@@ -26,6 +27,10 @@ RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
 NEEDS_PLAN = (
     "No verdict: settings were chosen by trials, and only the plan of the sweep says how. "
     "`sgdf evidence PLAN` has the verdict."
+)
+CHOOSES = (
+    "No verdict: by these runs settings are chosen. The page of the last stage and `sgdf evidence` "
+    "compare the chosen ones, by other seeds."
 )
 
 Named = tuple[str, ComparisonRow]
@@ -217,7 +222,8 @@ def opening(comparison: Comparison) -> str:
     if reference is None or reference.final is None:
         return ""
     runs = f" (mean of {reference.final.n} runs)" if reference.final.n > 1 else ""
-    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}."
+    seen = f" {SEEN.format(comparison.result.words)}" if comparison.is_seen else ""
+    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}.{seen}"
 
 
 def measured(metric: Metric, value: Spread) -> str:
@@ -244,8 +250,9 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
-    if comparison.needs_plan:
-        return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
+    if comparison.needs_plan or comparison.is_choice:
+        why = CHOOSES if comparison.is_choice else NEEDS_PLAN
+        return " ".join([why, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
         reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)

@@ -328,6 +328,7 @@ def handling(signals: Iterable[signal.Signals], handler: Handler) -> Iterator[No
 TIMED_STEPS = 20  # of a run
 TIMED_SECONDS = 2.0  # that they may take
 FORWARD = 1 / 3  # of the time of a step: backward takes twice as long
+WORTH_SAYING = 10.0  # seconds of all runs
 
 
 def seconds_of_run(config: Config, context: RunContext) -> float:
@@ -353,9 +354,9 @@ def seconds_of_run(config: Config, context: RunContext) -> float:
 
 
 def time_in_words(configs: Sequence[Config], context: RunContext) -> str:
-    """About how long runs of one kind take on this CPU; nothing where none is left or one fails.
+    """About how long runs of one kind take on this CPU; nothing where it is soon over.
 
-    Training itself tells what is wrong with a run.
+    Nor where one fails: training itself tells what is wrong with it.
     """
     try:
         left = [c for c in configs if RunFolder(context.out, c).result() is None]
@@ -364,5 +365,7 @@ def time_in_words(configs: Sequence[Config], context: RunContext) -> str:
         each = f" for each of {len(left)} runs" if len(left) > 1 else ""
         seconds = seconds_of_run(left[0], context)
     except (Exception, SystemExit):  # a user's optimizer or data
+        return ""
+    if seconds * len(left) < WORTH_SAYING:
         return ""
     return f"About {duration(seconds)} on {context.device}{each}, at the pace of the first steps"

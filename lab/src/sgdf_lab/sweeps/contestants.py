@@ -256,7 +256,8 @@ def stages(sweep: Sweep, out: Path) -> Iterator[Grid]:
 
 
 def trials_of(sweep: Tuned) -> Grid:
-    return Grid(sweep.name, f"{sweep.title}: {len(sweep.trials[0])} trials of each", sweep.configs)
+    title = f"{sweep.title}: {len(sweep.trials[0])} trials of each"
+    return Grid(sweep.name, title, sweep.configs, is_choice=True)
 
 
 def finals_of(sweep: Tuned, out: Path) -> Grid:
@@ -265,7 +266,7 @@ def finals_of(sweep: Tuned, out: Path) -> Grid:
     chosen = [final.trial.config for c in contestants_in(sweep, out) for final in c.finals]
     planned = tuple(replace(config, seed=seed) for seed in sweep.choice_seeds for config in chosen)
     title = f"{sweep.title}: the best {sweep.finalists} of each"
-    return Grid(f"{sweep.name}-finals", title, planned)
+    return Grid(f"{sweep.name}-finals", title, planned, is_choice=True)
 
 
 def best_of(sweep: Tuned, out: Path) -> Grid:

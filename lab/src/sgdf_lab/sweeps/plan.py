@@ -58,6 +58,7 @@ class Grid:
     configs: tuple[Config, ...]
     note: str = ""  # for the reader of the results
     chosen_from: "Tuned | None" = None  # whose best settings these are
+    is_choice: bool = False  # by its runs settings are chosen: over them there is no verdict
 
     def with_data(self, data_dir: Path | None) -> "Grid":
         """On the user's own data in a folder; as it was, if its tasks have other data."""

@@ -21,7 +21,6 @@ from sgdf.filter import (
     Denominator,
     FilterSettings,
     Moments,
-    default_gain_eps,
     direction,
     moment_names,
 )
@@ -37,6 +36,7 @@ from sgdf.matrix import (
     with_first_gradient,
 )
 from sgdf.matrix import direction as matrix_direction
+from sgdf.optim import filter_settings
 from sgdf_lab.optimizers.muon import MuonAdamW
 from sgdf_lab.optimizers.pipeline import Pipeline, Rule, has_basis, is_due
 from sgdf_lab.support.errors import UserError
@@ -67,6 +67,16 @@ class ParameterRule(NamedTuple):
     weight_decay: float
 
 
+#: What a stack does, of settings that an optimizer may have.
+USUAL: dict[str, tuple[Any, ...]] = {
+    "amsgrad": (False,),
+    "decoupled_weight_decay": (True,),
+    "maximize": (False,),
+    "state_dtype": (None, torch.float32),
+    "stochastic_rounding": (False,),
+}
+
+
 def rules_of(optimizer: Optimizer) -> dict[Tensor, ParameterRule]:
     """What the optimizer does to each of its parameters; `UserError` if that is not known here."""
     found: dict[Tensor, ParameterRule] = {}
@@ -81,9 +91,13 @@ def rules_of_group(
     optimizer: Optimizer, group: dict[str, Any], params: Sequence[Tensor]
 ) -> Sequence[Elements | Nadam | Rule]:
     count, name = len(params), type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.NAdam) and group["decoupled_weight_decay"]:
+    for setting, allowed in USUAL.items():
+        if group.get(setting, allowed[0]) not in allowed:
+            given = f"{setting}={group[setting]}"
+            raise UserError(f"{name} with {given} cannot be trained in a stack: use another engine")
+    if isinstance(optimizer, torch.optim.NAdam):
         return [Nadam(tuple(group["betas"]), group["eps"], group["momentum_decay"])] * count
-    if isinstance(optimizer, torch.optim.AdamW) and not group["amsgrad"]:
+    if isinstance(optimizer, torch.optim.AdamW):
         return [adam(group["betas"], group["eps"])] * count
     if isinstance(optimizer, MuonAdamW):
         if not group["use_muon"]:
@@ -118,13 +132,11 @@ def adam(betas: Sequence[float], eps: float) -> Elements:
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
-    (beta1, beta2), gain_eps = group["betas"], group["gain_eps"]
-    if gain_eps is None:
-        gain_eps = default_gain_eps(group["eps"], group["second_moment"])
-    settings = FilterSettings(
-        (beta1, beta2), gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
+    settings = filter_settings(group)
+    return Elements(
+        settings._replace(betas=tuple(settings.betas)),  # type: ignore[arg-type]
+        Denominator(group["second_moment"], group["eps"]),
     )
-    return Elements(settings, Denominator(group["second_moment"], group["eps"]))
 
 
 def muon(group: dict[str, Any]) -> MatrixSettings:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.numbers import SEEN
 
 NAMED = 4  # contestants in a sentence; more are counted
 PARTS = ("trials", "finals", "seeds")
@@ -45,6 +46,7 @@ def sentences(summary: Summary) -> list[str]:
             "over the other seeds only, and too good.",
         ),
         at_edges(summary),
+        seen(summary),
         about(others, "Left out: {n} run{s} of another plan."),  # or of an earlier choice
     ]
     return [sentence for sentence in found if sentence]
@@ -82,6 +84,12 @@ def at_edges(summary: Summary) -> str:
     ]
     words = f"The chosen learning rate is at an edge of what was tried: {joined(edges)}."
     return words if edges else ""
+
+
+def seen(summary: Summary) -> str:
+    is_seen = summary["metric"]["key"] == summary["validation"]["key"]
+    has_result = any(contestant["final"] for contestant in summary["contestants"])
+    return SEEN.format(summary["metric"]["words"]) if is_seen and has_result else ""
 
 
 def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, int]:
