@@ -74,7 +74,7 @@ def of_a_group(name: str, page: str) -> str:
         return why()[part]
     if group == "damping":
         return damping()[part]
-    return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
+    return (filter_map() if page.startswith("docs/map") else evidence()[page])[name]
 
 
 # --- records --------------------------------------------------------------------------------------
