@@ -9,7 +9,7 @@ import formulas
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-OPENED = ("in-short", "the-map", "what-is-promised")  # sections that a folded page begins with
+OPENED = ("in-short", "what-is-promised")  # sections that a folded page begins with
 
 
 def on_files(files: Files, config: Any, **_: Any) -> None:
