@@ -1,6 +1,7 @@
 """One rule of the verdict, the same for a page, the terminal and the evidence."""
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
