@@ -602,9 +602,9 @@ def kernels(found: Mapping[str, Summary]) -> str:
     over, part = best - own["Muon"]["mean"], orthogonal["mean"] - own["Muon"]["mean"]
     above, rate = best - own["AdamW"]["mean"], adam["mean"] - own["AdamW"]["mean"]
     return (
-        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} come from stepping kernels "
-        f"as matrices, and about {over - part:.1f} remain. Of the {above:.1f} points over AdamW, "
-        f"about {rate:.1f} come from a learning rate of its own for the other parameters."
+        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} come from stepping "
+        f"kernels as matrices, and about {over - part:.1f} remain. Of the {above:.1f} points over "
+        f"AdamW, about {rate:.1f} come from a learning rate of its own for the other parameters."
     )
 
 
