@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.reports import tables as shared
 from sgdf_lab.reports.evidence import Summary
-from sgdf_lab.reports.labels import NO_BREAK, setting_words
+from sgdf_lab.reports.labels import setting_words
 from sgdf_lab.reports.numbers import Spread
 from sgdf_lab.reports.tables import Table, as_markdown
-from sgdf_lab.reports.wording import NOTHING, duration, signed, spread
+from sgdf_lab.reports.wording import NOTHING, duration, interval, signed, spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,16 +141,12 @@ def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, st
     row = next(row for row in comparison["rows"] if row["contestant"] == label)
     if row["n"] == 0:
         return NOTHING, "", ""
-    mean, mark = signed(row["mean"], digits), "*" * bool(row["lost"])
+    mark, verdict = "*" * bool(row["lost"]), f", {row['verdict']}" * bool(row["verdict"])
     if row["p"] is None:
-        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike", ""
-    low, high = (signed(row[end], digits) for end in ("low", "high"))
-    verdict = f", {row['verdict']}" if row["verdict"] else ""
-    return (
-        f"{mean} [{low},{NO_BREAK}{high}]{mark}",
-        p_words(row["p_holm"]),
-        p_words(row["p_verdict"]) + verdict,
-    )
+        why = "one seed" if row["n"] == 1 else "all alike"
+        return signed(row["mean"], digits) + mark, why, ""
+    words = interval((row["mean"], row["low"], row["high"]), digits)
+    return words + mark, p_words(row["p_holm"]), p_words(row["p_verdict"]) + verdict
 
 
 def p_words(p: float) -> str:
