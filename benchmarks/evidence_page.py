@@ -191,13 +191,15 @@ def pages(summaries: Sequence[Summary]) -> dict[str, Mapping[str, str]]:
 
 def across_table(summaries: Sequence[Summary], reference: str) -> str:
     found, left_out = dense(across.across(summaries, reference))
-    words = f"\n\nOn too few of them, and left out: {'; '.join(left_out)}." if left_out else ""
+    words = (
+        f"\n\nLeft out, since the table would have gaps: {'; '.join(left_out)}." if left_out else ""
+    )
     return as_markdown(across.table(found)) + words
 
 
 def dense(found: across.Across) -> tuple[across.Across, list[str]]:
-    """Without contestants of less than half of the tasks, then tasks of less than half of these."""
-    kept = [s for s in found.standings if 2 * s.tasks >= len(found.summaries)]
+    """Without contestants of at most half of the tasks, then tasks of less than half of these."""
+    kept = [s for s in found.standings if 2 * s.tasks > len(found.summaries)]
     places = [
         i for i in range(len(found.summaries))
         if 2 * sum(s.differences[i] is not None for s in kept) >= len(kept)

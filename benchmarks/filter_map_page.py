@@ -563,7 +563,7 @@ def with_or_without(found: Mapping[str, Summary]) -> str:
 
 
 def defaults(found: Mapping[str, Summary]) -> str:
-    """Of the columns whose default is a row: the row with the best mean, and the default."""
+    """The columns in which another row has a better mean than the default, and that row."""
     rows = []
     for length, words in (("short", "600 steps"), ("long", "1800 steps"), ("images", "images")):
         sign = -1 if length == "images" else 1
@@ -572,11 +572,11 @@ def defaults(found: Mapping[str, Summary]) -> str:
             default = DEFAULTS.get(column)
             if default in cells:
                 best = min(cells, key=lambda r, cells=cells, sign=sign: sign * middle(cells[r]))
-                told = cells[best]["from the default"]
-                apart = difference_words(told, digits) if told else ["the default", NOTHING]
-                rows.append([f"{STEP_NAMES[column]}, {words}", default, best, *apart])
+                if told := cells[best]["from the default"]:
+                    apart = difference_words(told, digits)
+                    rows.append([f"{STEP_NAMES[column]}, {words}", default, best, *apart])
     if not rows:
-        return "Not complete yet."
+        return "Each default has the best mean of its column."
     return markdown_table(["", "default", "best mean", "minus the default", "p"], rows)
 
 
@@ -602,9 +602,9 @@ def kernels(found: Mapping[str, Summary]) -> str:
     over, part = best - own["Muon"]["mean"], orthogonal["mean"] - own["Muon"]["mean"]
     above, rate = best - own["AdamW"]["mean"], adam["mean"] - own["AdamW"]["mean"]
     return (
-        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} are that kernels are "
-        f"matrices; about {over - part:.1f} remain. Of the {above:.1f} points over AdamW, about "
-        f"{rate:.1f} are that the other parameters have a rate of their own."
+        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} come from stepping "
+        f"kernels as matrices, and about {over - part:.1f} remain. Of the {above:.1f} points over "
+        f"AdamW, about {rate:.1f} come from a learning rate of its own for the other parameters."
     )
 
 
