@@ -274,8 +274,9 @@ def noise(generator: torch.Generator) -> Tensor:
 UNEVEN: dict[str, Gradient] = {
     "wide block": lambda generator: torch.logspace(-9, 0, COLUMNS) * noise(generator),
     "low rank": low_rank,
-    "sparse": lambda generator: noise(generator)
-    * (torch.rand(ROWS, COLUMNS, generator=generator) < 0.01),
+    "sparse": lambda generator: (
+        noise(generator) * (torch.rand(ROWS, COLUMNS, generator=generator) < 0.01)
+    ),
 }
 
 
