@@ -459,16 +459,12 @@ def lacks_steps(state: dict[str, Any]) -> bool:
 
 def not_finite(states: Iterable[dict[str, Any]]) -> str | None:
     """A sentence if there are moments that are not finite, as s was in old float16 checkpoints."""
+    moments = [[local(x) for x in state.values() if isinstance(x, Tensor)] for state in states]
     count = sum(
-        any(not local(x).isfinite().all() for x in state.values() if has_values(x))
-        for state in states
+        any(not (x.is_meta or is_fake(x) or x.isfinite().all()) for x in each) for each in moments
     )
     sentence = f"{count} of its parameters have moments that are not finite: nor is their next step"
     return sentence if count else None
-
-
-def has_values(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and not (x.is_meta or is_fake(x))
 
 
 def lacks_divisor(state: dict[str, Any], group: dict[str, Any]) -> bool:

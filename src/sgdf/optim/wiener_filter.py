@@ -36,7 +36,7 @@ class WienerFilter:
     p.grad <- g^ = m^ + gain_scale K^gain_power (g - m^)
     ```
 
-    with m^ and K as in `SGDF`.
+    with m^ and K as in `SGDF`, also for gradients that overflow.
 
     **It overwrites ``p.grad``** with the estimate g^ (nothing else in this package changes a
     gradient), so clip before the step as usual and read raw gradients before it. Weight decay
