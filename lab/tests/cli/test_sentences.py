@@ -261,7 +261,7 @@ def test_a_reader_that_stops_reading(tmp_path):
     )
     assert process.stdout
     process.stdout.close()
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate()
     assert (process.returncode, errors) == (141, b"")
 
 
