@@ -22,9 +22,7 @@ SIGN = re.compile(r"<-|->|=")
 LINE = re.compile(r"\s*(?:[a-z]+: +)?[A-Za-z](?:\d|\.grad)?\^?\s+(?:<-|=)\s")
 BLOCK = re.compile(r'<div class="(?:language-text )?highlight"><pre>(.*?)</pre></div>', re.DOTALL)
 CODE = re.compile(r"(<(pre|code|script|title|textarea)\b.*?</\2>|<[^>]*>)", re.DOTALL)
-IN_SENTENCES = re.compile(
-    r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?|b[12](?:\^\w+|(?!\w)))"
-)
+IN_SENTENCES = re.compile(r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?|b[12](?:\^\w+|(?!\w)))")
 
 
 def tex(text: str) -> str:
