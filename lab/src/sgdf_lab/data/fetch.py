@@ -186,7 +186,7 @@ def _broken(remote: Remote, why: str) -> UserError:
 
 @contextmanager
 def resumable(command: str, folder: Path) -> Iterator[None]:
-    """Say what a stopped download, or one that the disk refuses, needs to go on."""
+    """Say what a stopped download, or one that the disk refuses, needs to continue."""
     try:
         yield
     except KeyboardInterrupt:
