@@ -244,7 +244,7 @@ def test_one_line():
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_output_in_any_encoding(sgdf, tmp_path, monkeypatch, encoding):
-    """Of the table with ± and ✓, and of a path that is not valid UTF-8."""
+    """The table with ± and ✓, and a path that is not valid UTF-8."""
     for seed in ("0", "1"):
         assert sgdf("train", "digits", *QUICK, "--seed", seed)[0] == 0
     written = io.BytesIO()

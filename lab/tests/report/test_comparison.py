@@ -93,7 +93,7 @@ def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
 
 
 def tried_and_chosen(out: Path, seeds: dict[float, int], test: str = "test_loss") -> Comparison:
-    """Of text, where what is held out is the task's own metric."""
+    """Runs on text, where what is held out is the task's own metric."""
     for lr, count in seeds.items():
         for seed in range(count):
             config = made.config(task="text", seed=seed, steps=100, eval_every=50, lr=lr)
