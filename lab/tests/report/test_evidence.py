@@ -427,9 +427,9 @@ def test_trials_at_the_same_settings_are_compared(tmp_path):
         "FilterAdamW, K": {"better": 2, "worse": 1, "equal": 0, "median": 2.0, "p": 1.0},
         "FilterAdamW, 2K": {"better": 2, "worse": 1, "equal": 1, "median": 0.5, "p": 1.0},
     }
-    said = dict(tables.same_settings(summary).rows)
-    assert said["FilterAdamW, K"].startswith("2 of 3, ")
-    assert said["FilterAdamW, 2K"].startswith("2 of 3, 1 equal, ")
+    said = {(label, rival): words for label, rival, words in tables.same_settings(summary).rows}
+    assert said["FilterAdamW, K", "AdamW"].startswith("2 of 3, ")
+    assert said["FilterAdamW, 2K", "AdamW"].startswith("2 of 3, 1 equal, ")
 
 
 def test_trials_at_other_settings_are_not(tmp_path):

@@ -166,7 +166,7 @@ def through_a_file(state_dict: dict[str, Any]) -> Any:
 
 
 def without_strides(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """As tools that store shapes and values alone keep it."""
+    """As tools keep it that store only shapes and values."""
     result = copy.deepcopy(state_dict)
     for state in result["state"].values():
         for key, value in state.items():

@@ -123,7 +123,7 @@ def test_clipping_bounds_the_gradient(cifar):
 
 
 def test_recorded_norms_of_a_large_model_are_right(cifar):
-    """Of 12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
+    """12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
     config = configs.make("cifar10", model="cnn", optimizer="sgd", epochs=1,
                           overrides={"lr": 0.1, "batch": 8, "norms": True})  # fmt: skip
     few = small(cifar, 8, 8)

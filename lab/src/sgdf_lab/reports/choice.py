@@ -7,7 +7,7 @@ verdict at "p < 0.01" in up to 40 % of comparisons. So the choice is made again,
 other noise: the quality of each candidate is drawn around what was measured of it, its runs around
 that, and the same rule chooses. `tests/report/test_error_rate.py` holds the rate of wrong verdicts.
 
-What this does not cover is the luck of which settings were tried: they are the same for everybody.
+What this does not cover is the luck of which settings were tried.
 """
 
 import math

@@ -218,17 +218,13 @@ def time_words(contestant: Json, with_steps: bool) -> str:
 
 
 def same_settings(summary: Summary) -> Table:
-    """Against each reference: at how many of its trials' settings it is better, by how much."""
-    found = {
-        comparison["reference"]: {row["contestant"]: row for row in comparison["rows"]}
-        for comparison in summary["comparisons"]
-        if any(row.get("same_settings") for row in comparison["rows"])
-    }
-    digits = summary["metric"]["digits"]
+    """A line for each pair: at how many settings of the trials one is better, by how much."""
+    order = [contestant["label"] for contestant in ranked(summary)]
     rows = [
-        (c["label"], *(same_words(rows.get(c["label"]), digits) for rows in found.values()))
-        for c in ranked(summary)
-        if any((rows.get(c["label"]) or {}).get("same_settings") for rows in found.values())
+        (row["contestant"], comparison["reference"], same_words(row, summary["metric"]["digits"]))
+        for comparison in summary["comparisons"]
+        for row in sorted(comparison["rows"], key=lambda row: order.index(row["contestant"]))
+        if row.get("same_settings")
     ]
     caption = (
         f"The trials at which both had the same settings, by their final "
@@ -236,8 +232,7 @@ def same_settings(summary: Summary) -> Table:
         "value of the sign test, not corrected. One seed, and nothing is chosen: this is what "
         "happens if only the optimizer is exchanged."
     )
-    columns = tuple(f"better than {reference}" for reference in found)
-    return Table("same", "At the same settings", columns, tuple(rows), caption)
+    return Table("same", "At the same settings", ("than", "better"), tuple(rows), caption)
 
 
 def same_words(row: Json | None, digits: int) -> str:
