@@ -236,7 +236,7 @@ def test_one_line():
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_output_in_any_encoding(sgdf, tmp_path, monkeypatch, encoding):
-    """The table has ± and ✓, and the path is not valid UTF-8."""
+    """The table with ± and ✓, and a path that is not valid UTF-8."""
     for seed in ("0", "1"):
         assert sgdf("train", "digits", *QUICK, "--seed", seed)[0] == 0
     written = io.BytesIO()

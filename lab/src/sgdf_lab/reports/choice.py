@@ -141,7 +141,11 @@ def choice_between(
     return Choice(
         trials=[known(trials[name]) for name in able],
         chosen=able.index(chosen),
-        finals={i: own for i, name in enumerate(able) if (own := known(last.get(name, ())))},
+        finals={
+            able.index(name): own
+            for name, values in last.items()
+            if name in able and (own := known(values))
+        },
         seeds=seeds,
         lower_is_better=metric.lower_is_better,
     )

@@ -2,9 +2,8 @@
 
 `sgdf report`, the page of `sgdf sweep`, `sgdf evidence` and the documentation all use these.
 
-No permutation test stands beside the t test: with n seeds its p value is at least 2^(1-n), 0.03 for
-six, so that it could give no verdict with fewer than eight, and with as many only without Holm's
-correction and without the luck of the choice.
+No permutation test stands beside the t test: with n seeds its p value is at least 2^(1-n), so that
+six seeds give 0.03 at best, and a verdict takes eight, or more after Holm's correction.
 """
 
 import dataclasses

@@ -91,7 +91,7 @@ def answer_to(config: Config, context: RunContext) -> dict[str, Any]:
 def run_in_processes(
     configs: Iterable[Config], context: RunContext, jobs: int, threads: int, notify: Notify
 ) -> Results:
-    """Train `jobs` runs at a time, each in a process of its own with so many threads."""
+    """Train `jobs` runs at a time, each in a process of its own with `threads` threads."""
     waiting = deque(configs)
     deaths: Counter[str] = Counter()
     with WorkerPool(context, threads, notify) as pool:
@@ -178,7 +178,7 @@ class WorkerPool:
 
     def answers(self) -> Iterator[tuple[Config, WorkerProcess, dict[str, Any] | None]]:
         """Wait for the next answers; None from a worker that died."""
-        by_connection = {worker.connection: worker for worker in self.busy}
+        by_connection: dict[Any, WorkerProcess] = {w.connection: w for w in self.busy}
         for connection in wait(list(by_connection)):
             worker = by_connection[connection]
             answer = worker.answer()
