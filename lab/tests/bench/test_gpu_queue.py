@@ -451,7 +451,9 @@ def test_blocks_have_the_numbers_of_new_records(results):
     assert "93.94 ± 0.10 (10)" in tables
     assert gpu_blocks.fast_recipe("sgd-nesterov") == "93.94 ± 0.10 (10)"
     assert "| `sgdf` | 69.6 | 592.5" in gpu_blocks.hessian_table()
-    assert "| FilterMuon matrix | 8.0 | 1.23 ± 0.1 | 1.23 ± 0.1 |" in gpu_blocks.matrix_steps_table()
+    assert (
+        "| FilterMuon matrix | 8.0 | 1.23 ± 0.1 | 1.23 ± 0.1 |" in gpu_blocks.matrix_steps_table()
+    )
 
 
 def test_the_table_of_entries_says_what_was_measured(results, root):
