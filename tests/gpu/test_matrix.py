@@ -1,6 +1,6 @@
 """FilterMuon and FilterSOAP on a GPU: the rule, TF32, CUDA graphs, 8 bits (`make test-gpu`).
 
-What needs no graph runs on the CPU as well, where there is always one to find mistakes of the tests.
+All but the graph itself runs on the CPU as well, which finds mistakes of the tests.
 """
 
 from copy import deepcopy

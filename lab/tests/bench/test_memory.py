@@ -110,7 +110,7 @@ def test_a_list_that_does_not_fit_is_skipped_and_the_next_measured(run, capsys):
 def test_what_a_step_on_a_cpu_allocates_is_counted():
     x, kept = torch.randn(64, 64), []
     size = 4 * 64 * 64
-    steps = (lambda: x.mul_(2), lambda: x.sqrt().mul_(x), lambda: (x.sqrt() * x.exp()).mul_(x),
+    steps = (lambda: x.mul_(x), lambda: x.sqrt().mul_(x), lambda: (x.sqrt() * x.exp()).mul_(x),
              lambda: kept.append(x.exp()))  # fmt: skip
     assert [extra_bytes(step, "cpu") for step in steps] == [0, size, 3 * size, size]
     params = random_parameters([(64, 64)] * 4, torch.float32, "cpu")

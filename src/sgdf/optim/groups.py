@@ -29,10 +29,10 @@ def param_groups(
 
     **Without** ``weight_decay``, for `FilterMuon` and `FilterSOAP`: hidden matrices, stacks of them
     (the weights of experts, in one parameter of three dimensions), and everything else: embeddings,
-    positions, the output head, norms, biases. The head is the last ``nn.Linear`` of the model; of a
-    model whose outputs are made without one, as by ``F.linear`` with the weight of an embedding, it
-    is a hidden matrix: say ``has_head=False``. Weights of convolutions are matrices. Each group says which kind it is, and the optimizer has
-    a rate and a decay for either kind.
+    positions, the output head, norms, biases. The head is the last ``nn.Linear`` of the model. If
+    its outputs are made without one, as by ``F.linear`` with the weight of an embedding, that is a
+    hidden matrix: say ``has_head=False``. Weights of convolutions are matrices. Each group says
+    which kind it is, and the optimizer has a rate and a decay for either kind.
 
     **With** ``weight_decay``, for any optimizer that has one, torch's too: the parameters that it
     is for, and those without. Decay controls the scale of weight matrices. Left out of it are all
