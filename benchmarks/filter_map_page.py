@@ -3,8 +3,9 @@
     python benchmarks/filter_map_page.py
 
 For every plan of `benchmarks/filter_map.py` whose runs are all in results/evidence this writes the
-summary.json beside them, then the figures docs/figures/map-*.svg and the tables of docs/map.md. It
-trains nothing. What is not complete is named on the page and compared with nothing.
+summary.json beside them, then the figures docs/figures/map-*.svg and the tables of docs/map.md and
+docs/map-contest.md. It trains nothing. What is not complete is named on the page and compared with
+nothing.
 """
 
 import itertools
@@ -27,13 +28,14 @@ from sgdf_lab.reports.wording import NOTHING
 from sgdf_lab.runs.records import read_runs
 from sgdf_lab.support.figures import STYLE, write_svg
 from sgdf_lab.support.files import write_atomically, write_json
-from sgdf_lab.support.pages import filled, markdown_table
+from sgdf_lab.support.pages import blocks_of, filled, markdown_table
 from sgdf_lab.sweeps.plan import sweep_from_table
 
 sys.path.insert(0, str(Path(__file__).parent))
 import filter_map as plans
 
 PAGE = plans.ROOT / "docs" / "map.md"
+PAGES = (PAGE, PAGE.with_name("map-contest.md"))
 FIGURES = plans.ROOT / "docs" / "figures"
 DARK, PALE = "#1b1b1b", "#fafafa"  # words on a coloured cell, in both colour schemes
 EMPTY = "#d9d9d9"
@@ -73,8 +75,11 @@ def main() -> None:
         columns = columns_of(found, length)
         if columns:
             write_svg(heat_map(columns, curve, length), FIGURES / f"map-{length}")
-    page = PAGE.read_text(encoding="utf-8")
-    write_atomically(PAGE, filled(page, blocks(made, found)))
+    contents = blocks(made, found)
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        own = {name: contents[name] for name in blocks_of(page)}
+        write_atomically(path, filled(page, own))
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -113,6 +118,11 @@ def short_name(contestant: Json) -> str:
     if contestant["optimizer"] == "filter-soap":
         return "SOAP, kernels as matrices" if settings.get("slow_weight") == 0 else "FilterSOAP"
     return str(contestant["label"])
+
+
+def of_all_tasks(contestant: Json) -> str:
+    """The same, but SOAP is SOAP."""
+    return short_name(contestant).partition(", kernels")[0]
 
 
 def labels_of(sweep: Any, records: Sequence[Any]) -> list[str]:
@@ -287,6 +297,7 @@ def blocks(made: Mapping[str, Json | None], found: Mapping[str, Summary]) -> dic
         "figures": "\n\n".join(map_parts(found)) or "No column is complete yet.",
         "AdamW by steps": adamw_table(found),
         "chosen rates": rates_table(found),
+        "contest, all tasks": contest_means(found),
         "contests": "\n\n".join(contest_tables(found)) or "No task of the contest is complete yet.",
         "the aim": aim(found),
         "another draw": another_draw(found),
@@ -408,7 +419,29 @@ def contest_tables(found: Mapping[str, Summary]) -> Iterator[str]:
     for name, summary in found.items():
         if name.startswith("contest"):
             edges = edge_line({short_name(c): edges_of(c) for c in summary["contestants"]})
-            yield f"### {title_of(summary)}\n\n{contest(summary)}\n\n{edges}"
+            title = title_of(summary)
+            yield (
+                f'<details markdown="1"><summary>{title[0].upper()}{title[1:]}</summary>\n\n'
+                f"{contest(summary)}\n\n{edges}\n\n</details>"
+            )
+
+
+def contest_means(found: Mapping[str, Summary]) -> str:
+    """All contestants on the tasks that count; the best mean of each in bold."""
+    tasks = [found[name] for name in COUNTED if name in found]
+    if not tasks:
+        return "No task of the contest is complete yet."
+    rows: dict[str, list[str]] = {}
+    for task in tasks:
+        sign = 1 if task["metric"]["lower_is_better"] else -1
+        means = {of_all_tasks(c): sign * middle(c) for c in task["contestants"]}
+        for name, mean in means.items():
+            words = (
+                f"{sign * mean:.{task['metric']['digits']}f}" if math.isfinite(mean) else "diverged"
+            )
+            best = mean == min(means.values())
+            rows.setdefault(name, []).append(f"**{words}**" if best else words)
+    return markdown_table(["", *map(title_of, tasks)], [[n, *cells] for n, cells in rows.items()])
 
 
 def contest(summary: Summary) -> str:
@@ -488,12 +521,11 @@ def another_draw(found: Mapping[str, Summary]) -> str:
         for task in (found[n] for n in COUNTED if n in found and ahead_of_all(found[n], name)):
             sign = 1 if task["metric"]["lower_is_better"] else -1
             values = {
-                short_name(c): [math.inf if t["value"] is None else sign * t["value"]
-                                for t in c["trials"]]
+                of_all_tasks(c): [math.inf if t["value"] is None else sign * t["value"]
+                                  for t in c["trials"]]
                 for c in task["contestants"]
             }  # fmt: skip
-            rivals = {own.partition(", kernels")[0]: values[own] for own in values}
-            shares = (not_better(values[name], rivals[rival]) for rival in RIVALS)
+            shares = (not_better(values[name], values[rival]) for rival in RIVALS)
             rows.append([name, title_of(task), *(f"{100 * share:.1f} %" for share in shares)])
     return markdown_table(header, rows) if rows else "Nothing is ahead of all rivals yet."
 
@@ -531,7 +563,7 @@ def with_or_without(found: Mapping[str, Summary]) -> str:
 
 
 def defaults(found: Mapping[str, Summary]) -> str:
-    """Of the columns whose default is a row: the row with the best mean, and the default."""
+    """The columns in which another row has a better mean than the default, and that row."""
     rows = []
     for length, words in (("short", "600 steps"), ("long", "1800 steps"), ("images", "images")):
         sign = -1 if length == "images" else 1
@@ -540,11 +572,11 @@ def defaults(found: Mapping[str, Summary]) -> str:
             default = DEFAULTS.get(column)
             if default in cells:
                 best = min(cells, key=lambda r, cells=cells, sign=sign: sign * middle(cells[r]))
-                told = cells[best]["from the default"]
-                apart = difference_words(told, digits) if told else ["the default", NOTHING]
-                rows.append([f"{STEP_NAMES[column]}, {words}", default, best, *apart])
+                if told := cells[best]["from the default"]:
+                    apart = difference_words(told, digits)
+                    rows.append([f"{STEP_NAMES[column]}, {words}", default, best, *apart])
     if not rows:
-        return "Not complete yet."
+        return "Each default has the best mean of its column."
     return markdown_table(["", "default", "best mean", "minus the default", "p"], rows)
 
 
@@ -570,9 +602,9 @@ def kernels(found: Mapping[str, Summary]) -> str:
     over, part = best - own["Muon"]["mean"], orthogonal["mean"] - own["Muon"]["mean"]
     above, rate = best - own["AdamW"]["mean"], adam["mean"] - own["AdamW"]["mean"]
     return (
-        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} are that kernels are "
-        f"matrices; about {over - part:.1f} remain. Of the {above:.1f} points over AdamW, about "
-        f"{rate:.1f} are that the other parameters have a rate of their own."
+        f"{table}\n\nOf the {over:.1f} points over Muon, about {part:.1f} come from stepping "
+        f"kernels as matrices, and about {over - part:.1f} remain. Of the {above:.1f} points over "
+        f"AdamW, about {rate:.1f} come from a learning rate of its own for the other parameters."
     )
 
 

@@ -10,7 +10,9 @@ record belongs into one; the sentences around it are free.
 import argparse
 import difflib
 import functools
+import inspect
 import json
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -72,7 +74,7 @@ def of_a_group(name: str, page: str) -> str:
         return why()[part]
     if group == "damping":
         return damping()[part]
-    return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
+    return (filter_map() if page.startswith("docs/map") else evidence()[page])[name]
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -213,14 +215,18 @@ EIGHT_BITS = ROOT / "results" / "bench-step-8bit-cpu.json"
 def eight_bit_table(file: Path = EIGHT_BITS) -> str:
     """One tensor on a CPU, 8-bit state, beside the packages that have it."""
     if not file.exists():
-        return "Not measured yet."
+        return "On a CPU their steps have not been measured."
     found = json.loads(file.read_text(encoding="utf-8"))["lists"]["one-tensor"]["rows"]
     rows = [
         [f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", f"{row['ms']:.3g}"]
         for row in found
         if row["ms"]
     ]
-    return markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+    table = markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+    return (
+        "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
+        f"--lists one-tensor`; torchao compiles its step):\n\n{table}"
+    )
 
 
 def ratio(name: str, rival: str, shapes: str = "gpt", dtype: str = "fp32") -> str:
@@ -330,7 +336,7 @@ def rates_table() -> str:
 FIRST_STEPS = {  # optimizer, warm-up, no bias correction, clipping
     "SGDF, lr 0.5": ("sgdf", False, False, False),
     "with a warm-up over 5 % of the run": ("sgdf", True, False, False),
-    "without bias correction, a ramp by 1-b1^t": ("sgdf", False, True, False),
+    r"without bias correction, a ramp by $1-\beta_1^t$": ("sgdf", False, True, False),
     "gradients clipped to norm 1": ("sgdf", False, False, True),
     "warm-up and clipping": ("sgdf", True, False, True),
     "SGD-Nesterov, lr 0.05": ("sgd-nesterov", False, False, False),
@@ -352,20 +358,62 @@ def first_steps(network: str) -> Mapping[tuple[Any, ...], list[float]]:
 
 
 def first_steps_table() -> str:
-    def cell(values: list[float]) -> str:
-        return f"{spread(values)} ({len(values)})" if values else "not measured"
-
-    networks = {"vgg11": "VGG11, 15 epochs", "resnet18": "ResNet18, 12 epochs"}
-    rows = [
-        [words, *(cell(first_steps(network).get(key, [])) for network in networks)]
-        for words, key in FIRST_STEPS.items()
-    ]
-    return markdown_table(["", *networks.values()], rows)
+    found = first_steps("vgg11")
+    rows = [[words, spread(found[key])] for words, key in FIRST_STEPS.items()]
+    return markdown_table(["", "VGG11, 15 epochs"], rows)
 
 
 def warmup_words() -> str:
-    plain, warm = (first_steps("resnet18")["sgdf", w, False, False] for w in (False, True))
-    return f"{spread(warm)} with a warm-up, {spread(plain)} without"
+    ways = {"as it is": (0, 0), "with a warm-up": (1, 0), "with the ramp": (0, 1)}
+    found = first_steps("resnet18")
+    return ", ".join(f"{spread(found['sgdf', *key, 0])} {way}" for way, key in ways.items())
+
+
+def defaults_table(optimizer: str, now: str) -> str:
+    """The defaults of its signature; settings and what is said about them stay as they are."""
+    import sgdf
+
+    signature = inspect.signature(getattr(sgdf, optimizer)).parameters
+    lines = []
+    for line in now.strip().splitlines()[2:]:
+        names, _, words = (cell.strip() for cell in line.strip("|").split("|"))
+        defaults = [signature[name].default for name in re.findall(r"`(\w+)`", names)]
+        lines.append([names, ", ".join(f"{d!r}".replace("'", '"') for d in defaults), words])
+    return markdown_table(["setting", "default", "what it does, and when to change it"], lines)
+
+
+GAINS = {  # what a row of the map is called in its records
+    "the average": "betas (0.9, 0.95)",
+    "constant 0.1": "0.1K, betas (0.9, 0.95)",
+    "constant 0.2": "0.2K, betas (0.9, 0.95)",
+    "K": "K, betas (0.9, 0.95)",
+    "2K": "2K, betas (0.9, 0.95)",
+    "two averages": "betas (0.85, 0.95), slow_beta 0.98, slow_weight 0.56",
+    "two averages, constant 0.1": "0.1K, betas (0.85, 0.95), slow_beta 0.98, slow_weight 0.56",
+}
+STEPS_AFTER = {
+    "map-short-adam": "Adam's division",
+    "map-short-orthogonal": "orthogonalisation (Muon)",
+    "map-short-eigen-orthogonal": "eigenbasis, then orthogonalisation",
+}
+
+
+def gains_table() -> str:
+    """A few rows of the map: the test loss; bold and italic: clearly better and worse."""
+    columns = []
+    for name in STEPS_AFTER:
+        summary = record(f"evidence/{name}/summary.json")
+        means = {c["label"]: f"{c['final']['mean']:.3f}" for c in summary["contestants"]}
+        average = f"Pipeline, {GAINS['the average']}"
+        (comparison,) = (c for c in summary["comparisons"] if c["reference"] == average)
+        marks = {"ahead": "**", "behind": "*"}
+        verdicts = {row["contestant"]: marks.get(row["verdict"], "") for row in comparison["rows"]}
+        columns.append({label: (verdicts.get(label, ""), mean) for label, mean in means.items()})
+    rows = []
+    for words, label in GAINS.items():
+        cells = [column[f"Pipeline, {label}"] for column in columns]
+        rows.append([words, *(f"{mark}{mean}{mark}" for mark, mean in cells)])
+    return markdown_table(["gain", *STEPS_AFTER.values()], rows)
 
 
 def same_settings() -> str:
@@ -519,10 +567,15 @@ def theory_counts() -> str:
     )
 
 
-KEEPING_WORDS: dict[str, Callable[[str], str]] = {"theory": theory_table}
+WITH_DEFAULTS = ("FilterAdamW", "FilterMuon", "FilterSOAP", "FilterAdam", "SGDF", "WienerFilter")
+KEEPING_WORDS: dict[str, Callable[[str], str]] = {
+    "theory": theory_table,
+    **{f"defaults of {name}": functools.partial(defaults_table, name) for name in WITH_DEFAULTS},
+}
 MADE: dict[str, Callable[[], str]] = {
     **paper_blocks.BLOCKS,
     "what it brings": loss_curves.table,
+    "FilterAdamW beside AdamW": loss_curves.wins_of_filter_adamw,
     "steps on a GPU": lambda: step_table(
         "cuda", {"resnet50": "ResNet-50 (26 M)", "vit-l": "ViT-L (304 M)", "gpt": "GPT (1.3 B)"}
     ),
@@ -552,6 +605,7 @@ MADE: dict[str, Callable[[], str]] = {
     "rates": rates_table,
     "first steps": first_steps_table,
     "warm-up": warmup_words,
+    "gains by step": gains_table,
     "better at the same settings": same_settings,
     "fast recipe": fast_recipe,
     "fast recipe, SGD-Nesterov again": lambda: gpu_blocks.fast_recipe("sgd-nesterov"),

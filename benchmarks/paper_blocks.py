@@ -13,8 +13,8 @@ import numpy as np
 from gpu_blocks import RESULTS, runs_of
 from sgdf_lab.instruments.estimators import ErrorParts, ErrorsAtStep, EstimatorErrors, WithError
 from sgdf_lab.reports import wording
-from sgdf_lab.reports.comparison import ComparisonRow, compare_runs, outcome
-from sgdf_lab.reports.numbers import PairedDifference, compare
+from sgdf_lab.reports.comparison import ComparisonRow, compare_runs
+from sgdf_lab.reports.numbers import PairedDifference, compare, outcome
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.pages import markdown_table
 
@@ -63,7 +63,7 @@ def vgg11_table() -> str:
 def vgg11_difference(label: str) -> PairedDifference:
     """Of the final accuracies, from SGDF's."""
     own, reference = (vgg11()[name].cell for name in (label, "sgdf"))
-    return compare(*(outcome(cell, cell.task.metric) for cell in (own, reference)))
+    return compare(*(outcome(cell.runs, cell.task.metric) for cell in (own, reference)))
 
 
 def published_rate() -> str:

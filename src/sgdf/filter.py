@@ -11,39 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "DEFAULT_FORM",
-    "FLOAT32",
-    "FLOAT64",
-    "LARGEST_8_BIT_UPDATE",
-    "SECOND_MOMENTS",
-    "Corrections",
-    "DefaultForm",
-    "Denominator",
-    "Filter",
-    "FilterSettings",
-    "Moments",
-    "NumberRange",
-    "SecondMomentWeights",
-    "at_least",
-    "averaged",
-    "averaged_square",
-    "bias_corrections",
-    "default_gain_eps",
-    "direction",
-    "estimate",
-    "largest_gradient",
-    "moment_names",
-    "momentum",
-    "one_minus_power",
-    "second_moment",
-    "second_moment_weights",
-    "update_moments",
-    "wiener_filter",
-    "wiener_gain",
-    "without_overflow",
-]
-
 #: What FilterAdam divides by: a moment of its own, or one made from m and s.
 SECOND_MOMENTS = ("separate", "derived", "fluctuation")
 

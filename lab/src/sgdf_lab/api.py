@@ -120,8 +120,15 @@ def train_runs(
 
     Args:
         configs: of `make_config`.
-        out, data_dir, device, keep, compile, checkpoints: as for `train`.
-        tensorboard, wandb, shard: as for `train`.
+        out: as for `train`.
+        data_dir: as for `train`.
+        device: as for `train`.
+        keep: as for `train`.
+        compile: as for `train`.
+        checkpoints: as for `train`.
+        tensorboard: as for `train`.
+        wandb: as for `train`.
+        shard: as for `train`.
 
     Returns:
         The content of `result.json` of each run.
@@ -176,7 +183,13 @@ def sweep(
         plan: a TOML file, the name of a preset, or a mapping with the keys of such a file.
         changes: keys that override those of the plan, such as {"trials": 8, "seeds": [1, 2, 3]}.
         out: a folder; every run has its own in it, and the pages are beside them.
-        data_dir, device, compile, keep, checkpoints, tensorboard, wandb: as for `train`.
+        data_dir: as for `train`.
+        device: as for `train`.
+        compile: as for `train`.
+        keep: as for `train`.
+        checkpoints: as for `train`.
+        tensorboard: as for `train`.
+        wandb: as for `train`.
         record: a file that keeps every ended run as well; none is trained again that is in it.
         retry: whether to train runs again that failed before.
         jobs: worker processes; default: 1 on a GPU, one per core on a CPU.

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sgdf_lab.cli import theory
+from sgdf_lab.cli import tools
 from sgdf_lab.cli.main import parse
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.theory.result import Check, Curve, Panel, Result
@@ -25,7 +25,7 @@ def lab():
 
 def test_writes_numbers_page_and_figures(lab, tmp_path, capsys):
     out = tmp_path / "deep" / "theory"
-    theory.run(options("--only", "step-sums", "gradient-sum", "--out", str(out)))
+    tools.run_theory(options("--only", "step-sums", "gradient-sum", "--out", str(out)))
     record = json.loads((out / "results.json").read_text("utf-8"))
     assert [entry["name"] for entry in record["statements"]] == ["step-sums", "gradient-sum"]
     assert {"command", "commit", "machine", "seconds"} <= set(record)
@@ -77,13 +77,13 @@ def test_the_same_numbers_give_the_same_figure(lab):
 
 def test_an_unknown_name_is_answered_with_the_near_one(lab, tmp_path):
     with pytest.raises(UserError, match="did you mean wiener-gain"):
-        theory.run(options("--only", "wiener-gian", "--out", str(tmp_path)))
+        tools.run_theory(options("--only", "wiener-gian", "--out", str(tmp_path)))
 
 
 def test_a_file_in_the_way_is_named(lab, tmp_path):
     (tmp_path / "theory").write_text("")
     with pytest.raises(UserError, match="--out"):
-        theory.run(options("--only", "step-sums", "--out", str(tmp_path / "theory")))
+        tools.run_theory(options("--only", "step-sums", "--out", str(tmp_path / "theory")))
 
 
 def test_importing_needs_neither_matplotlib_nor_rich():

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.stats
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
@@ -211,39 +210,9 @@ def test_finals_in_the_summary_and_the_tables(tmp_path):
     assert "Of the 2 best trials, the one with the best mean over 2 other seeds was chosen." in text
 
 
-def test_paired_differences_by_seed_with_holms_correction(tmp_path):
-    (only,) = summary_of(tmp_path, DIGITS, FINALS, AFTER)["comparisons"]
-    assert only["reference"] == "AdamW"
-    first, second = only["rows"]
-    known = [scipy.stats.ttest_rel(values, AFTER[0]) for values in AFTER[1:]]
-    assert [first["p"], second["p"]] == pytest.approx([result.pvalue for result in known])
-    assert first["mean"] == pytest.approx((4 + 3 + 3) / 3)
-    interval = known[0].confidence_interval(0.95)
-    assert (first["low"], first["high"]) == pytest.approx((interval.low, interval.high))
-    assert first["p"] < second["p"]
-    assert first["p_holm"] == pytest.approx(2 * first["p"])
-    assert second["p_holm"] == pytest.approx(second["p"])
-    assert (first["verdict"], second["verdict"]) == ("", ""), "p = 0.02 is not below 0.01"
-
-
-@pytest.mark.parametrize(("table", "sign"), [(DIGITS, 1), (TEXT, -1)], ids=["accuracy", "loss"])
-def test_ahead_is_better_not_larger(tmp_path, table, sign):
-    shift = [[0, 1, 2], [10, 11.01, 12], [-10, -9.01, -8]]
-    seeds = [[50 + sign * value for value in values] for values in shift]
-    trials = [50, *(50 - 20 * sign * i for i in (1, 2, 3))]
-    (only,) = summary_of(tmp_path, table, [trials] * 3, seeds)["comparisons"]
-    assert [row["verdict"] for row in only["rows"]] == ["ahead", "behind"]
-
-
 def test_a_diverged_seed_is_counted_and_marked(tmp_path):
     after = [AFTER[0], ["diverged", 84, 86], [80, "failed", None]]
     summary = summary_of(tmp_path, DIGITS, FINALS, after)
-    first, second = summary["comparisons"][0]["rows"]
-    assert (first["n"], first["lost"], first["missing"]) == (2, [1], [])
-    assert (second["n"], second["lost"], second["missing"]) == (1, [2], [3])
-    assert first["p"] == pytest.approx(scipy.stats.ttest_rel([84, 86], [81, 82]).pvalue)
-    assert second["p"] is None
-    assert second["mean"] == 0
     assert summary["contestants"][1]["final"]["n"] == 2
     notes = " ".join(summary["notes"])
     assert "2 seeds diverged or failed (FilterAdamW, K: 1; FilterAdamW, 2K: 1)" in notes
@@ -254,19 +223,6 @@ def test_a_diverged_seed_is_counted_and_marked(tmp_path):
     shown = {row[0]: row[1] for row in tables.results(summary).rows}
     assert shown["FilterAdamW, K"].endswith("(2 of 3)*")
     assert shown["AdamW"].endswith("(3)")
-
-
-def test_a_diverged_seed_of_the_reference_is_lost_to_all(tmp_path):
-    summary = summary_of(tmp_path, DIGITS, FINALS, [[80, "diverged", 82], *AFTER[1:]])
-    assert [row["lost"] for row in summary["comparisons"][0]["rows"]] == [[2], [2]]
-
-
-def test_equal_differences_have_no_p_value_and_no_verdict(tmp_path):
-    after = [AFTER[0], [value + 4 for value in AFTER[0]], AFTER[2]]
-    (only,) = summary_of(tmp_path, DIGITS, FINALS, after)["comparisons"]
-    first, second = only["rows"]
-    assert (first["mean"], first["p"], first["p_holm"], first["verdict"]) == (4, None, None, "")
-    assert second["p_holm"] == second["p"], "only one comparison has a p value"
 
 
 def test_a_lost_trial_counts_as_the_worst_finished_of_anyone(tmp_path):
@@ -471,9 +427,9 @@ def test_trials_at_the_same_settings_are_compared(tmp_path):
         "FilterAdamW, K": {"better": 2, "worse": 1, "equal": 0, "median": 2.0, "p": 1.0},
         "FilterAdamW, 2K": {"better": 2, "worse": 1, "equal": 1, "median": 0.5, "p": 1.0},
     }
-    said = dict(tables.same_settings(summary).rows)
-    assert said["FilterAdamW, K"].startswith("2 of 3, ")
-    assert said["FilterAdamW, 2K"].startswith("2 of 3, 1 equal, ")
+    said = {(label, rival): words for label, rival, words in tables.same_settings(summary).rows}
+    assert said["FilterAdamW, K", "AdamW"].startswith("2 of 3, ")
+    assert said["FilterAdamW, 2K", "AdamW"].startswith("2 of 3, 1 equal, ")
 
 
 def test_trials_at_other_settings_are_not(tmp_path):

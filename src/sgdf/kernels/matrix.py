@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sgdf.filter import at_least, estimate, one_minus_power
+from sgdf.filter import LARGEST_8_BIT_UPDATE, at_least, estimate, one_minus_power
 from sgdf.kernels import cpu
 from sgdf.kernels.loop import RandomBits, _load
 from sgdf.kernels.quantized import Quantized, quantize_
@@ -354,6 +354,7 @@ def direction(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor]) -> Ten
     else:
         x = as_matrices(update, rule.stacked)
         update = _turned(x, torch.empty_like(x), _transposed(basis))[0].view(update.shape)
+        bounded(rows, update)
     refresh(rule, rows)  # after the last use of the basis, of which a stack of one is no copy
     return update
 
@@ -367,7 +368,15 @@ def divided(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor], basis: S
     g, spare = _turned(g, torch.empty_like(g), basis)
     mean, spare = _turned(mean, spare, basis)
     update = estimates(rule, rows, g.view(shape), mean.view(shape))
-    return update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape)))
+    return bounded(rows, update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape))))
+
+
+def bounded(rows: Sequence[Row], update: Tensor) -> Tensor:
+    """With state in few bits, clipped: a basis spreads the rounding of m to where v is small."""
+    moments = (rows[0].m, rows[0].v)
+    if any(isinstance(x, Quantized) or x.dtype == torch.bfloat16 for x in moments if x is not None):
+        update.clamp_(-LARGEST_8_BIT_UPDATE, LARGEST_8_BIT_UPDATE)
+    return update
 
 
 def _turned(x: Tensor, spare: Tensor, basis: Sides) -> tuple[Tensor, Tensor]:

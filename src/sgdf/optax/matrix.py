@@ -22,7 +22,8 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
-from sgdf.optax.optimizers import filter_adamw, require
+from sgdf.optax.optimizers import filter_adamw
+from sgdf.optax.transformation import require
 
 #: What a parameter is: a matrix, a stack of matrices along its first dimensions, or neither.
 KINDS = MATRIX, STACKED, REST = ("matrix", "stacked", "rest")

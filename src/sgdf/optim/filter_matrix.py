@@ -13,6 +13,7 @@ from sgdf.kernels.exchange import Team
 from sgdf.kernels.matrix import MatrixRule, MatrixWork, Row
 from sgdf.kernels.work import check_consistent, compute_dtype
 from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides, shares
+from sgdf.optim.checkpoints import lacks_divisor, lacks_steps
 from sgdf.optim.matrix_checkpoints import convert_matrix_state_dict, started_average
 from sgdf.optim.optimizer import FilterOptimizer, implementation_of
 from sgdf.optim.settings import (
@@ -382,11 +383,12 @@ class MatrixOptimizer(FilterOptimizer):
         return convert_matrix_state_dict(self, state_dict)
 
     def _starts_anew(self, saved: dict[str, Any], group: Group) -> bool:
-        return group["matrices"] is False and super()._starts_anew(saved, group)
+        # A first gradient only counts for the basis.
+        return lacks_steps(saved) or (group["matrices"] is False and lacks_divisor(saved, group))
 
     def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> bool:
         restored = super()._restore(p, group, saved)
-        if group["matrices"] is False:
+        if group["matrices"] is False or not restored:
             return restored
         self._agreed, state = set(), self.state[p]
         for name in self.basis_shapes(p, group):

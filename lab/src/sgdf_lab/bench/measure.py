@@ -71,8 +71,7 @@ class FilterAlone:
 
     @property
     def implementation(self) -> str:
-        path = self.wiener._path(self.params)
-        return "fused" if path in ("cpu", "cuda") else path
+        return self.wiener.implementation
 
     def step(self) -> None:
         self.wiener.filter_gradients()

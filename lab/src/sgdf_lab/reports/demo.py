@@ -68,7 +68,7 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], target: float) -> 
 
 
 def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
-    """Of every optimizer with a finished run, and what could not be read."""
+    """What became of every optimizer with a finished run, and what could not be read."""
     records, complaints = read_planned(sweep.configs, out)
     finished = comparable([run for run in records if run.finished])
     return [outcome(name, runs) for name, runs in finished.items()], complaints
@@ -101,7 +101,7 @@ def outcome(name: str, runs: Sequence[RunRecord]) -> Outcome:
 
 
 def state_bytes(state: Any) -> int:
-    """Of all tensors with elements for parameters; step counters are none."""
+    """The size of all tensors with elements for parameters; step counters are none."""
     if isinstance(state, torch.Tensor):
         return state.nbytes if state.dim() else 0
     if isinstance(state, dict):

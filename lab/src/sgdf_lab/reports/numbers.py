@@ -2,9 +2,8 @@
 
 `sgdf report`, the page of `sgdf sweep`, `sgdf evidence` and the documentation all use these.
 
-No permutation test stands beside the t test: with n seeds its p value is at least 2^(1-n), 0.03 for
-six, so that it could give no verdict with fewer than eight, and with as many only without Holm's
-correction and without the luck of the choice.
+No permutation test stands beside the t test: with n seeds its p value is at least 2^(1-n), so that
+six seeds give 0.03 at best, and a verdict takes eight, or more after Holm's correction.
 """
 
 import dataclasses
@@ -19,6 +18,7 @@ from opda.nonparametric import EmpiricalDistribution  # type: ignore[import-unty
 
 from sgdf_lab.reports.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.sweeps.contestants import PlannedRun
 from sgdf_lab.tasks import Metric, Task
 
 CONFIDENCE = 0.95
@@ -47,7 +47,7 @@ class Spread:
     n: int
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Collection[float]) -> Spread | None:
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
@@ -70,6 +70,15 @@ def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
     return dataclasses.replace(task.metric, digits=LOSS_DIGITS)
 
 
+def validation_words(metric: Metric) -> str:
+    """
+    >>> from sgdf_lab.tasks import find
+    >>> [validation_words(find(name).metric) for name in ("digits", "text")]
+    ['validation accuracy', 'validation loss']
+    """
+    return metric.words.replace("test ", "validation ", 1)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one setting: its final values by seed, and the seeds without one."""
@@ -78,6 +87,15 @@ class Outcome:
     lost: Collection[int] = ()  # diverged or failed
     missing: Collection[int] = ()  # not run yet, or not to the end
     choice: Choice | None = None  # how it was chosen, if it was
+
+
+def outcome(runs: Iterable[PlannedRun], metric: Metric, choice: Choice | None = None) -> Outcome:
+    """What became of the seeds of one setting."""
+    by_seed = {run.config.seed: run for run in runs}
+    finals = {seed: run.final(metric.key) for seed, run in by_seed.items()}
+    values = {seed: value for seed, value in finals.items() if value is not None}
+    lost = [seed for seed, run in by_seed.items() if run.is_lost]
+    return Outcome(values, lost, by_seed.keys() - values.keys() - {*lost}, choice)
 
 
 @dataclass(frozen=True)

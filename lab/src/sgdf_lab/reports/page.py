@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from sgdf_lab.reports import wording
+from sgdf_lab.reports.cells import earlier_starts
 from sgdf_lab.reports.comparison import (
     Comparison,
     ComparisonRow,
@@ -213,7 +214,7 @@ def run_details(record: RunRecord) -> str:
         "machine": environment.get("machine"),
         "sgdf": environment.get("sgdf"),
         "started": environment.get("started"),
-        "started before": earlier_starts(environment),
+        "started before": [start.get("started") for start in earlier_starts(record)],
         "error": record.error,
     }
     facts |= {name: value for name, value in record.config.as_json().items() if name != "version"}
@@ -226,13 +227,6 @@ def run_details(record: RunRecord) -> str:
         f'<details><summary><code>{text(record.folder.name)}</code> <span class="status '
         f'{record.status}">{text(wording.status(record))}</span></summary><dl>{lines}</dl></details>'
     )
-
-
-def earlier_starts(environment: Mapping[str, Any]) -> list[Any]:
-    """The earlier start times of a run that was interrupted."""
-    earlier = environment.get("earlier")
-    starts = earlier if isinstance(earlier, list) else []
-    return [start.get("started") for start in starts if isinstance(start, dict)]
 
 
 def described(value: Any) -> str:

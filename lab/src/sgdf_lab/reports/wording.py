@@ -3,7 +3,7 @@
 The rule of the verdict is in `numbers`; here it is only put into sentences.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from sgdf_lab import paper
@@ -172,8 +172,16 @@ def paired(difference: PairedDifference, digits: int = 2) -> str:
         return "no common seed"
     if difference.low is None or difference.high is None:
         return f"n = {difference.n}{', all alike' if difference.n > 1 else ''}: no interval"
-    ends = (difference.mean, difference.low, difference.high)
-    mean, low, high = (signed(value, digits) for value in ends)
+    return interval((difference.mean, difference.low, difference.high), digits)
+
+
+def interval(values: Iterable[float], digits: int) -> str:
+    """A mean and the ends of its interval.
+
+    >>> interval((1.5, -0.25, 3.25), 2).replace(NO_BREAK, " ")
+    '+1.50 [−0.25, +3.25]'
+    """
+    mean, low, high = (signed(value, digits) for value in values)
     return f"{mean} [{low},{NO_BREAK}{high}]"
 
 
