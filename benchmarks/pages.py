@@ -119,7 +119,10 @@ def beside_muon() -> str:
             rows.setdefault(title, []).extend([f"{key[1]:g}", f"{mean:.4f}", words])
     parts = ("rate", "test loss", "minus Muon, seeds below it")
     head = [f"{part}, {BESIDE_MUON[name]} steps" for name in found for part in parts]
-    return markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
+    table = markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
+    missing = [f"At {n} steps: {gpu_blocks.MISSING}." for name, n in BESIDE_MUON.items()
+               if name not in found]  # fmt: skip
+    return "\n\n".join([table, *missing])
 
 
 def muon_title(run: RunRecord) -> str:
@@ -173,7 +176,6 @@ def spread(values: list[float]) -> str:
 
 # --- times of steps: docs/speed.md and the README -------------------------------------------------
 
-MATRIX_RECORD = "bench-step-matrices-cpu.json"
 Steps = dict[str, dict[str, Any]]
 SLOW = ("SGDF loop", "SGD foreach", "FilterAdam foreach")
 NOT_SHOWN = {"cpu": SLOW, "cuda": (*SLOW, "SGDF foreach")}
@@ -225,34 +227,6 @@ def eight_bit_table(file: Path = EIGHT_BITS) -> str:
         "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
         f"--lists one-tensor`; torchao compiles its step):\n\n{table}"
     )
-
-
-MATRICES = {
-    "resnet18-matrices": "ResNet-18",
-    "gpt-11m-matrices": "GPT, 11 M",
-    "gpt-124m-matrices": "GPT, 124 M",
-}
-
-
-def matrix_steps_on_cpu() -> str:
-    """The mean time of a step of each form on three networks, beside torch's Muon."""
-    if not (ROOT / "results" / MATRIX_RECORD).exists():
-        return f"On 2 cores of a CPU: {gpu_blocks.MISSING}."
-    lists = record(MATRIX_RECORD)["lists"]
-    rows = {name: {row["name"]: row for row in lists[name]["rows"]} for name in MATRICES}
-
-    def cell(row: dict[str, Any] | None) -> str:
-        if row is None or not row["ms"]:
-            return gpu_blocks.MISSING
-        return f"{statistics.mean(row['timings']['ms']):.3g} ({row['times_muon']:.2f})"
-
-    lines = []
-    for name in dict.fromkeys(name for measured in rows.values() for name in measured):
-        some = next(measured[name] for measured in rows.values() if name in measured)
-        title = f"{some['optimizer']} {some['path']}"
-        lines.append([title, *(cell(measured.get(name)) for measured in rows.values())])
-    heads = [f"{title}: ms per step (times torch's Muon)" for title in MATRICES.values()]
-    return markdown_table(["2 cores of a CPU", *heads], lines)
 
 
 def ratio(name: str, rival: str, shapes: str = "gpt", dtype: str = "fp32") -> str:
@@ -638,8 +612,8 @@ MADE: dict[str, Callable[[], str]] = {
     "fast recipe, SGDF again": lambda: gpu_blocks.fast_recipe("sgdf"),
     "grids": gpu_blocks.grid_tables,
     "Hessian on CIFAR-100": gpu_blocks.hessian_table,
-    "steps of matrices on a CPU": matrix_steps_on_cpu,
-    "steps of matrices on a GPU": gpu_blocks.matrix_steps_table,
+    "steps of matrices on a CPU": lambda: gpu_blocks.matrix_steps_table("cpu"),
+    "steps of matrices on a GPU": lambda: gpu_blocks.matrix_steps_table("cuda"),
     "beside Muon": beside_muon,
     "queue": gpu_blocks.queue_table,
     "theory counts": theory_counts,

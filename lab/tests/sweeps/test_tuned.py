@@ -53,11 +53,12 @@ def test_more_trials_begin_with_the_same_ones():
     assert [int(16 * part) for part in parts] == list(range(16))
 
 
-def test_the_rate_of_what_is_no_matrix_is_tuned_for_every_matrix_step():
-    """Untuned it would decide a comparison. A plan can leave it as it is: recorded ones do."""
+def test_every_matrix_step_searches_the_same_rates_also_of_what_is_no_matrix():
+    """Else the ranges would decide a comparison. A plan can have others: recorded ones do."""
     rates = {"muon": "adamw_lr", "soap": "aux_lr", "filter-muon": "aux_lr",
              "filter-muon-eigen": "aux_lr", "filter-soap": "aux_lr"}  # fmt: skip
     assert {SPACES[name][rate] for name, rate in rates.items()} == {Range(3e-4, 3e-2)}
+    assert {SPACES[name]["lr"] for name in rates} == {Range(3e-4, 3e-2)}
     cells = {"cells": [{"optimizer": "muon"}, {"optimizer": "filter-muon"}]}
     tuned_, without = (
         sweep_from_table("t", {**DIGITS, **cells, "space": {"muon": space}})

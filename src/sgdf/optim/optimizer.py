@@ -6,7 +6,7 @@ A step makes one `Work` for every group, then gives each to the kernel of its pa
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -104,8 +104,7 @@ class FilterOptimizer(Optimizer):
     @property
     def implementation(self) -> str:
         """How a step runs: "loop", "foreach" or "fused"; several if groups differ."""
-        paths = (choose_path(group) for group in self.param_groups)
-        return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
+        return implementation_of(self.param_groups)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -439,6 +438,12 @@ def fused_path(params: list[Tensor]) -> str | None:
     if params[0].device.type in cuda.DEVICES:
         return "cuda" if cuda.suits(params) else None
     return "cpu" if cpu.suits(params) else None
+
+
+def implementation_of(groups: Iterable[dict[str, Any]]) -> str:
+    """How the groups run, each name once."""
+    paths = map(choose_path, groups)
+    return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
 
 
 def choose_path(group: dict[str, Any]) -> str:

@@ -412,7 +412,7 @@ _ROWS = (
         takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn adamw_lr adamw_betas "
         "adamw_eps",
         # adamw_lr is the rate of all else: untuned, it would decide a comparison.
-        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED,
+        space={"lr": MATRIX_SPACE["lr"], "momentum": MOMENTUM, "weight_decay": DECOUPLED,
                "adamw_lr": AUX_RATE},
         capturable=False, groups="sgdf_lab.optimizers.muon:hidden_matrices"),
     OptimizerRow("filter-muon", "sgdf:FilterMuon",
@@ -441,8 +441,8 @@ _ROWS = (
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},
         takes=f"{_USUAL} aux_lr precondition_frequency max_precondition_dim",
-        space={**ADAM_SPACE, "aux_lr": AUX_RATE}, capturable=False, shardable=False,
-        groups="sgdf_lab.optimizers.muon:naming_hidden"),
+        space={**ADAM_SPACE, "lr": MATRIX_SPACE["lr"], "aux_lr": AUX_RATE}, capturable=False,
+        shardable=False, groups="sgdf_lab.optimizers.muon:naming_hidden"),
     # The first publication's. The package's scalable form keeps objects in its state, which
     # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.
     OptimizerRow("shampoo", "pytorch_optimizer:Shampoo",
