@@ -525,8 +525,9 @@ def another_draw(found: Mapping[str, Summary]) -> str:
                                   for t in c["trials"]]
                 for c in task["contestants"]
             }  # fmt: skip
-            shares = (not_better(values[name], values[rival]) for rival in RIVALS)
-            rows.append([name, title_of(task), *(f"{100 * share:.1f} %" for share in shares)])
+            pairs = [(values[name], values[rival]) for rival in RIVALS]
+            cells = (f"{100 * not_better(*pair):.1f} %; {dealt_again(*pair):.2g}" for pair in pairs)
+            rows.append([name, title_of(task), *cells])
     return markdown_table(header, rows) if rows else "Nothing is ahead of all rivals yet."
 
 
@@ -546,6 +547,19 @@ def not_better(own: Sequence[float], rival: Sequence[float]) -> float:
     share = [1.0, *(beyond(own, value) for value in ranked)]  # of draws whose best is beyond it
     parts = zip(ranked, itertools.pairwise(share), strict=True)
     return math.fsum((more - less) * (1 - beyond(rival, v)) for v, (more, less) in parts)
+
+
+def dealt_again(own: Sequence[float], rival: Sequence[float]) -> float:
+    """The p value of how far apart the bests are, if all trials were dealt to the two at random.
+
+    They are as far apart where all of one's that are better than the other's best stay together.
+
+    >>> dealt_again([1.0, 2.0, 5.0], [3.0, 4.0, 6.0])
+    0.4
+    """
+    better = sum(value < min(rival) for value in own)
+    together = ((len(own) - i) / (len(own) + len(rival) - i) for i in range(1, better))
+    return math.prod(together)
 
 
 def with_or_without(found: Mapping[str, Summary]) -> str:
