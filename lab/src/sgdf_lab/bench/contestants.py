@@ -203,8 +203,13 @@ class Contestant:
 
     @property
     def fewest_timings(self) -> int:
-        """Of a contestant whose steps exceed its seconds: matrix steps refresh bases in turns."""
-        return 2 * REFRESH_INTERVAL if self.lists == MATRIX_LISTS else FEWEST_TIMINGS
+        """Of a contestant whose steps exceed its seconds."""
+        return max(FEWEST_TIMINGS, 2 * self.period)
+
+    @property
+    def period(self) -> int:
+        """After how many steps their work repeats: matrix steps refresh bases."""
+        return REFRESH_INTERVAL if self.lists == MATRIX_LISTS else 1
 
     @property
     def filters_alone(self) -> bool:

@@ -483,7 +483,9 @@ def prepare(
     count, width = sum(p.numel() for p in params), params[0].element_size()
     cost.state_bytes = state_bytes(optimizer) / count
     cost.moved_bytes = moved_bytes(contestant, width, cost.state_bytes)
-    cost.extra_memory_bytes_in_all = extra_bytes(optimizer.step, budget.device)
+    cost.extra_memory_bytes_in_all = max(
+        extra_bytes(optimizer.step, budget.device) for _ in range(contestant.period)
+    )
     cost.extra_memory_percent = 100 * cost.extra_memory_bytes_in_all / (count * width)
     return cost, series, optimizer
 
