@@ -526,7 +526,10 @@ def another_draw(found: Mapping[str, Summary]) -> str:
                 for c in task["contestants"]
             }  # fmt: skip
             pairs = [(values[name], values[rival]) for rival in RIVALS]
-            cells = (f"{100 * not_better(*pair):.1f} %; {dealt_again(*pair):.2g}" for pair in pairs)
+            parts = ((100 * not_better(*pair), dealt_again(*pair)) for pair in pairs)
+            cells = (
+                f"{share:.1f} %; {f'{p:.3f}' if p >= 0.001 else '< 0.001'}" for share, p in parts
+            )
             rows.append([name, title_of(task), *cells])
     return markdown_table(header, rows) if rows else "Nothing is ahead of all rivals yet."
 
