@@ -4,9 +4,10 @@
     python benchmarks/damping.py --figures          # draw the figures, measure nothing
 
 The protocol is on that page: rates; results with innovations and errors; steep directions; the
-projection; the other gains, larger rates, Muon. Writes results/damping.json after every run, and
-goes on where it stopped if the command is given again. `--minutes` of processor time at most.
-`--tiny` is for a test: a text of the lab's grammar and a few steps, written to --out.
+projection; the other gains, larger rates, Muon; more seeds of the projection. Writes
+results/damping.json after every run, and goes on where it stopped if the command is given again.
+`--minutes` of processor time at most. `--tiny` is for a test: a text of the lab's grammar and a few
+steps, written to --out.
 """
 
 import argparse
@@ -41,9 +42,10 @@ class Case(NamedTuple):
     gains: tuple[float, ...]
     compared: float  # the gain that is followed beside none
     searched: tuple[float, ...]  # rates
-    larger: tuple[float, ...]  # rates that are run last, and not chosen from
+    larger: tuple[float, ...]  # rates that are run last; only the Muon step chooses from them
     choice_seed: int
     seeds: tuple[int, ...]
+    added_seeds: tuple[int, ...]  # of the lead and the projection
     window: int  # steps of a correlation
     every: int  # steps between two errors
     truth: int  # batches
@@ -58,11 +60,12 @@ class Case(NamedTuple):
 
 FULL = Case(
     Setting("gpt-tiny", 16, 300, 512), (0.0, 0.05, 0.1, 0.2, 0.3), 0.1,
-    (0.003, 0.006, 0.012), (0.024, 0.048), 0, (1, 2, 3), 50, 20, 32, (60, 150, 240), 50, 10, 2, 64,
+    (0.003, 0.006, 0.012), (0.024, 0.048), 0, (1, 2, 3),
+    (4, 5, 6, 7, 8), 50, 20, 32, (60, 150, 240), 50, 10, 2, 64,
     30, 32,
 )  # fmt: skip
 TINY = Case(
-    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), (0.012,), 0, (1, 2), 7,
+    Setting("gpt-tiny", 2, 14, 4), (0.0, 0.1), 0.1, (0.003, 0.006), (0.012,), 0, (1, 2), (3,), 7,
     5, 2, (6,), 6, 3, 2, 2, 5, 2,
 )  # fmt: skip
 
@@ -86,10 +89,7 @@ class Experiment:
             yield from self.results(pair, seed)
         first, *later = case.seeds
         yield from self.all_directions([first])
-        for seed in case.seeds:
-            for kept in ("without", "only"):
-                key = f"projection {kept}, seed {seed}"
-                yield key, lambda s=seed, k=kept: self.projection(s, k)
+        yield from self.projections(case.seeds)
         yield from self.all_directions(later)
         yield from self.choices("adamw", others, case.searched, self.loss)
         for seed in case.seeds:
@@ -99,11 +99,22 @@ class Experiment:
             key = f"directions on gain {compared:g}, step {point}, seed {seed}"
             yield key, lambda p=point, s=seed: self.directions(compared, p, s)
         yield from self.choices("adamw", case.gains, case.larger, self.loss)
-        yield from self.choices("muon", case.gains, case.searched, self.muon)
+        yield from self.choices("muon", case.gains, rates_of(case, "muon"), self.muon)
         for gain in case.gains:
             for seed in case.seeds:
                 key = f"result muon, gain {gain:g}, seed {seed}"
                 yield key, lambda g=gain, s=seed: self.muon(g, self.rate(g, "muon"), s)
+        for seed in case.added_seeds:
+            for gain in pair:
+                key = f"result adamw, gain {gain:g}, seed {seed}"
+                yield key, lambda g=gain, s=seed: self.loss(g, self.rate(g), s)
+        yield from self.projections(case.added_seeds)
+
+    def projections(self, seeds: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Row]]]:
+        for seed in seeds:
+            for kept in ("without", "only"):
+                key = f"projection {kept}, seed {seed}"
+                yield key, lambda s=seed, k=kept: self.projection(s, k)
 
     def all_directions(self, seeds: list[int]) -> Iterator[tuple[str, Callable[[], Row]]]:
         for seed in seeds:
@@ -131,7 +142,7 @@ class Experiment:
 
     def rate(self, gain: float, step: str = "adamw") -> float:
         """The chosen one: the lowest loss with the seed of the choice."""
-        return chosen_rate(self.rows, self.case.searched, gain, step)
+        return chosen_rate(self.rows, rates_of(self.case, step), gain, step)
 
     # --- losses ---
 
@@ -240,6 +251,11 @@ class Experiment:
             "lr": lr, "loss": run.held_out_loss(), "share": float(np.mean(shares)),
             "overlap": float(np.mean(overlaps)), "found": float(np.mean(found)),
         }  # fmt: skip
+
+
+def rates_of(case: Case, step: str) -> tuple[float, ...]:
+    """The rates that are chosen from."""
+    return case.searched if step == "adamw" else (*case.searched, *case.larger)
 
 
 def chosen_rate(

@@ -17,7 +17,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from damping import Case, Experiment, Setting, Text, chosen_rate
+from damping import Case, Experiment, Setting, Text, chosen_rate, rates_of
 from damping_run import fitted_factor
 from sgdf_lab.instruments.figures import legend_below
 from sgdf_lab.support import palette
@@ -71,24 +71,33 @@ class Found:
         experiment = Experiment(self.case, Text(np.zeros(0), np.zeros(0)), dict(self.record))
         return [key for key, _ in experiment.plan() if key not in self.rows]
 
-    def results(self, gain: float, step: str = "adamw") -> dict[int, dict[str, Any]]:
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """With those that were added for the lead and the projection."""
+        return (*self.case.seeds, *self.case.added_seeds)
+
+    def results(
+        self, gain: float, step: str = "adamw", seeds: Sequence[int] | None = None
+    ) -> dict[int, dict[str, Any]]:
         rows = {s: self.rows.get(f"result {step}, gain {gain:g}, seed {s}")
-                for s in self.case.seeds}  # fmt: skip
+                for s in seeds or self.case.seeds}  # fmt: skip
         return {seed: row for seed, row in rows.items() if row}
 
     def leads(self, rows: Mapping[int, Mapping[str, Any]], step: str = "adamw") -> list[float]:
         """How far below the loss without a gain, seed by seed."""
-        base = self.results(0.0, step)
+        base = self.results(0.0, step, self.all_seeds)
         return [base[s]["loss"] - row["loss"] for s, row in rows.items() if s in base]
 
     def projected(self, kept: str) -> dict[int, dict[str, Any]]:
-        rows = {s: self.rows.get(f"projection {kept}, seed {s}") for s in self.case.seeds}
+        rows = {s: self.rows.get(f"projection {kept}, seed {s}") for s in self.all_seeds}
         return {seed: row for seed, row in rows.items() if row}
 
     def corrections(self) -> dict[str, dict[int, dict[str, Any]]]:
         """Runs with the whole correction, and those that lose or keep a part: the same seeds."""
-        found = {"whole": self.results(self.compared), **{k: self.projected(k) for k in KEPT}}
-        seeds = [s for s in self.results(0.0) if all(s in rows for rows in found.values())]
+        whole = self.results(self.compared, seeds=self.all_seeds)
+        found = {"whole": whole, **{k: self.projected(k) for k in KEPT}}
+        base = self.results(0.0, seeds=self.all_seeds)
+        seeds = [s for s in base if all(s in rows for rows in found.values())]
         return {name: {s: rows[s] for s in seeds} for name, rows in found.items()}
 
     def trained(self, step: str = "adamw") -> list[float]:
@@ -164,6 +173,7 @@ def blocks(record: Record) -> dict[str, str]:
         "status": status(found),
         "verdicts": verdicts_table(found),
         "losses": losses_table(found),
+        "muon": muon_table(found),
         "best": best_table(found),
         "directions": directions_table(found),
         "projection": projection_table(found),
@@ -216,10 +226,11 @@ def verdicts(found: Found) -> dict[str, tuple[str, str]]:
 
 
 def lead_verdict(found: Found) -> tuple[str, str]:
-    lead = mean(found.leads(found.results(found.compared)))
+    lead = mean(found.leads(found.results(found.compared, seeds=found.all_seeds)))
     clear = lead.clear and lead.value > 0
-    return f"{lead.words(4)} nats at c = {found.compared:g}", "can be tested" if clear else (
-        "no clear lead to explain"
+    return (
+        f"{lead.words(4)} nats at c = {found.compared:g}; {lead.n} seeds",
+        "can be tested" if clear else "no clear lead to explain",
     )
 
 
@@ -270,7 +281,7 @@ def gain_verdict(found: Found) -> tuple[str, str]:
 def projection_verdict(found: Found) -> tuple[str, str]:
     lead, without, only = (mean(found.leads(rows)) for rows in found.corrections().values())
     words = (f"lead {lead.words(4)}; without {without.words(4)}; only {only.words(4)}; "
-             f"{lead.n} of {len(found.case.seeds)} seeds")  # fmt: skip
+             f"{lead.n} of {len(found.all_seeds)} seeds")  # fmt: skip
     if not (lead.clear and lead.value > 0):
         return words, "not clear"
     gone, kept = without.value < lead.value / 2, only.value > lead.value / 2
@@ -334,20 +345,33 @@ def directions_table(found: Found) -> str:
     return "\n" + markdown_table(header, rows, right=1) + "\n"
 
 
+def muon_table(found: Found) -> str:
+    """By gain: rate, loss and lead of the Muon step."""
+    rows = []
+    for gain in found.trained("muon"):
+        results = found.results(gain, "muon")
+        loss = mean([row["loss"] for row in results.values()])
+        lead = mean(found.leads(results, "muon")).words(4, "+") if gain else "–"
+        rows.append([f"{gain:g}", f"{results[found.case.seeds[0]]['lr']:g}", loss.words(4), lead])
+    return "\n" + markdown_table(["c", "rate", "loss", "lead over c = 0"], rows, right=1) + "\n"
+
+
 def projection_table(found: Found) -> str:
     """Leads over c = 0 by seed, and how much of the correction is left."""
-    base, rows = found.results(0.0), []
-    for name, words in {"whole": "the whole correction", **KEPT}.items():
-        results = found.results(found.compared) if name == "whole" else found.projected(name)
-        cells = [f"{base[s]['loss'] - results[s]['loss']:+.4f}".replace("-", "−")
-                 if s in results and s in base else "–" for s in found.case.seeds]  # fmt: skip
-        share, overlap = "1", "–"
-        if results and name != "whole":
-            inside, same = (np.mean([r[k] for r in results.values()]) for k in ("share", "overlap"))
-            share, overlap = f"{inside if name == 'only' else 1 - inside:.3f}", f"{same:.2f}"
-        rows.append([words, *cells, share, overlap])
-    header = ["lead over c = 0", *(f"seed {s}" for s in found.case.seeds), "share of its square",
-              "overlap"]  # fmt: skip
+    kinds = found.corrections()
+    leads = {name: found.leads(rows) for name, rows in kinds.items()}
+    rows = [
+        [f"seed {seed}", *(f"{own[i]:+.4f}".replace("-", "−") for own in leads.values())]
+        for i, seed in enumerate(kinds["whole"])
+    ]
+    rows.append(["mean", *(mean(own).words(4, "+") for own in leads.values())])
+    inside = {k: np.mean([row["share"] for row in kinds[k].values()]) for k in KEPT}
+    same = [np.mean([row["overlap"] for row in kinds[k].values()]) for k in KEPT]
+    rows.append(
+        ["share of its square", "1", f"{1 - inside['without']:.3f}", f"{inside['only']:.3f}"]
+    )
+    rows.append(["overlap", "–", *(f"{share:.2f}" for share in same)])
+    header = ["lead over c = 0", "the whole correction", *KEPT.values()]
     return "\n" + markdown_table(header, rows, right=1) + "\n"
 
 
@@ -360,7 +384,7 @@ def rates_table(found: Found) -> str:
             keys = {r: f"rate {step}, gain {gain:g}, lr {r:g}" for r in rates}
             if not all(keys[r] in found.rows for r in found.case.searched):
                 continue
-            best = chosen_rate(found.rows, found.case.searched, gain, step)
+            best = chosen_rate(found.rows, rates_of(found.case, step), gain, step)
             cells = [loss_words(found.rows.get(key), rate == best) for rate, key in keys.items()]
             name = {"adamw": "AdamW", "muon": "Muon"}[step]
             rows.append([f"{name}, c = {gain:g}", *cells])

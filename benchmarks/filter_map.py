@@ -33,6 +33,8 @@ IMAGE_COLUMNS = COLUMNS[1:]
 CHOICE = {"finalists": 2, "choice_seeds": [101, 102], "seeds": [1, 2, 3, 4, 5, 6]}
 CONTEST = {"trials": 12, "finalists": 3, "choice_seeds": [101, 102], "seeds": [*range(1, 9)]}
 CONTROL = {**CONTEST, "trials": 8, "seeds": [1, 2, 3, 4, 5, 6]}
+#: What two CPU cores can do, of the plans that had no time on the GPU: the protocol says which.
+ON_CPU: dict[str, Any] = {"trials": 3, "seeds": [1, 2, 3, 4]}
 #: The rate of all other parameters, and the rates of matrix steps and of Adam's in the contest.
 AUX_RATE = [3e-3, 0.1]
 MATRIX_RATE, SOAP_RATE, ADAM_RATE = [2e-3, 6e-2], [2e-3, 6e-2], [5e-4, 3e-2]
@@ -46,6 +48,7 @@ RATES = {
 }
 DECAYS = {"sgd": (1e-5, 1e-2)}  # the others: (1e-2, 1)
 REACH = 4.0  # rates of a cell: from a quarter of that of its column to four times as much
+REACH_ON_CPU = 2.0
 
 #: The rows: what stands before the step. A constant gain has the exponent 0.
 ONE = {"betas": [0.9, 0.95]}
@@ -64,6 +67,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "two averages, 2K": {**TWO, "gain_scale": 2.0, "gain_power": 1.0},
 }
 ON_IMAGES = ("EMA", "constant 0.1", "2K", "two averages, constant 0.1")
+ON_IMAGES_ON_CPU = ("EMA", "constant 0.1", "two averages, constant 0.1")
 
 # --- tasks ----------------------------------------------------------------------------------------
 
@@ -132,7 +136,13 @@ def tune(column: str, task: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def column_plan(
-    column: str, task: dict[str, Any], what: str, tuned: dict[str, Any], rows: tuple[str, ...]
+    column: str,
+    task: dict[str, Any],
+    what: str,
+    tuned: dict[str, Any],
+    rows: tuple[str, ...],
+    reach: float = REACH,
+    **changes: Any,
 ) -> dict[str, Any]:
     cells = [{"optimizer": "pipeline", **FILTERS[row]} for row in rows]
     lr = tuned["lr"]
@@ -140,12 +150,11 @@ def column_plan(
     settings |= {name: tuned[name] for name in ("aux_lr", "weight_decay")}
     return {
         "title": f"Map of filters, {what}: before {column}",
-        "trials": 8,
-        **CHOICE,
+        **(changes or {"trials": 8, **CHOICE}),
         **task,
         "set": settings,
         "cells": cells,
-        "space": {"pipeline": {"lr": [rounded(lr / REACH), rounded(lr * REACH)]}},
+        "space": {"pipeline": {"lr": [rounded(lr / reach), rounded(lr * reach)]}},
     }
 
 
@@ -235,6 +244,25 @@ def muon_of_kernels(title: str, task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def contest_of_rates(
+    title: str, task: dict[str, Any], of: str, plan: dict[str, Any]
+) -> dict[str, Any] | None:
+    """A contest whose settings are those that another one chose, but the learning rate."""
+    if not has_ended(of, plan):
+        return None
+    cells, space = [], {}
+    for contestant in contestants(of, plan):
+        settings = dict(contestant.chosen.config.settings)
+        lr = settings.pop("lr")
+        del settings["param_groups"]  # as every run has them
+        optimizer = contestant.chosen.config.optimizer
+        if optimizer in ("adamw", "muon", "filter-muon-eigen"):
+            cells.append({"optimizer": optimizer, **settings})
+            space[optimizer] = {"lr": [rounded(lr / REACH_ON_CPU), rounded(lr * REACH_ON_CPU)]}
+    plan = {"title": f"The contest: {title}", **ON_CPU, "seeds": [1, 2, 3]}
+    return {**plan, **task, "cells": cells, "space": space}
+
+
 def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
@@ -251,14 +279,17 @@ def plans() -> dict[str, Any]:
         first = f"map-{'images' if length == 'images' else 'short'}-{column}-tune"
         tuned = chosen_in(first, made[first])
         rows = tuple(FILTERS)
-        if length == "images":
-            rows = ON_IMAGES
+        changes: dict[str, Any] = {}
+        if length == "images" and column == "adam":  # begun before the time was up
+            rows, changes = ON_IMAGES, {"trials": 8, **CHOICE, "seeds": ON_CPU["seeds"]}
+        elif length == "images":
+            rows, changes = ON_IMAGES_ON_CPU, {"reach": REACH_ON_CPU, **ON_CPU}
         elif length == "long":
             best = best_rows(f"map-short-{column}", made.get(f"map-short-{column}"))
             rows = () if best is None else ("EMA", *best)
         known = tuned is not None and rows
         made[f"map-{length}-{column}"] = (
-            column_plan(column, task, what, tuned, rows) if known else None
+            column_plan(column, task, what, tuned, rows, **changes) if known else None
         )
 
     for column in COLUMNS:
@@ -290,14 +321,10 @@ def plans() -> dict[str, Any]:
         tune_column(column, "images", vit, "vision transformer")
     for column in IMAGE_COLUMNS:
         of_column(column, "images", vit, "vision transformer")
-    made["contest-gpt-3m"] = contest(
-        "GPT, 3 M, encyclopedia articles",
-        text("gpt-3m"),
-        **{**CONTROL, "finalists": 2, "seeds": [1, 2, 3, 4]},
-        cells=[{"optimizer": "adamw"}, {"optimizer": "muon"},
-               {"optimizer": "filter-muon", "betas": [0.85, 0.95]},
-               {"optimizer": "filter-muon-eigen", "betas": [0.85, 0.95]}],
-    )  # fmt: skip
+    first = "contest-gpt-encyclopedia"
+    made["contest-gpt-3m"] = contest_of_rates(
+        "GPT, 3 M, encyclopedia articles", text("gpt-3m"), first, made[first]
+    )
     made["check-vit-muon"] = muon_of_kernels("vision transformer, CIFAR-10", vit)
     made["check-cnn-muon"] = muon_of_kernels("network with batch norm, CIFAR-10", images("cnn-bn"))
     return made
@@ -421,7 +448,7 @@ def run(options: argparse.Namespace) -> None:
                 made = plans()
                 write(made)
             more = any(n not in tried and named(n, options) for n in made)
-            if time.monotonic() > end or not (running or (more and options.wait)):
+            if time.monotonic() > end or not (running or ended or (more and options.wait)):
                 return
             time.sleep(0.5)
     finally:
@@ -484,7 +511,8 @@ def corpus_of(plan: dict[str, Any], folder: str | None) -> Path:
 def runs_of(plan: dict[str, Any]) -> int:
     if "trials" not in plan:
         return len(plan["cells"]) * len(plan["seeds"])
-    each = plan["trials"] + plan["finalists"] * len(plan["choice_seeds"]) + len(plan["seeds"])
+    of_choice = plan.get("finalists", 0) * len(plan.get("choice_seeds", ()))
+    each = plan["trials"] + of_choice + len(plan["seeds"])
     return len(plan["cells"]) * int(each)
 
 

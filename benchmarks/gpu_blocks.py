@@ -5,6 +5,7 @@
 
 import functools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,22 +122,50 @@ def trace_words(found: Mapping[str, Any]) -> str:
 
 # --- steps of matrices: docs/matrices.md ----------------------------------------------------------
 
-MATRICES = ("gpt-124m-matrices", "resnet18-matrices")
-MATRIX_RECORD = RESULTS / "bench-step-matrices-cuda.json"
+MATRICES = {
+    "resnet18-matrices": "ResNet-18",
+    "gpt-11m-matrices": "GPT, 11 M",
+    "gpt-124m-matrices": "GPT, 124 M",
+}
 
 
-def matrix_steps_table() -> str:
-    """All forms beside torch's Muon and SOAP, on a GPU."""
-    if not MATRIX_RECORD.exists():
-        return f"On a GPU: {MISSING}."
-    lists = json.loads(MATRIX_RECORD.read_text("utf-8"))["lists"]
-    rows = []
-    for i, row in enumerate(lists[MATRICES[0]]["rows"]):
-        cells = [step_words(lists[name]["rows"][i]) for name in MATRICES]
-        rows.append([f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", *cells])
-    titles = [f"{lists[name]['title']}, ms" for name in MATRICES]
-    return markdown_table(["", "state, bytes per parameter", *titles], rows)
+def matrix_steps_table(device: str) -> str:
+    """All forms beside torch's Muon and SOAP on each list that the record has.
+
+    Means: a median would leave out the steps in which SOAP refreshes its bases.
+    """
+    file = RESULTS / f"bench-step-matrices-{device}.json"
+    if not file.exists():
+        return f"On a {'GPU' if device == 'cuda' else 'CPU'}: {MISSING}."
+    record = json.loads(file.read_text("utf-8"))
+    machine = record["machine"]
+    where = machine["device"] + (f", {machine['cpus']} cores" if device == "cpu" else "")
+    about = f"{escaped(where)}, {record['date'][:10]}, commit {record['commit'][:7]}."
+    head = ["matrices of", "step", "state, bytes per parameter", "ms, mean", "longest",
+            "times torch's Muon", "allocated, MB"]  # fmt: skip
+    rows = [
+        [title, *matrix_step_cells(row)]
+        for name, title in MATRICES.items()
+        for row in record["lists"].get(name, {"rows": []})["rows"]
+        if row["ms"]
+    ]
+    missing = [title for name, title in MATRICES.items() if name not in record["lists"]]
+    parts = [about, markdown_table(head, rows)]
+    if missing:
+        parts.append(f"{'; '.join(missing)}: {MISSING}.")
+    parts += [f"- {escaped(bar['sentence'])}" for bar in record["bars"]]
+    return "\n\n".join(parts)
 
 
-def step_words(row: Mapping[str, Any]) -> str:
-    return f"{row['ms']:.3g} ± {row['ms_iqr'] / 2:.2g}" if row["ms"] else MISSING
+def matrix_step_cells(row: Mapping[str, Any]) -> list[str]:
+    """One step in words; a timing on a GPU is the mean of several steps."""
+    timings, allocated = row["timings"]["ms"], row["extra_memory_bytes_in_all"]
+    ratio = row["times_muon"]
+    return [
+        f"{row['optimizer']} {row['path']}",
+        f"{row['state_bytes']:.1f}",
+        f"{statistics.fmean(timings):.3g}",
+        f"{max(timings):.3g}",
+        MISSING if ratio is None else f"{ratio:.2f}",
+        MISSING if allocated is None else f"{allocated / 1e6:.3g}",
+    ]

@@ -126,7 +126,7 @@ TEXT_TRAINER = tuple(
     f"lab/src/sgdf_lab/{part}.py"
     for part in ("models/language", "tasks/language", "training/loop", "training/tokens")
 )
-PAPER = tuple(f"lab/src/sgdf_lab/paper/{name}.py" for name in ("presets", "recipes"))
+PAPER = tuple(f"lab/src/sgdf_lab/paper/{name}.py" for name in ("presets", "published"))
 ON_GPU = ("--device", "cuda")
 
 

@@ -10,7 +10,9 @@ record belongs into one; the sentences around it are free.
 import argparse
 import difflib
 import functools
+import inspect
 import json
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -23,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 import gpu_blocks  # noqa: E402
 import loss_curves  # noqa: E402
+import paper_blocks  # noqa: E402
 from sgdf_lab.registry.optimizers import OPTIMIZERS  # noqa: E402
 from sgdf_lab.runs.records import RunRecord, read_runs  # noqa: E402
 from sgdf_lab.support.files import write_atomically  # noqa: E402
@@ -71,7 +74,7 @@ def of_a_group(name: str, page: str) -> str:
         return why()[part]
     if group == "damping":
         return damping()[part]
-    return (filter_map() if page == "docs/map.md" else evidence()[page])[name]
+    return (filter_map() if page.startswith("docs/map") else evidence()[page])[name]
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -116,7 +119,10 @@ def beside_muon() -> str:
             rows.setdefault(title, []).extend([f"{key[1]:g}", f"{mean:.4f}", words])
     parts = ("rate", "test loss", "minus Muon, seeds below it")
     head = [f"{part}, {BESIDE_MUON[name]} steps" for name in found for part in parts]
-    return markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
+    table = markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
+    missing = [f"At {n} steps: {gpu_blocks.MISSING}." for name, n in BESIDE_MUON.items()
+               if name not in found]  # fmt: skip
+    return "\n\n".join([table, *missing])
 
 
 def muon_title(run: RunRecord) -> str:
@@ -170,7 +176,6 @@ def spread(values: list[float]) -> str:
 
 # --- times of steps: docs/speed.md and the README -------------------------------------------------
 
-MATRIX_RECORD = "bench-step-matrices-cpu.json"
 Steps = dict[str, dict[str, Any]]
 SLOW = ("SGDF loop", "SGD foreach", "FilterAdam foreach")
 NOT_SHOWN = {"cpu": SLOW, "cuda": (*SLOW, "SGDF foreach")}
@@ -210,42 +215,18 @@ EIGHT_BITS = ROOT / "results" / "bench-step-8bit-cpu.json"
 def eight_bit_table(file: Path = EIGHT_BITS) -> str:
     """One tensor on a CPU, 8-bit state, beside the packages that have it."""
     if not file.exists():
-        return "Not measured yet."
+        return "On a CPU their steps have not been measured."
     found = json.loads(file.read_text(encoding="utf-8"))["lists"]["one-tensor"]["rows"]
     rows = [
         [f"{row['optimizer']} {row['path']}", f"{row['state_bytes']:.1f}", f"{row['ms']:.3g}"]
         for row in found
         if row["ms"]
     ]
-    return markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
-
-
-MATRICES = {
-    "resnet18-matrices": "ResNet-18",
-    "gpt-11m-matrices": "GPT, 11 M",
-    "gpt-124m-matrices": "GPT, 124 M",
-}
-
-
-def matrix_steps_on_cpu() -> str:
-    """The mean time of a step of each form on three networks, beside torch's Muon."""
-    if not (ROOT / "results" / MATRIX_RECORD).exists():
-        return f"On 2 cores of a CPU: {gpu_blocks.MISSING}."
-    lists = record(MATRIX_RECORD)["lists"]
-    rows = {name: {row["name"]: row for row in lists[name]["rows"]} for name in MATRICES}
-
-    def cell(row: dict[str, Any] | None) -> str:
-        if row is None or not row["ms"]:
-            return gpu_blocks.MISSING
-        return f"{statistics.mean(row['timings']['ms']):.3g} ({row['times_muon']:.2f})"
-
-    lines = []
-    for name in dict.fromkeys(name for measured in rows.values() for name in measured):
-        some = next(measured[name] for measured in rows.values() if name in measured)
-        title = f"{some['optimizer']} {some['path']}"
-        lines.append([title, *(cell(measured.get(name)) for measured in rows.values())])
-    heads = [f"{title}: ms per step (times torch's Muon)" for title in MATRICES.values()]
-    return markdown_table(["2 cores of a CPU", *heads], lines)
+    table = markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
+    return (
+        "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
+        f"--lists one-tensor`; torchao compiles its step):\n\n{table}"
+    )
 
 
 def ratio(name: str, rival: str, shapes: str = "gpt", dtype: str = "fp32") -> str:
@@ -355,7 +336,7 @@ def rates_table() -> str:
 FIRST_STEPS = {  # optimizer, warm-up, no bias correction, clipping
     "SGDF, lr 0.5": ("sgdf", False, False, False),
     "with a warm-up over 5 % of the run": ("sgdf", True, False, False),
-    "without bias correction, a ramp by 1-b1^t": ("sgdf", False, True, False),
+    r"without bias correction, a ramp by $1-\beta_1^t$": ("sgdf", False, True, False),
     "gradients clipped to norm 1": ("sgdf", False, False, True),
     "warm-up and clipping": ("sgdf", True, False, True),
     "SGD-Nesterov, lr 0.05": ("sgd-nesterov", False, False, False),
@@ -377,20 +358,62 @@ def first_steps(network: str) -> Mapping[tuple[Any, ...], list[float]]:
 
 
 def first_steps_table() -> str:
-    def cell(values: list[float]) -> str:
-        return f"{spread(values)} ({len(values)})" if values else "not measured"
-
-    networks = {"vgg11": "VGG11, 15 epochs", "resnet18": "ResNet18, 12 epochs"}
-    rows = [
-        [words, *(cell(first_steps(network).get(key, [])) for network in networks)]
-        for words, key in FIRST_STEPS.items()
-    ]
-    return markdown_table(["", *networks.values()], rows)
+    found = first_steps("vgg11")
+    rows = [[words, spread(found[key])] for words, key in FIRST_STEPS.items()]
+    return markdown_table(["", "VGG11, 15 epochs"], rows)
 
 
 def warmup_words() -> str:
-    plain, warm = (first_steps("resnet18")["sgdf", w, False, False] for w in (False, True))
-    return f"{spread(warm)} with a warm-up, {spread(plain)} without"
+    ways = {"as it is": (0, 0), "with a warm-up": (1, 0), "with the ramp": (0, 1)}
+    found = first_steps("resnet18")
+    return ", ".join(f"{spread(found['sgdf', *key, 0])} {way}" for way, key in ways.items())
+
+
+def defaults_table(optimizer: str, now: str) -> str:
+    """The defaults of its signature; settings and what is said about them stay as they are."""
+    import sgdf
+
+    signature = inspect.signature(getattr(sgdf, optimizer)).parameters
+    lines = []
+    for line in now.strip().splitlines()[2:]:
+        names, _, words = (cell.strip() for cell in line.strip("|").split("|"))
+        defaults = [signature[name].default for name in re.findall(r"`(\w+)`", names)]
+        lines.append([names, ", ".join(f"{d!r}".replace("'", '"') for d in defaults), words])
+    return markdown_table(["setting", "default", "what it does, and when to change it"], lines)
+
+
+GAINS = {  # what a row of the map is called in its records
+    "the average": "betas (0.9, 0.95)",
+    "constant 0.1": "0.1K, betas (0.9, 0.95)",
+    "constant 0.2": "0.2K, betas (0.9, 0.95)",
+    "K": "K, betas (0.9, 0.95)",
+    "2K": "2K, betas (0.9, 0.95)",
+    "two averages": "betas (0.85, 0.95), slow_beta 0.98, slow_weight 0.56",
+    "two averages, constant 0.1": "0.1K, betas (0.85, 0.95), slow_beta 0.98, slow_weight 0.56",
+}
+STEPS_AFTER = {
+    "map-short-adam": "Adam's division",
+    "map-short-orthogonal": "orthogonalisation (Muon)",
+    "map-short-eigen-orthogonal": "eigenbasis, then orthogonalisation",
+}
+
+
+def gains_table() -> str:
+    """A few rows of the map: the test loss; bold and italic: clearly better and worse."""
+    columns = []
+    for name in STEPS_AFTER:
+        summary = record(f"evidence/{name}/summary.json")
+        means = {c["label"]: f"{c['final']['mean']:.3f}" for c in summary["contestants"]}
+        average = f"Pipeline, {GAINS['the average']}"
+        (comparison,) = (c for c in summary["comparisons"] if c["reference"] == average)
+        marks = {"ahead": "**", "behind": "*"}
+        verdicts = {row["contestant"]: marks.get(row["verdict"], "") for row in comparison["rows"]}
+        columns.append({label: (verdicts.get(label, ""), mean) for label, mean in means.items()})
+    rows = []
+    for words, label in GAINS.items():
+        cells = [column[f"Pipeline, {label}"] for column in columns]
+        rows.append([words, *(f"{mark}{mean}{mark}" for mark, mean in cells)])
+    return markdown_table(["gain", *STEPS_AFTER.values()], rows)
 
 
 def same_settings() -> str:
@@ -544,9 +567,15 @@ def theory_counts() -> str:
     )
 
 
-KEEPING_WORDS: dict[str, Callable[[str], str]] = {"theory": theory_table}
+WITH_DEFAULTS = ("FilterAdamW", "FilterMuon", "FilterSOAP", "FilterAdam", "SGDF", "WienerFilter")
+KEEPING_WORDS: dict[str, Callable[[str], str]] = {
+    "theory": theory_table,
+    **{f"defaults of {name}": functools.partial(defaults_table, name) for name in WITH_DEFAULTS},
+}
 MADE: dict[str, Callable[[], str]] = {
+    **paper_blocks.BLOCKS,
     "what it brings": loss_curves.table,
+    "FilterAdamW beside AdamW": loss_curves.wins_of_filter_adamw,
     "steps on a GPU": lambda: step_table(
         "cuda", {"resnet50": "ResNet-50 (26 M)", "vit-l": "ViT-L (304 M)", "gpt": "GPT (1.3 B)"}
     ),
@@ -576,14 +605,15 @@ MADE: dict[str, Callable[[], str]] = {
     "rates": rates_table,
     "first steps": first_steps_table,
     "warm-up": warmup_words,
+    "gains by step": gains_table,
     "better at the same settings": same_settings,
     "fast recipe": fast_recipe,
     "fast recipe, SGD-Nesterov again": lambda: gpu_blocks.fast_recipe("sgd-nesterov"),
     "fast recipe, SGDF again": lambda: gpu_blocks.fast_recipe("sgdf"),
     "grids": gpu_blocks.grid_tables,
     "Hessian on CIFAR-100": gpu_blocks.hessian_table,
-    "steps of matrices on a CPU": matrix_steps_on_cpu,
-    "steps of matrices on a GPU": gpu_blocks.matrix_steps_table,
+    "steps of matrices on a CPU": lambda: gpu_blocks.matrix_steps_table("cpu"),
+    "steps of matrices on a GPU": lambda: gpu_blocks.matrix_steps_table("cuda"),
     "beside Muon": beside_muon,
     "queue": gpu_blocks.queue_table,
     "theory counts": theory_counts,

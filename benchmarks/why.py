@@ -288,7 +288,7 @@ class Training:
         for p in self.twin.parameters():
             p.copy_(weights[place : place + p.numel()].view_as(p))
             place += p.numel()
-        with full_precision(self.device):
+        with full_precision():
             batches = self.held_out.batches(0, len(self.held_out))
             losses = [self.loss(self.twin, *batch).double() * len(batch[0]) for batch in batches]
         return (torch.stack(losses).sum() / len(self.held_out)).item()

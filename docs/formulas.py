@@ -5,7 +5,7 @@ A block of formulas is one whose every line begins with a short name and ``<-`` 
     m  <- b1 m + (1-b1) g        trend
     m^  = m / (1 - b1^t)
 
-In sentences m^, s^, g^ and v^ are typeset, and so are powers of K.
+In sentences m^, s^, g^ and v^ are typeset, and so are b1, b2 and powers of them and of K.
 
 >>> tex("m / (1 - b1^t)")
 '\\\\frac{m}{1 - \\\\beta_1^{t}}'
@@ -22,7 +22,7 @@ SIGN = re.compile(r"<-|->|=")
 LINE = re.compile(r"\s*(?:[a-z]+: +)?[A-Za-z](?:\d|\.grad)?\^?\s+(?:<-|=)\s")
 BLOCK = re.compile(r'<div class="(?:language-text )?highlight"><pre>(.*?)</pre></div>', re.DOTALL)
 CODE = re.compile(r"(<(pre|code|script|title|textarea)\b.*?</\2>|<[^>]*>)", re.DOTALL)
-IN_SENTENCES = re.compile(r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?)")
+IN_SENTENCES = re.compile(r"(?<![\w^])(?:[gmsv]\^(?![\w^])|K\^\d(?:\.\d)?|b[12](?:\^\w+|(?!\w)))")
 
 
 def tex(text: str) -> str:

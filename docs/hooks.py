@@ -1,5 +1,6 @@
 """What MkDocs does to a page of this site before it reads it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,18 +9,28 @@ import formulas
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+OPENED = ("in-short", "what-is-promised")  # sections that a folded page begins with
 
 
 def on_files(files: Files, config: Any, **_: Any) -> None:
-    """A page for every example script: the links of the recipes lead there."""
+    """A page for every example script and notebook: the links of the recipes lead there."""
     for script in sorted((ROOT / "examples").glob("*.py")):
         text = f"# {script.name}\n\n```python\n{script.read_text(encoding='utf-8')}```\n"
         files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        text = "\n\n".join(map(_as_markdown, cells))
+        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
+
+
+def _as_markdown(cell: Any) -> str:
+    source = "".join(cell["source"])
+    return f"```python\n{source}\n```" if cell["cell_type"] == "code" else source
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Name files outside docs/ instead of linking to them, except the examples."""
-    markdown = re.sub(r"\]\(\.\./(examples/\w+)\.py\)", r"](\1.md)", markdown)
+    markdown = re.sub(r"\]\(\.\./(examples/\w+)\.(?:py|ipynb)\)", r"](\1.md)", markdown)
     markdown = re.sub(r"(?<!!)\[([^]]+)\]\(((?:\.\./)+([^)#]+))\)", _named, markdown)
     return re.sub(r"`(?:\.\./)+(\w+/[^`\s]+)`", r"`\1`", markdown)
 
@@ -50,7 +61,7 @@ def folded(html: str) -> str:
 
 def _fold(section: str) -> str:
     heading, end, rest = section.partition("</h2>")
-    opened = " open" if 'id="in-short"' in heading else ""
+    opened = " open" if any(f'id="{name}"' in heading for name in OPENED) else ""
     # The first sentence of an object of the reference, or a title in bold.
     first = re.match(r'(?s)<div class="doc doc-object.*?<p>(.*?)</p>', rest) or re.match(
         r"\s*<p><strong>([^<]*)</strong></p>", rest

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
-from sgdf.filter import FLOAT64, Denominator, Filter, Moments
+from sgdf.filter import FLOAT64, Denominator, Filter, Moments, momentum
 from sgdf.optim.settings import filter_settings
 
 OPTIMIZERS = (SGDF, FilterAdam, FilterAdamW, Momentum)
@@ -89,7 +89,7 @@ class Reference:
     def direction(self, g):
         """What the step follows, given the gradient that the moments see."""
         if self.kind is Momentum:
-            m = self.settings["beta"] * self.filter.moments.m + self.settings["mu"] * g
+            m = momentum(g, self.filter.moments.m, self.settings["beta"], self.settings["mu"])
             self.filter.moments = Moments(m)
             return m
         return self.filter(g)

@@ -83,6 +83,38 @@ def test_the_twin_is_the_torch_optimizer(form):
                 np.testing.assert_allclose(p, wanted[t][name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 
+def test_matrices_and_stacks_take_turns_together():
+    """As in torch, where they are groups: one set of turns, whatever the kinds are."""
+    shapes = {"a": (6, 6), "b": (3, 6, 6), "c": (6, 6), "d": (2, 5, 5), "e": (6, 6), "f": (2, 3, 6)}
+    kinds = {name: "stacked" if name in "bd" else "matrix" for name in shapes}
+    options = {"basis_interval": 4, "max_basis_dim": 6}
+    first = {name: numbers(k, shape) for k, (name, shape) in enumerate(shapes.items())}
+    # A matrix of more dimensions is all but the last by the last here, the other way in torch.
+    ours = {name: torch.tensor(p, requires_grad=True) for name, p in first.items()}
+    ours["f"] = torch.tensor(first["f"].reshape(6, 6), requires_grad=True)
+    groups = [{"params": [ours[name]], "matrices": "stacked" if kind == "stacked" else True}
+              for name, kind in kinds.items()]  # fmt: skip
+    optimizer = FilterSOAP(groups, lr=0.02, **options)
+    turns = [optimizer._turns[p] for p in ours.values()]
+    assert sorted(turns) == [0, 0, 1, 1, 2, 3]
+    with precision(np.float64):
+        twin = filter_soap(0.02, kinds=kinds, **options)
+        params = jax.tree.map(jnp.asarray, first)
+        state, step = twin.init(params), jax.jit(twin.update)
+        for t in range(10):
+            g = {name: numbers(100 * t + k, shapes[name]) for k, name in enumerate(shapes)}
+            updates, state = step(jax.tree.map(jnp.asarray, g), state, params)
+            params = optax.apply_updates(params, updates)
+            for name, p in ours.items():
+                p.grad = torch.tensor(g[name].reshape(p.shape))
+            optimizer.step()
+            for name, p in ours.items():
+                found = np.asarray(params[name]).reshape(p.shape)
+                np.testing.assert_allclose(
+                    found, p.detach(), rtol=1e-7, atol=1e-9, err_msg=f"{t} {name}"
+                )
+
+
 @pytest.mark.parametrize("form", ["muon", "soap"])
 def test_the_signatures_agree(form):
     cls, twin, _ = FORMS[form]

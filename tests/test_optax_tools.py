@@ -301,11 +301,19 @@ def test_impossible_settings_are_refused(make, wrong):
         return
     with pytest.raises(ValueError, match=f"Invalid {name} value"):
         make(0.1, **wrong)
-    if isinstance(value, str) or name == "weight_decay":
+    if isinstance(value, str):
         return
     injected = optax.inject_hyperparams(make)(0.1, **wrong)
     with pytest.raises(ValueError, match=f"Invalid {name} value"):
         injected.init(PAIR)
+
+
+@pytest.mark.parametrize("make", [sgdf, filter_adam, filter_adamw])
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+@pytest.mark.parametrize("number", [np.float32(-1), jnp.float32(-1), float("nan")], ids=repr)
+def test_an_impossible_number_of_any_library_is_refused(make, name, number):
+    with pytest.raises(ValueError, match=f"Invalid {name} value"):
+        make(**{"learning_rate": 0.1, name: number})
 
 
 @pytest.mark.parametrize("make", [filter_adam, filter_adamw])

@@ -1,5 +1,6 @@
 """The commands from Python: the same runs, numbers and pages, by one call each."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import sgdf_lab
 from runs.commands import PLAN
 from sgdf_lab import api
-from sgdf_lab.cli.main import main
+from sgdf_lab.cli.main import main, parse
 from sgdf_lab.support.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,15 @@ def test_sweep_evidence_and_report_are_the_commands(tmp_path, monkeypatch):
 
     assert main(["evidence", "sweep.toml", "--runs", "cli", "--out", "cli"]) == 0
     shown = json.loads(Path("cli", "summary.json").read_text())
+    rows = [{"file": "sweep", "optimizer": "adamw", "settings": run.config.as_json()["settings"],
+             "ms": [7.0]} for run in best]  # fmt: skip
+    Path("times.json").write_text(json.dumps({"rows": rows}))
+    timed = api.evidence("sweep.toml", "api.jsonl", step_times="times.json")
+    assert {c["label"] for c in timed["contestants"]} >= {"AdamW"}
     summary = api.evidence("sweep.toml", "api.jsonl", out="shown")
+    (stood,) = api.across(["shown/summary.json"], out="shown")
+    assert stood.reference == "AdamW"
+    assert Path("shown", "across-adamw.svg").exists()
     for mine, other in zip(summary["contestants"], shown["contestants"], strict=True):
         measured = ("label", "trials", "chosen", "seeds", "final", "expected_best")
         assert [mine[key] for key in measured] == [other[key] for key in measured]
@@ -76,6 +85,28 @@ def test_a_plan_may_be_changed(tmp_path):
         api.evidence({"task": "digits", "grid": {"lr": [0.1]}}, tmp_path)
     with pytest.raises(UserError, match="there is no file"):
         api.evidence(tmp_path / "none.toml")
+    with pytest.raises(UserError, match="there are no runs of sweep in"):
+        api.evidence(tomllib.loads(PLAN), tmp_path)
+    with pytest.raises(UserError, match="there are no runs in"):
+        api.report(tmp_path, output=tmp_path / "page.html")
+
+
+def test_every_option_of_a_command_that_trains_has_an_argument():
+    """Those that say where a run is, what it keeps and where it is logged."""
+
+    def names(words, function, others):
+        given = {name for name in vars(parse(words)) if name not in others}
+        renamed = {"no_compile": "compile", "no_checkpoints": "checkpoints", "set": "settings"}
+        return {renamed.get(n, n) for n in given} - inspect.signature(function).parameters.keys()
+
+    line = {"debug", "command", "run", "typed"}
+    assert not names(["train", "digits"], api.train, line | {"config"})
+    plan = {"file", "preset", "trials", "finalists", "task", "model", "epochs", "seeds", "data",
+            "set", "precision", "list"}  # fmt: skip
+    assert not names(["sweep", "a.toml"], api.sweep, line | plan)
+    shown = {"markdown", "across", *plan}
+    assert not names(["evidence", "a.toml"], api.evidence, line | shown)
+    assert not names(["report", "runs"], api.report, line)
 
 
 def test_the_names_are_functions_whatever_was_imported_before():

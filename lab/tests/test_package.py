@@ -1,6 +1,5 @@
 """The package as a user meets it: imports, the command line, the docs."""
 
-import inspect
 import os
 import re
 import runpy
@@ -8,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-
-import pytest
 
 import sgdf
 
@@ -53,22 +50,6 @@ def test_import_adds_little_to_importing_torch():
         "print(calls)"
     )
     assert int(python("-c", code).stdout) < 60_000  # importing torch: about twenty million
-
-
-@pytest.mark.parametrize("column", range(4))
-def test_the_settings_of_the_docs_are_the_defaults(column):
-    table = (ROOT / "docs" / "settings.md").read_text().partition("| setting |")[2]
-    head, _, text = table.partition("\n")
-    optimizer = getattr(sgdf, re.findall(r"`(\w+)`", head)[column])
-    defaults = inspect.signature(optimizer).parameters
-    checked = 0
-    for line in text.split("\n\n")[0].splitlines()[1:]:
-        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        if names := re.findall(r"`(\w+)`", first):
-            wanted = tuple(defaults[name].default for name in names)
-            assert eval(cells[column]) == (wanted if len(names) > 1 else wanted[0]), line
-            checked += 1
-    assert checked == 6
 
 
 def test_command_line():

@@ -11,34 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "DEFAULT_FORM",
-    "FLOAT32",
-    "FLOAT64",
-    "LARGEST_8_BIT_UPDATE",
-    "SECOND_MOMENTS",
-    "Corrections",
-    "DefaultForm",
-    "Denominator",
-    "Filter",
-    "FilterSettings",
-    "Moments",
-    "NumberRange",
-    "SecondMomentWeights",
-    "bias_corrections",
-    "default_gain_eps",
-    "direction",
-    "estimate",
-    "largest_gradient",
-    "moment_names",
-    "one_minus_power",
-    "second_moment",
-    "second_moment_weights",
-    "update_moments",
-    "wiener_filter",
-    "wiener_gain",
-]
-
 #: What FilterAdam divides by: a moment of its own, or one made from m and s.
 SECOND_MOMENTS = ("separate", "derived", "fluctuation")
 
@@ -183,27 +155,50 @@ def one_minus_power(beta: Any, t: Any, xp: Any = math) -> Any:
 # --- the filter -------------------------------------------------------------------------------
 
 
+def averaged(average: Any, x: Any, beta: Any) -> Any:
+    """The moving average after one more x."""
+    return beta * average + (1 - beta) * x
+
+
+def averaged_square(average: Any, x: Any, beta: Any) -> Any:
+    """The moving average of x^2 after one more x."""
+    return beta * average + (1 - beta) * x * x
+
+
+def momentum(g: Any, m: Any, beta: Any, mu: Any) -> Any:
+    """Momentum's buffer after one more gradient. Nothing bounds it, as in torch's SGD."""
+    return beta * m + mu * g
+
+
 def update_moments(g: Any, m: Any, s: Any, beta1: Any, beta2: Any) -> tuple[Any, Any]:
     """The trend and the fluctuation about it after one more gradient; s may be None."""
-    m = beta1 * m + (1 - beta1) * g
-    if s is not None:
-        s = beta2 * s + (1 - beta2) * (g - m) * (g - m)
-    return m, s
+    m = averaged(m, g, beta1)
+    return m, s if s is None else averaged_square(s, g - m, beta2)
 
 
 def largest_gradient(beta2: Any, numbers: NumberRange = FLOAT64) -> Any:
-    """The magnitude that gradients are clipped to before the moments see them.
+    """The magnitude of a gradient whose square is sure not to overflow: see `without_overflow`.
 
-    The square of a gradient overflows long before the gradient does, and an infinite s or v would
-    never decay. With |g| at most b = 2^(E/2 - 4) sqrt(1 - b2), where the numbers end at 2^E, no
-    square overflows: (g - m)^2 <= 4 b^2, so s^ <= s / (1 - b2) <= 2^(E - 6), and v^ likewise. As m
-    and sqrt(v) come from the same clipped gradient they stay in proportion, and the step after an
-    overflowing or infinite gradient is that after any other large one: about lr where there is a
-    division, proportional to the clipped gradient where there is none (SGDF). NaN stays NaN.
-    In float32 with b2 = 0.999, b is 3.6e16.
+    With |g| at most b = 2^(E/2 - 4) sqrt(1 - b2), where the numbers end at 2^E, no square
+    overflows: (g - m)^2 <= 4 b^2, so s^ <= s / (1 - b2) <= 2^(E - 6), and v^ likewise. In float32
+    with b2 = 0.999, b is 3.6e16.
     """
     root = math.sqrt(1 - beta2) if isinstance(beta2, (int, float)) else (1 - beta2) ** 0.5
     return 2.0 ** (numbers.largest_exponent // 2 - 4) * root
+
+
+def without_overflow(g: Any, m: Any, largest: Any, *, divides: bool, xp: Any = np) -> Any:
+    """The gradient that the moments see; g, unless it is larger than `largest_gradient`.
+
+    The square of a gradient overflows long before the gradient does, and an infinite s or v would
+    never decay. Where there is a division, the gradient is clipped: m and sqrt(v) come from the
+    same number and stay in proportion, so the step is one after any large gradient, about lr.
+    Where there is none (SGDF), such a gradient brings no news: the average m stands in for it, so
+    the step is like the one before. Infinite gradients are among these; NaN stays NaN.
+    """
+    if divides:
+        return xp.clip(g, -largest, largest)
+    return xp.where(abs(g) > largest, m, g)
 
 
 def wiener_gain(s_hat: Any, residual: Any, eps: Any) -> Any:
@@ -381,21 +376,21 @@ def direction(
     beta1, beta2 = settings.betas
     xp_of_t = math if isinstance(t, (int, float)) else xp
     largest = largest_gradient(beta2, numbers)
-    g = xp.clip(g, -largest, largest)
+    g = without_overflow(g, moments.m, largest, divides=denominator is not None, xp=xp)
     m, s = update_moments(g, moments.m, moments.s, beta1, beta2)
     update = estimate(
         g,
         m,
         s,
         settings.corrections(t, xp_of_t) if corrections is None else corrections,
-        eps=_at_least(settings.eps, numbers.smallest, xp),
+        eps=at_least(settings.eps, numbers.smallest, xp),
         gain_scale=settings.gain_scale,
         gain_power=settings.gain_power,
     )
     v = moments.v
     if denominator is not None:
         if v is not None:
-            v = beta2 * v + (1 - beta2) * g * g
+            v = averaged_square(v, g, beta2)
             v_hat = v / one_minus_power(beta2, t, xp_of_t)
         else:
             kind = denominator.second_moment
@@ -406,7 +401,7 @@ def direction(
     return update, Moments(m, s, v)
 
 
-def _at_least(eps: Any, smallest: float, xp: Any) -> Any:
+def at_least(eps: Any, smallest: float, xp: Any) -> Any:
     """eps, or the smallest normal number: with 0, a gradient that is always 0 would give 0/0."""
     return max(eps, smallest) if isinstance(eps, (int, float)) else xp.maximum(eps, smallest)
 
@@ -476,7 +471,7 @@ class Filter:
     @property
     def gain(self) -> Any:
         """K of the last gradient."""
-        eps = _at_least(self.settings.eps, self.numbers.smallest, self.xp)
+        eps = at_least(self.settings.eps, self.numbers.smallest, self.xp)
         return wiener_gain(self.s_hat, self.g - self.m_hat, eps)
 
     def estimate(self, **changes: Any) -> Any:
@@ -487,7 +482,7 @@ class Filter:
             self.moments.m,
             self.moments.s,
             self.corrections,
-            eps=_at_least(settings.eps, self.numbers.smallest, self.xp),
+            eps=at_least(settings.eps, self.numbers.smallest, self.xp),
             gain_scale=settings.gain_scale,
             gain_power=settings.gain_power,
         )

@@ -15,12 +15,13 @@ from sgdf.filter import (
     Corrections,
     FilterSettings,
     NumberRange,
-    _at_least,
+    at_least,
+    averaged,
+    averaged_square,
     bias_corrections,
     estimate,
     largest_gradient,
     one_minus_power,
-    update_moments,
 )
 
 __all__ = [
@@ -357,32 +358,31 @@ def direction(
     xp_of_t = math if isinstance(t, (int, float)) else xp
     t2 = t if t2 is None else t2
 
-    m, _ = update_moments(g, state.m, None, beta1, beta2)
-    slow = state.slow
+    m, slow = averaged(state.m, g, beta1), state.slow
     if slow is not None:
-        slow, _ = update_moments(g, slow, None, settings.slow_beta, beta2)
+        slow = averaged(slow, g, settings.slow_beta)
     in_basis = rotate(g, state.basis, xp)
     mean = rotate(trend(m, slow, settings), state.basis, xp)
 
     s, v, factors = state.s, state.v, state.factors
     if s is not None:
-        s = beta2 * s + (1 - beta2) * (in_basis - mean) ** 2
+        s = averaged_square(s, in_basis - mean, beta2)
     update = estimate(
         in_basis,
         mean,
         s,
         corrections(settings, t, t2, xp_of_t),
-        eps=_at_least(settings.filter.eps, numbers.smallest, xp),
+        eps=at_least(settings.filter.eps, numbers.smallest, xp),
         gain_scale=settings.filter.gain_scale,
         gain_power=settings.filter.gain_power,
     )
     if v is not None:
-        v = beta2 * v + (1 - beta2) * in_basis**2
+        v = averaged_square(v, in_basis, beta2)
         v_hat = v / one_minus_power(beta2, t2, xp_of_t)
         update = rotate_back(update / denominator(v_hat, settings, numbers, xp), state.basis, xp)
-        decay = settings.basis_decay
         products = zip(factors, _products(g, settings, xp), strict=True)
-        factors = Sides(*(x if x is None else decay * x + (1 - decay) * y for x, y in products))
+        decay = settings.basis_decay
+        factors = Sides(*(x if x is None else averaged(x, y, decay) for x, y in products))
     if settings.orthogonalise:
         update = newton_schulz(update, settings.ns_steps, settings.ns_coefficients, xp)
         update = update * lr_scale(settings.adjust_lr_fn, rows, columns)

@@ -157,6 +157,8 @@ class TestContract(TestCase):
     @every_optimizer
     def test_foreach_is_the_loop(self, device, dtype, optim_info):
         for optim_input in optim_info.optim_inputs_func(device=device):
+            if optim_input.kwargs.get("eigenbasis"):
+                continue  # the gradients are of rank one: rounding chooses the basis
             problems = [Problem(device, torch.float64) for _ in range(2)]
             for problem, foreach in zip(problems, (False, True), strict=True):
                 optimizer = optim_info.optim_cls(

@@ -29,23 +29,22 @@ def test_both_learn_and_the_difference_is_printed(tmp_path: Path, capsys) -> Non
     assert len(runs) == 2
     for run in runs:
         for losses in run.values():
-            assert losses[36] < losses[3] - 0.5
+            assert losses[36] < losses[6] - 0.5
     shown = capsys.readouterr().out
-    ours, theirs = (sum(run[n][36] for run in runs) / 2 for n in ("FilterAdamW", "AdamW"))
-    assert f"AdamW {theirs:.3f}, FilterAdamW {ours:.3f}" in shown
+    ours, theirs = (sum(run[n][36] for run in runs) / 2 for n in (against_adamw.OURS, "AdamW"))
+    assert f"AdamW {theirs:.3f}, FilterMuon* {ours:.3f}" in shown
     assert f"difference {ours - theirs:+.3f}" in shown
 
 
 @pytest.mark.usefixtures("small")
 def test_both_have_the_same_start_and_batches(monkeypatch, tmp_path: Path, capsys) -> None:
-    """So with the same step in the place of both, all losses are the same."""
+    """So with one step instead of both, all losses are the same."""
     text = tmp_path / "text.txt"
     text.write_bytes(bytes(range(256)) * 20)
-    monkeypatch.setitem(against_adamw.OPTIMIZERS, "FilterAdamW", torch.optim.AdamW)
-    monkeypatch.setitem(against_adamw.TUNED, "FilterAdamW", against_adamw.TUNED["AdamW"])
+    monkeypatch.setitem(against_adamw.OPTIMIZERS, against_adamw.OURS, against_adamw.adamw)
     given = against_adamw.arguments(["--text", str(text), "--steps", "6"])
     (run,) = against_adamw.main(given)
-    assert run["AdamW"] == run["FilterAdamW"]
+    assert run["AdamW"] == run[against_adamw.OURS]
     assert "difference +0.000" in capsys.readouterr().out
 
 
@@ -60,25 +59,35 @@ def test_the_model_is_causal() -> None:
     assert sum(p.numel() for p in model.parameters()) == 820_352  # as gpt-mini
 
 
-@pytest.mark.parametrize(("target", "steps"), [(2.5, 15), (2.0, 20), (1.75, 25), (1.0, None)])
-def test_steps_to_a_loss(target: float, steps: float | None) -> None:
-    assert against_adamw.steps_to({10: 3.0, 20: 2.0, 30: 1.5}, target) == steps
-
-
 def test_a_short_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("short")
     with pytest.raises(SystemExit, match="too short"):
         against_adamw.main(against_adamw.arguments(["--text", str(tmp_path / "text.txt")]))
 
 
-def test_the_settings_are_those_of_the_row() -> None:
-    folder = SCRIPT.parents[1] / "results" / "evidence" / "gpt-mini-encyclopedia-form"
+@pytest.mark.parametrize("label", ["AdamW", "FilterMuon, eigenbasis"])
+def test_the_settings_are_those_of_the_row(label: str) -> None:
+    folder = SCRIPT.parents[1] / "results" / "evidence" / "contest-gpt-encyclopedia"
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    chosen = {c["label"]: c["chosen"]["settings"] for c in summary["contestants"]}
-    tuned = {n: {**s, "betas": list(s["betas"])} for n, s in against_adamw.TUNED.items()}
-    assert tuned["AdamW"] == chosen["AdamW"]
-    # The lab's run names the gain, which is the default here.
-    assert {"gain_scale": 2.0, "gain_eps": 0.0, **tuned["FilterAdamW"]} == chosen["FilterAdamW, 2K"]
+    (chosen,) = (c["chosen"]["settings"] for c in summary["contestants"] if c["label"] == label)
+    name = label.replace("FilterMuon, eigenbasis", against_adamw.OURS)
+    groups = against_adamw.OPTIMIZERS[name](against_adamw.GPT()).param_groups
+    decayed = next(group for group in groups if group["weight_decay"])
+    given = {name: decayed[name] for name in chosen if name in decayed}
+    given |= {"betas": [*decayed["betas"]], "param_groups": True}
+    if "aux_lr" in chosen:
+        given["aux_lr"] = next(g["lr"] for g in groups if not g["matrices"])
+    assert given == chosen
+
+
+@pytest.mark.parametrize("name", against_adamw.OPTIMIZERS)
+def test_only_matrices_between_embedding_and_head_decay(name: str) -> None:
+    groups = against_adamw.OPTIMIZERS[name](against_adamw.GPT()).param_groups
+    decayed = sum(p.numel() for g in groups if g["weight_decay"] for p in g["params"])
+    assert decayed == 4 * 12 * against_adamw.WIDTH**2
+    if name == against_adamw.OURS:
+        assert decayed == sum(p.numel() for g in groups if g["matrices"] for p in g["params"])
+        assert {g["eigenbasis"] for g in groups if g["matrices"]} == {True}
 
 
 def test_it_needs_torch_and_sgdf_only_and_is_short() -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from torch.testing import assert_close
 
-from sgdf import SGDF, FilterAdamW
+from sgdf import SGDF, FilterAdamW, FilterMuon, param_groups
 from sgdf.integrations.huggingface import optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,6 +49,29 @@ def test_the_trainer_resumes_with_the_same_numbers(
     assert len(calls) == 12, "it was to train the second half alone"
     assert huggingface_trainer.losses_of(resumed) == losses
     assert_close(resumed.model.state_dict(), whole.model.state_dict(), **BITWISE)
+
+
+def test_the_trainer_takes_filter_muon_as_an_object(huggingface_trainer, tmp_path: Path) -> None:
+    """With groups of its own, of which the Trainer schedules both rates."""
+    made = huggingface_trainer.trainer(str(tmp_path))
+    groups = param_groups(made.model)
+    made = huggingface_trainer.Trainer(
+        model=made.model,
+        args=made.args,
+        train_dataset=made.train_dataset,
+        optimizers=(FilterMuon(groups, lr=1e-2, aux_lr=3e-3), None),
+    )
+    made.train()
+    losses = huggingface_trainer.losses_of(made)
+    assert losses[-1] < losses[0] - 0.3
+    matrices, rest = made.optimizer.param_groups
+    assert matrices["matrices"] is True
+    assert rest["matrices"] is False
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= {
+        name for name, p in made.model.named_parameters() if any(p is q for q in rest["params"])
+    }
+    assert (matrices["initial_lr"], rest["initial_lr"]) == (1e-2, 3e-3)
+    assert matrices["lr"] == rest["lr"] == 0  # the end of the cosine
 
 
 def test_the_trainers_weight_decay_overrides_the_optimizers(

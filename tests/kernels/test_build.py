@@ -136,6 +136,26 @@ def test_a_link_to_a_folder_is_not_used(home, tmp_path_factory):
     assert load() == (BUILT, True)
 
 
+def test_a_link_that_changes_behind_the_check_changes_nothing(tmp_path, monkeypatch):
+    """What is used is what was checked."""
+    for name in ("checked", "planted"):
+        (tmp_path / name / "sgdf" / "kernels").mkdir(parents=True, mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "checked")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(link))
+    real = build._replaceable
+
+    def replaced_behind(path):
+        found = real(path)
+        link.unlink()
+        link.symlink_to(tmp_path / "planted")
+        return found
+
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(build, "_replaceable", replaced_behind)
+    assert build._private_cache() == (tmp_path / "checked" / "sgdf" / "kernels").resolve()
+
+
 def test_a_file_of_another_user_is_not_loaded(cache, monkeypatch):
     path = plant(cache)
     real, uid = os.fstat, cache.stat().st_uid

@@ -33,6 +33,7 @@ FORMS = {
     "eigen": partial(FilterMuon, lr=0.02, eigenbasis=True, basis_interval=2, max_basis_dim=5),
     "soap": partial(FilterSOAP, lr=0.02, basis_interval=3, max_basis_dim=5, gain_power=1.0),
 }
+IN_8_BITS = "muon-int8"
 
 
 class Network(nn.Module):
@@ -54,6 +55,20 @@ class Network(nn.Module):
         x = self.first(x).tanh()
         x = self.second(x).tanh() * self.gate(x)
         return self.head(torch.einsum("bi,eij->bj", x, self.experts).tanh())
+
+
+class Wide(nn.Module):
+    """A matrix whose rows are long enough for blocks of 8 bits."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.spread = nn.Buffer(torch.randn(5, 900))
+        self.first, self.head = nn.Linear(900, 5), nn.Linear(5, 2)
+        self.double()
+
+    def forward(self, x):
+        return self.head(self.first((x @ self.spread).tanh()).tanh())
 
 
 def batches():
@@ -81,8 +96,14 @@ def parameters(model):
     }
 
 
+def network(name):
+    return Wide() if name == IN_8_BITS else Network()
+
+
 def built(name, model, **options):
-    return FORMS[name](sgdf.param_groups(model, named=True), **options)
+    if name == IN_8_BITS:
+        options["state_dtype"] = torch.int8
+    return FORMS.get(name, FORMS["muon"])(sgdf.param_groups(model, named=True), **options)
 
 
 def single_process(name):
@@ -91,14 +112,14 @@ def single_process(name):
     return parameters(model)
 
 
-def sharded():
-    model = Network()
+def sharded(name):
+    model = network(name)
     mesh = init_device_mesh("cpu", (WORLD_SIZE,))
     return fully_shard(model, mesh=mesh)
 
 
 def ddp(name):
-    model = Network()
+    model = network(name)
     optimizer = built(name, model, process_group=dist.group.WORLD)
     train(DistributedDataParallel(model), optimizer, my_half(batches()))
     bases = sum("basis_left" in state for state in optimizer.state.values())
@@ -120,7 +141,7 @@ def ddp_from_the_first_process(name):
 
 
 def fsdp(name):
-    model = sharded()
+    model = sharded(name)
     optimizer = built(name, model)
     train(model, optimizer, my_half(batches())[:SAVED_AFTER])
     saved = copy.deepcopy((get_model_state_dict(model), get_optimizer_state_dict(model, optimizer)))
@@ -129,8 +150,13 @@ def fsdp(name):
         "params": parameters(model),
         "bases": sum("basis_left" in state for state in optimizer.state.values()),
         "sharded": all(isinstance(s["exp_avg"], DTensor) for s in optimizer.state.values()),
+        "in 8 bits": [
+            n
+            for n, p in model.named_parameters()
+            if optimizer.state[p]["exp_avg"].dtype == torch.int8
+        ],
     }
-    model = sharded()
+    model = sharded(name)
     optimizer = built(name, model)
     set_model_state_dict(model, saved[0])
     set_optimizer_state_dict(model, optimizer, saved[1])
@@ -140,7 +166,7 @@ def fsdp(name):
 
 def fsdp_full(name):
     """A full state dict on the first process lacks the bases of the others."""
-    model = sharded()
+    model = sharded(name)
     optimizer = built(name, model)
     train(model, optimizer, my_half(batches())[:SAVED_AFTER])
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -148,7 +174,7 @@ def fsdp_full(name):
         get_model_state_dict(model, options=options),
         get_optimizer_state_dict(model, optimizer, options=options),
     )
-    model = sharded()
+    model = sharded(name)
     optimizer = built(name, model)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, saved[0], options=options)
@@ -178,7 +204,7 @@ def load(folder, model, optimizer):
 def from_one_and_back(name):
     """Continue in two processes what one process saved, for two steps."""
     folder = Path(sys.argv[1])
-    model = sharded()
+    model = sharded(name)
     optimizer = built(name, model)
     load(folder / f"one {name}", model, optimizer)
     train(model, optimizer, my_half(batches())[SAVED_AFTER : SAVED_AFTER + 2])
@@ -190,7 +216,7 @@ CASES = {
     f"{case.__name__}-{name}": partial(case, name)
     for case in (ddp, ddp_from_the_first_process, fsdp, fsdp_full, from_one_and_back)
     for name in FORMS
-}
+} | {f"fsdp-{IN_8_BITS}": partial(fsdp, IN_8_BITS), f"ddp-{IN_8_BITS}": partial(ddp, IN_8_BITS)}
 
 
 def main(folder, rank):

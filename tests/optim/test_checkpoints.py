@@ -1,11 +1,14 @@
 """State keeps its dtype, finds its device, and survives what checkpoints go through."""
 
+import functools
+import warnings
 from copy import deepcopy
 
 import pytest
 import torch
 
-from sgdf import SGDF, FilterAdam, WienerFilter
+from sgdf import SGDF, FilterAdam, FilterMuon, FilterSOAP, WienerFilter
+from sgdf.filter import SECOND_MOMENTS
 from stepping import advance, assert_bitwise, through_a_file
 
 
@@ -131,7 +134,19 @@ def put_setting(name, value):
     return lambda checkpoint: checkpoint["param_groups"][0].update({name: value})
 
 
+class InBlocks(torch.Tensor):
+    """A tensor whose numbers are not its elements, as torchao's 8-bit states are."""
+
+
 UNFIT = {
+    "no step": (
+        lambda checkpoint: checkpoint["state"][0].pop("step"),
+        "parameter 0 has moments, but no step",
+    ),
+    "a format of its own": (
+        put("exp_avg", torch.ones(64, 128).as_subclass(InBlocks)),
+        r"exp_avg of parameter 0 is in a format of its own \(InBlocks\)",
+    ),
     "a moment of another shape": (
         put("exp_avg", torch.zeros(1, 128)),
         r"loaded state dict: exp_avg of parameter 0 has shape \(1, 128\), expected \(64, 128\)",
@@ -232,6 +247,64 @@ def test_a_step_of_another_shape_or_type_is_a_step(change, filtered):
     assert {(step.shape, step.dtype, step.item()) for step in steps} == {
         (torch.Size([]), torch.float32, 5.0)
     }
+
+
+UNCOUNTED = {
+    "SGDF": SGDF,
+    **{kind: functools.partial(FilterAdam, second_moment=kind) for kind in SECOND_MOMENTS},
+    "FilterMuon": FilterMuon,
+    "FilterSOAP": FilterSOAP,
+}
+
+
+@pytest.mark.parametrize("step", [0.0, torch.tensor(0.0)], ids=repr)
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_moments_of_no_steps_start_anew(name, step):
+    """As if they were of one step they would be corrected to ten times what they are."""
+    lengths = []
+    for make in (UNCOUNTED[name],) * 2:
+        optimizer = trained(make, steps=0, shapes=((8, 6),))
+        if not lengths:
+            checkpoint = saved(trained(make, steps=40, shapes=((8, 6),)))
+            checkpoint["state"][0]["step"] = step
+            with pytest.warns(UserWarning, match="moments and steps start anew"):
+                optimizer.load_state_dict(checkpoint)
+            assert not optimizer.state
+        advance(optimizer, 3)
+        lengths.append([p.detach().clone() for p in parameters(optimizer)])
+    assert_bitwise(*lengths)
+
+
+def test_moments_of_no_steps_start_anew_in_front_of_another_optimizer():
+    keeper = saver(True)
+    checkpoint = through_a_file(keeper.state_dict())
+    checkpoint["state"][0]["step"] = torch.tensor(0.0)
+    with pytest.warns(UserWarning, match="1 of its parameters .* start anew"):
+        keeper.load_state_dict(checkpoint)
+    assert len(keeper.state) == 1
+
+
+def test_a_state_that_only_was_created_is_loaded_without_a_word():
+    optimizer = trained(FilterAdam, steps=0)
+    for p in parameters(optimizer):
+        optimizer.state[p] = {
+            "step": torch.tensor(0.0),
+            **{key: torch.zeros_like(p) for key in ("exp_avg", "exp_var", "exp_avg_sq")},
+        }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.load_state_dict(saved(optimizer))
+    assert len(optimizer.state) == 2
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_moments_that_are_not_finite_are_said(filtered):
+    """float16, which early versions took as a state_dtype, ends at 65504."""
+    keeper = saver(filtered)
+    checkpoint = through_a_file(keeper.state_dict())
+    checkpoint["state"][0]["exp_var"] = torch.full((4, 3), 1e5).half()
+    with pytest.warns(UserWarning, match="1 of its parameters have moments that are not finite"):
+        keeper.load_state_dict(checkpoint)
 
 
 def test_hooks_can_mend_a_checkpoint_before_it_is_checked():

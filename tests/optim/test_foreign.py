@@ -272,6 +272,55 @@ def test_a_state_dict_without_settings_is_loaded_as_it_is():
     assert [float(state["step"]) for state in optimizer.state.values()] == [3.0]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": None},
+        {"lr": "fast"},
+        {"betas": 3},
+        {"momentum": "x"},
+        {"dampening": None},
+        {"params": [[0]]},
+        {"params": [{}]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("ours", "theirs"), [(SGDF, make_momentum), (FilterAdam, AdamW)])
+def test_settings_of_theirs_that_are_none_are_refused_with_a_sentence(ours, theirs, change):
+    source = trained(theirs, 2).state_dict()
+    if not change.keys() & source["param_groups"][0].keys():
+        return
+    source["param_groups"][0] |= change
+    optimizer = trained(ours, 2)
+    before = deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"loaded state dict|Invalid"):
+        optimizer.load_state_dict(source)
+    torch.testing.assert_close(optimizer.state_dict()["state"], before["state"], rtol=0, atol=0)
+
+
+class CautiousAdam(Adam):
+    """Another rule in the entries of torch's, and all of its flags."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            group["caution"] = True
+
+
+def test_a_subclass_with_a_setting_more_is_refused():
+    source = trained(CautiousAdam, 2)
+    with pytest.raises(ValueError, match="caution"):
+        trained(FilterAdam, 0).load_state_dict(source.state_dict())
+
+
+def test_what_a_user_adds_on_both_sides_is_no_setting():
+    source, target = trained(Adam, 2), trained(FilterAdam, 0)
+    for optimizer in (source, target):
+        optimizer.param_groups[0]["is_head"] = True
+    with pytest.warns(UserWarning, match="loaded a state dict of torch's Adam"):
+        target.load_state_dict(source.state_dict())
+
+
 #: Classes whose groups or states look like ours or torch's, but have another rule.
 LOOKALIKES = {
     "pytorch_optimizer": "A2Grad AccSGD AdaBelief AdaGC AdamP AggMo Amos ApolloDQN BCOS FTRL "

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import FORMS
-from sgdf import SGDF, FilterAdam, FilterAdamW, Momentum
+from sgdf import SGDF, FilterAdam, FilterAdamW, FilterSOAP, Momentum
 from sgdf.kernels import cuda
 from sgdf.kernels.quantized import Quantized, dequantize, quantizable, quantize_
 from sgdf.kernels.rounding import (
@@ -252,6 +252,21 @@ def test_steps_are_short_where_gradients_in_a_block_differ_by_many_magnitudes(
     assert path == "Triton" or kind == "derived" or longest > 5  # it does come to it
 
 
+@pytest.mark.parametrize("state_dtype", [torch.int8, torch.bfloat16], ids=str)
+def test_steps_in_an_eigenbasis_are_short_where_the_gradient_has_one_direction(state_dtype):
+    """It spreads the rounding of m to directions where v is small, or stored as 0."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator) for shape in ((64, 1), (1, 256)))
+    p = torch.zeros(64, 256, requires_grad=True)
+    optimizer = FilterSOAP([p], lr=1e-3, weight_decay=0.0, state_dtype=state_dtype)
+    for _ in range(60):
+        before = p.detach().clone()
+        p.grad = a @ b * (1 + 0.1 * torch.randn(1, generator=generator))
+        p.grad += 1e-3 * torch.randn(64, 256, generator=generator)
+        optimizer.step()
+        assert (p.detach() - before).abs().max() < 10.01e-3
+
+
 @pytest.mark.parametrize("other", [None, torch.bfloat16, torch.float64])
 def test_checkpoints_convert_both_ways(other):
     params = normal([(16, 512), (10,)])
@@ -346,6 +361,21 @@ def test_momentum_warns_where_a_buffer_in_bfloat16_does_not_follow(beta):
     off = 1 - optimizer.state[p]["momentum_buffer"].double().mean().item()
     assert bool(caught) == (off > 0.1)
     assert not caught or "buffer in bfloat16" in str(caught[0].message)
+
+
+def test_momentum_warns_of_new_and_of_loaded_groups_too():
+    p, q = (torch.zeros(100, requires_grad=True) for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = Momentum([p], beta=0.9, state_dtype=torch.bfloat16)
+        source = Momentum([p], beta=0.99)
+    with pytest.warns(UserWarning, match="buffer in bfloat16") as caught:
+        optimizer.load_state_dict(source.state_dict())
+    assert [each.filename for each in caught] == [__file__]
+    optimizer.param_groups[0]["beta"] = 0.9
+    with pytest.warns(UserWarning, match="buffer in bfloat16") as caught:
+        optimizer.add_param_group({"params": [q], "beta": 0.999})
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_float16_state_is_refused_with_the_reason():

@@ -110,7 +110,12 @@ def test_matrices_of_one_shape_together_are_those_one_by_one(form, monkeypatch):
     grads = [gradients((5, 8), 7, seed) for seed in range(5)]
     joint = cls(together, lr=0.02, basis_interval=3, **options)
     turns = [joint._turns.get(p, 0) for p in together]
+    sizes, made = [], kernel.direction
+    monkeypatch.setattr(
+        kernel, "direction", lambda rule, rows, *a: sizes.append(len(rows)) or made(rule, rows, *a)
+    )
     run(joint, zip(*grads, strict=True))
+    assert sizes == [2, 2, 1] * (7 - joint.param_groups[0]["eigenbasis"])
     for p, q, own, turn in zip(together, alone, grads, turns, strict=True):
         wanted, _ = by_the_rule(q, own, cls([q], lr=0.02, basis_interval=3, **options), turn)
         torch.testing.assert_close(p.detach(), wanted, rtol=1e-9, atol=1e-11)
@@ -454,6 +459,39 @@ def test_param_groups_tells_hidden_matrices_from_the_rest(tied):
         sgdf.param_groups(Small(), no_matrix="cnov")
     with pytest.raises(ValueError, match="no_decay needs a weight_decay"):
         sgdf.param_groups(Small(), no_decay="conv")
+
+
+class Tied(nn.Module):
+    """Its output layer is the embedding, by function; no module says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden = nn.Embedding(11, 8), nn.Linear(8, 8)
+
+    def forward(self, words):
+        return nn.functional.linear(self.hidden(self.words(words)), self.words.weight)
+
+
+def test_a_model_may_have_no_head():
+    assert names_of(sgdf.param_groups(Tied(), named=True, has_head=False)) == {
+        True: ["hidden.weight"], False: ["words.weight", "hidden.bias"]
+    }  # fmt: skip
+    assert True not in names_of(sgdf.param_groups(Tied(), named=True))
+    with pytest.raises(ValueError, match="has_head are for groups without a weight_decay"):
+        sgdf.param_groups(Tied(), 0.1, has_head=False)
+
+
+def test_settings_are_read_once_for_all_matrices_of_a_group(monkeypatch):
+    calls, read = [], FilterMuon.matrix_settings
+    optimizer = FilterMuon([parameter((3, 4), k) for k in range(9)], eigenbasis=True)
+    grads = [gradients((3, 4), 1) * 9]
+    run(optimizer, grads)
+    monkeypatch.setattr(
+        FilterMuon, "matrix_settings", lambda self, group: calls.append(1) or read(self, group)
+    )
+    monkeypatch.setattr(FilterMuon, "_find_team", None)
+    run(optimizer, grads)
+    assert len(calls) == 2  # the rule, and which moments there are
 
 
 @pytest.mark.parametrize("form", ["muon", "muon, eigenbasis", "soap"])

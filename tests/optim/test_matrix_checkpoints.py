@@ -100,6 +100,25 @@ def test_state_in_an_eigenbasis_is_refused_element_by_element(source, target):
     torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", MATRIX)
+def test_no_step_is_long_whatever_entry_a_checkpoint_lacks(name):
+    source, usual = trained(MATRIX[name], 40)
+    for key in source.state_dict()["state"][0]:
+        saved = deepcopy(source.state_dict())
+        del saved["state"][0][key]
+        new, _ = trained(MATRIX[name], 0)
+        if key == "step":
+            with pytest.raises(ValueError, match="no step"):
+                new.load_state_dict(saved)
+            continue
+        of_basis = key.startswith(("basis", "factor")) or key == "exp_avg_sq"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            new.load_state_dict(saved)
+        assert of_basis == any("basis of 1 param" in str(each.message) for each in caught), key
+        assert advance(new, 20, torch.Generator().manual_seed(1)) < max(6, 2 * usual), key
+
+
 @pytest.mark.parametrize("target", MATRIX)
 def test_another_muon_is_refused(target):
     """timm's has betas and an algorithm among its settings."""

@@ -65,7 +65,19 @@ def test_ddp_divides_the_work(folder, name):
     assert_close(first["params"], worker.single_process(name), **ROUNDING)
     assert_close(first["params"], second["params"], rtol=0, atol=0)
     if name in ("eigen", "soap"):  # each process keeps the bases of its own matrices
-        assert {first["bases"], second["bases"]} <= {1, 2}
+        assert first["bases"] + second["bases"] == 2
+        assert min(first["bases"], second["bases"]) > 0
+
+
+def test_averages_in_8_bits_are_resumed_to_the_byte(folder):
+    """Their blocks are along rows, which FSDP2 does not divide."""
+    first, second = outcomes(folder, f"fsdp-{worker.IN_8_BITS}")
+    assert first["in 8 bits"] == second["in 8 bits"] == ["first.weight"]
+    assert first["sharded"]
+    assert_close(first["resumed"], first["params"], rtol=0, atol=0)
+    assert_close(first["params"], second["params"], rtol=0, atol=0)
+    first, second = outcomes(folder, f"ddp-{worker.IN_8_BITS}")
+    assert_close(first["params"], second["params"], rtol=0, atol=0)
 
 
 @each_form
@@ -85,6 +97,7 @@ def test_fsdp_steps_each_matrix_on_its_owner(folder, name):
     assert_close(first["params"], second["params"], rtol=0, atol=0)
     assert_close(first["resumed"], first["params"], rtol=0, atol=0)
     if name in ("eigen", "soap"):
+        assert first["bases"] + second["bases"] == 2
         assert min(first["bases"], second["bases"]) > 0
 
 

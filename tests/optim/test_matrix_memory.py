@@ -75,6 +75,13 @@ def test_twelve_matrices_of_one_shape_need_less_than_two_copies_of_them(
     assert copies(form, shape, 12) < 2 * 12
 
 
+@pytest.mark.parametrize("rough", [True, False])
+@pytest.mark.parametrize("shape", [(64, 64), (48, 144), (128, 32)])
+def test_for_filter_muon_four_are_enough(shape, rough, small_chunks, monkeypatch):
+    monkeypatch.setattr(kernel, "fast_dtype", lambda _: torch.bfloat16 if rough else torch.float32)
+    assert copies("muon", shape, 4) < 2 * 4
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_chunks_are_small_enough(form):
     """Sizes as they are: a chunk is 2^17 entries, or one matrix."""

@@ -14,12 +14,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgdf_lab.api import evidence, report, sweep, train, train_runs
+    from sgdf_lab.api import across, evidence, report, sweep, train, train_runs
     from sgdf_lab.reports import read_records, write_page
     from sgdf_lab.runs.config import make as make_config
 
 __version__ = "0.2.0"
 __all__ = [
+    "across",
     "evidence",
     "make_config",
     "read_records",
@@ -34,7 +35,9 @@ __all__ = [
 _PLACES = {
     "make_config": ("sgdf_lab.runs.config", "make"),
     **dict.fromkeys(("read_records", "write_page"), ("sgdf_lab.reports", "")),
-    **dict.fromkeys(("evidence", "report", "sweep", "train", "train_runs"), ("sgdf_lab.api", "")),
+    **dict.fromkeys(
+        ("across", "evidence", "report", "sweep", "train", "train_runs"), ("sgdf_lab.api", "")
+    ),
 }
 
 

@@ -1,19 +1,27 @@
 """What the command line does, from Python: one function for each of its main commands."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sgdf_lab.support.errors import UserError, describe, message_of, visible
+from sgdf_lab.support.files import read_text
 
 # What needs torch is imported when it is used: `evidence` and `report` only read files.
 if TYPE_CHECKING:
     import torch
 
     from sgdf_lab.reports.comparison import Comparison
+    from sgdf_lab.reports.evidence import Summary
+    from sgdf_lab.reports.evidence.across import Across
     from sgdf_lab.runs.config import Config
     from sgdf_lab.runs.records import RunRecord
-    from sgdf_lab.sweeps.plan import Grid, Sweep
+    from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned
 
 Plan = str | Path | Mapping[str, Any]
+Places = str | Path | Iterable[str | Path]  # of runs
 
 
 def train(
@@ -33,6 +41,8 @@ def train(
     compile: bool = True,
     checkpoints: bool = True,
     tensorboard: bool = False,
+    wandb: bool = False,
+    shard: bool = False,
 ) -> list[dict[str, Any]]:
     """Train a model on a task, or resume it: what `sgdf train` does.
 
@@ -52,6 +62,8 @@ def train(
         compile: on a GPU; without, a run starts at once, but trains slower.
         checkpoints: whether to save the state, from which a stopped run resumes.
         tensorboard: whether to write event files for TensorBoard into the runs.
+        wandb: whether to log to Weights & Biases, offline unless WANDB_MODE says otherwise.
+        shard: under torchrun, split the weights among the processes (FSDP2).
 
     Returns:
         The content of `result.json` of each run.
@@ -86,6 +98,8 @@ def train(
         compile=compile,
         checkpoints=checkpoints,
         tensorboard=tensorboard,
+        wandb=wandb,
+        shard=shard,
     )
 
 
@@ -99,18 +113,22 @@ def train_runs(
     compile: bool = True,
     checkpoints: bool = True,
     tensorboard: bool = False,
+    wandb: bool = False,
+    shard: bool = False,
 ) -> list[dict[str, Any]]:
     """Train planned runs to their end, or resume them.
 
     Args:
         configs: of `make_config`.
         out: as for `train`.
-        data_dir: where the data is.
-        device: default: cuda if available.
-        keep: of which epochs to keep the weights.
-        compile: on a GPU.
-        checkpoints: whether to save the state.
-        tensorboard: whether to write event files.
+        data_dir: as for `train`.
+        device: as for `train`.
+        keep: as for `train`.
+        compile: as for `train`.
+        checkpoints: as for `train`.
+        tensorboard: as for `train`.
+        wandb: as for `train`.
+        shard: as for `train`.
 
     Returns:
         The content of `result.json` of each run.
@@ -122,17 +140,20 @@ def train_runs(
     """
     from sgdf_lab.runs.session import RunContext, train_in_turn
     from sgdf_lab.support.numerics import find_device
+    from sgdf_lab.training.distributed import process_group
 
-    context = RunContext(
-        out=Path(out),
-        device=find_device(device),
-        data_dir=as_path(data_dir),
-        compile=compile,
-        keep=keep,
-        checkpoints=checkpoints,
-        tensorboard=tensorboard,
-    )
-    return train_in_turn(configs, context)
+    with process_group(find_device(device), shard=shard) as (team, own):
+        context = RunContext(
+            out=Path(out),
+            device=own,
+            data_dir=as_path(data_dir),
+            compile=compile,
+            keep=keep,
+            checkpoints=checkpoints,
+            tensorboard=tensorboard,
+            wandb=wandb,
+        )
+        return train_in_turn(configs, context, team)
 
 
 def sweep(
@@ -143,7 +164,10 @@ def sweep(
     data_dir: str | Path | None = None,
     device: "str | torch.device | None" = None,
     compile: bool = True,
+    keep: int | None = None,
     checkpoints: bool = True,
+    tensorboard: bool = False,
+    wandb: bool = False,
     record: str | Path | None = None,
     retry: bool = False,
     jobs: int | None = None,
@@ -159,15 +183,19 @@ def sweep(
         plan: a TOML file, the name of a preset, or a mapping with the keys of such a file.
         changes: keys that override those of the plan, such as {"trials": 8, "seeds": [1, 2, 3]}.
         out: a folder; every run has its own in it, and the pages are beside them.
-        data_dir: where the data is.
-        device: default: cuda if available.
-        compile: on a GPU; without, a run starts at once, but trains slower.
-        checkpoints: whether to save the state, from which a stopped run resumes.
+        data_dir: as for `train`.
+        device: as for `train`.
+        compile: as for `train`.
+        keep: as for `train`.
+        checkpoints: as for `train`.
+        tensorboard: as for `train`.
+        wandb: as for `train`.
         record: a file that keeps every ended run as well; none is trained again that is in it.
         retry: whether to train runs again that failed before.
         jobs: worker processes; default: 1 on a GPU, one per core on a CPU.
         together: with one job, runs side by side in it; default: 3 on a GPU.
-        engine: "local", or "ray" for a cluster.
+        engine: "local" for this machine, "stack" for many small runs as one, on it, or "ray" for a
+            cluster.
         address: of the cluster, HOST:PORT; default: the one on this machine.
         cpus_per_run: what Ray reserves for a run.
         gpus_per_run: the same; default: 1 on a GPU.
@@ -183,15 +211,18 @@ def sweep(
     """
     from sgdf_lab.reports import page, warn_of
     from sgdf_lab.runs.session import RunContext
-    from sgdf_lab.support.numerics import find_device
     from sgdf_lab.sweeps.execute import Engine, run_sweep
 
+    where = Engine(engine, jobs, together, address, cpus_per_run, gpus_per_run)
     context = RunContext(
         out=Path(out),
-        device=find_device(device),
+        device=where.device(device),
         data_dir=as_path(data_dir),
         compile=compile,
+        keep=keep,
         checkpoints=checkpoints,
+        tensorboard=tensorboard,
+        wandb=wandb,
     )
     last: list[RunRecord] = []
 
@@ -202,7 +233,7 @@ def sweep(
     run_sweep(
         planned(plan, changes),
         context,
-        Engine(engine, jobs, together, address, cpus_per_run, gpus_per_run),
+        where,
         retry=retry,
         record=as_path(record),
         show=show,
@@ -212,11 +243,12 @@ def sweep(
 
 def evidence(
     plan: Plan,
-    runs: str | Path | Iterable[str | Path] = "runs",
+    runs: Places = "runs",
     *,
     changes: Mapping[str, Any] | None = None,
     reference: Sequence[str] = (),
     data_dir: str | Path | None = None,
+    step_times: str | Path | None = None,
     out: str | Path | None = None,
 ) -> dict[str, Any]:
     """What a sweep with trials shows, in numbers: what `sgdf evidence` prints.
@@ -227,6 +259,8 @@ def evidence(
         changes: keys that override those of the plan, as in `sweep`.
         reference: optimizers or contestants to compare with; default: the usual ones, if there.
         data_dir: of the data that the runs are of, if there are several sets.
+        step_times: a file of `benchmarks/step_times.py`, whose times of steps on an idle device are
+            used instead of those of the runs.
         out: a folder for summary.json and the figures; default: nothing is written.
 
     Returns:
@@ -238,25 +272,42 @@ def evidence(
         >>> [c["label"] for c in summary["contestants"]]  # doctest: +SKIP
         ['SGD', 'SGDF']
     """
-    from sgdf_lab.reports import read_records
-    from sgdf_lab.reports.evidence import figures
-    from sgdf_lab.reports.evidence.summary import summarize
-    from sgdf_lab.support.files import write_json
-    from sgdf_lab.sweeps.plan import with_trials
+    from sgdf_lab.reports import warn_of
 
-    sweep = with_trials(planned(plan, changes))
-    if data_dir is not None:
-        sweep = sweep.with_data(Path(data_dir))
-    summary = summarize(sweep, read_records(*paths_of(runs)), reference)
-    if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        write_json(Path(out) / "summary.json", summary, indent=1)
-        figures.write_all(summary, Path(out))
-    return summary
+    sweep, places = tuned(planned(plan, changes), data_dir), paths_of(runs)
+    found, _, complaints = summarized(
+        sweep, places, reference, as_path(step_times), out=as_path(out)
+    )
+    warn_of(complaints)
+    if not found["runs"]:
+        raise no_runs(places, f" of {sweep.name}")
+    return found
+
+
+def across(
+    summaries: Iterable[str | Path], *, reference: Sequence[str] = (), out: str | Path | None = None
+) -> "list[Across]":
+    """Several tasks side by side, everybody against one: what `sgdf evidence --across` prints.
+
+    Args:
+        summaries: files summary.json, as `evidence(out=...)` writes them.
+        reference: optimizers or contestants to compare with; default: the usual ones, if there.
+        out: a folder for a figure of each; default: nothing is drawn.
+
+    Returns:
+        For each reference, how all others stand to it on the tasks that it took part in.
+
+    Examples:
+        >>> from sgdf_lab import across
+        >>> (found,) = across(["a/summary.json", "b/summary.json"])  # doctest: +SKIP
+        >>> [(s.label, s.count("ahead")) for s in found.standings]  # doctest: +SKIP
+        [('SGDF', 2), ('SGD-CM', 0)]
+    """
+    return stood_across(paths_of(summaries), reference, as_path(out))[0]
 
 
 def report(
-    runs: str | Path | Iterable[str | Path] = "runs",
+    runs: Places = "runs",
     *,
     output: str | Path = "report.html",
     title: str = "Comparison of optimizers",
@@ -279,17 +330,120 @@ def report(
         >>> from sgdf_lab import report
         >>> comparisons = report("runs", output="report.html")  # doctest: +SKIP
     """
-    from sgdf_lab.reports import figures, page, read_records
-    from sgdf_lab.reports.comparison import compare_runs
-    from sgdf_lab.runs.records import read_plans
+    from sgdf_lab.reports import warn_of
 
     places = paths_of(runs)
-    records = read_records(*places)
-    comparisons = compare_runs(records, read_plans(places)[0], target)
-    page.write(Path(output), records, comparisons, title=title)
-    if figure is not None:
-        figures.write_all(comparisons, Path(figure))
+    records, comparisons, _, complaints = compared(
+        places, Path(output), title, target, as_path(figure)
+    )
+    warn_of(complaints)
+    if not records:
+        raise no_runs(places)
     return comparisons
+
+
+# --- what the commands do with runs that there are: each also returns what could not be read ------
+
+
+def compared(
+    places: Sequence[Path], output: Path, title: str, target: float | None, stem: Path | None
+) -> "tuple[list[RunRecord], list[Comparison], list[Path], list[str]]":
+    """Write the page, and the figures if they have the beginning of a name; not without runs."""
+    from sgdf_lab.reports import figures, page
+    from sgdf_lab.reports.comparison import compare_runs
+    from sgdf_lab.runs.records import read_plans, read_runs
+
+    records, complaints = read_runs(places)
+    missing, unreadable = read_plans(places)
+    complaints += unreadable
+    comparisons = compare_runs(records, missing, target)
+    if records:
+        page.write(output, records, comparisons, title=title, skipped=complaints)
+    files = figures.write_all(comparisons, stem) if stem and records else []
+    return records, comparisons, files, complaints
+
+
+def summarized(
+    sweep: "Tuned",
+    places: Sequence[Path],
+    reference: Sequence[str],
+    step_times: Path | None,
+    *,
+    command: str = "",
+    out: Path | None,
+) -> "tuple[Summary, list[Path], list[str]]":
+    """Write the summary and its figures, if there are runs and a folder is given."""
+    from sgdf_lab.reports.evidence import figures
+    from sgdf_lab.reports.evidence.summary import summarize
+    from sgdf_lab.runs.records import read_runs
+    from sgdf_lab.support.files import explained, write_json
+
+    records, complaints = read_runs(places)
+    summary = summarize(sweep, records, reference, command, step_times_in(step_times))
+    if out is None or not summary["runs"]:
+        return summary, [], complaints
+    with explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "summary.json", summary, indent=1)
+        files = [out / "summary.json", *figures.write_all(summary, out)]
+    return summary, files, complaints
+
+
+def stood_across(
+    files: Sequence[Path], references: Sequence[str], out: Path | None
+) -> "tuple[list[Across], list[Path]]":
+    """A comparison over all tasks with each reference, and their figures if a folder is given."""
+    from sgdf_lab.reports.evidence.across import across, figure, references_of
+    from sgdf_lab.support.figures import write_svg
+    from sgdf_lab.support.files import explained
+
+    summaries = [read_summary(file) for file in files]
+    found, drawn = [], []
+    try:
+        for reference in references or references_of(summaries):
+            found.append(across(summaries, reference))
+            if out is not None:
+                name = re.sub(r"[^\w.-]", "_", reference)
+                with explained(out):
+                    drawn.append(write_svg(figure(found[-1]), out / f"across-{name}"))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"one of {', '.join(map(str, files))} is not as sgdf evidence wrote it "
+            f"({describe(error)}): make it again"
+        ) from error
+    if not found:
+        raise UserError("no summary has a usual reference: name one with --reference")
+    return found, drawn
+
+
+def read_summary(file: Path) -> "Summary":
+    """A summary.json of this version."""
+    from sgdf_lab.reports.evidence import checked
+
+    try:
+        return checked(json.loads(read_text(file)))
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is not a summary of sgdf evidence: {message_of(error)}") from None
+
+
+def step_times_in(file: Path | None) -> list[Any]:
+    """The rows of a file of benchmarks/step_times.py."""
+    if file is None:
+        return []
+    try:
+        rows = json.loads(read_text(file))["rows"]
+        names = {"file", "optimizer", "settings", "ms"}
+        if not all(names <= row.keys() for row in rows):
+            raise ValueError("a row is incomplete")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not of benchmarks/step_times.py: {error}") from None
+    return list(rows)
+
+
+def no_runs(places: Sequence[Path], of: str = "") -> UserError:
+    makes = "sweep" if of else "train"
+    where = ", ".join(map(visible, places))
+    return UserError(f"there are no runs{of} in {where}: `sgdf {makes}` makes some")
 
 
 # --- what they share ------------------------------------------------------------------------------
@@ -308,7 +462,15 @@ def planned(plan: Plan, changes: Mapping[str, Any] | None) -> "Sweep":
     return sweep_from_file(Path(plan), changes)
 
 
-def paths_of(runs: str | Path | Iterable[str | Path]) -> list[Path]:
+def tuned(sweep: "Sweep", data_dir: str | Path | None) -> "Tuned":
+    """The sweep, which has to be one with trials; with a folder, only of the data in there."""
+    from sgdf_lab.sweeps.plan import with_trials
+
+    found = with_trials(sweep)
+    return found if data_dir is None else found.with_data(Path(data_dir))
+
+
+def paths_of(runs: Places) -> list[Path]:
     return [Path(runs)] if isinstance(runs, str | Path) else [Path(each) for each in runs]
 
 

@@ -229,7 +229,7 @@ def altered(record, changes):
 def test_the_verdict_of_the_projection(record, without, only, word):
     """Losses by seed: 3 without a gain, 2.99 with it, and what the case says."""
     changes = {}
-    for seed, luck in ((1, 0.0), (2, 1e-4)):
+    for seed, luck in ((1, 0.0), (2, 1e-4), (3, 2e-4)):
         for key, lead in (("result adamw, gain 0", 0.0), ("result adamw, gain 0.1", 0.01 + luck),
                           ("projection without", without), ("projection only", only)):  # fmt: skip
             changes[f"{key}, seed {seed}"] = {"loss": 3.0 - lead}
@@ -240,11 +240,24 @@ def test_the_verdict_of_the_projection(record, without, only, word):
 
 def test_without_a_lead_there_is_nothing_to_explain(record):
     changes = {f"result adamw, gain 0.1, seed {s}": {"loss": 3.0 + d}
-               for s, d in ((1, 0.02), (2, -0.03))}  # fmt: skip
-    changes |= {f"result adamw, gain 0, seed {s}": {"loss": 3.0} for s in (1, 2)}
+               for s, d in ((1, 0.02), (2, -0.03), (3, 0.01))}  # fmt: skip
+    changes |= {f"result adamw, gain 0, seed {s}": {"loss": 3.0} for s in (1, 2, 3)}
     told = verdicts(altered(record, changes))
     assert told["the gain leads at all"][1] == "no clear lead to explain"
     assert next(w for name, (_, w) in told.items() if "goes without" in name) == "not clear"
+
+
+def test_added_seeds_are_of_the_lead_and_the_projection_only(record):
+    found = Found(record)
+    assert [*found.corrections()["whole"]] == [1, 2, 3]
+    assert [*found.results(0.1)] == [1, 2]
+
+
+def test_the_muon_step_chooses_from_all_rates(record):
+    found = altered(record, {"rate muon, gain 0.1, lr 0.012": {"loss": 0.0}})
+    experiment = damping.Experiment(damping.TINY, None, {"rows": found.rows})
+    assert experiment.rate(0.1, "muon") == 0.012
+    assert experiment.rate(0.1) in damping.TINY.searched
 
 
 def test_a_mean_of_one_has_no_error():

@@ -1,5 +1,7 @@
 """The map of filters: its plans, and its page from made-up summaries."""
 
+import argparse
+import html
 import sys
 from pathlib import Path
 
@@ -113,6 +115,145 @@ def test_muon_and_filter_muon_are_compared_at_the_rate_that_is_best_for_muon(mon
     monkeypatch.setattr(filter_map, "plans", lambda: {"muon-gpt": plan})
     monkeypatch.setattr(filter_map, "has_ended", lambda *_: True)
     monkeypatch.setattr(page, "losses_of", lambda _: losses)
-    row = page.muon_tables().splitlines()[-1]
+    *_, row, _, edges = page.muon_tables().splitlines()
+    assert edges == "Chosen at an edge of what was tried: nothing."
     assert "1.7000 (at 0.016)" in row
     assert "1.6000 (+0.1000, 2 of 2; at its own best 1.5000)" in row
+
+
+# --- the page beside the records ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def records():
+    return page.summaries()[1]
+
+
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_the_figure_has_the_numbers_of_the_records(records, length):
+    columns, curve = page.columns_of(records, length), page.adamw_curve(records)
+    drawn = html.unescape((page.FIGURES / f"map-{length}.svg").read_text(encoding="utf-8"))
+    assert set(columns) == set(filter_map.COLUMNS)
+    for cells in columns.values():
+        for own in cells.values():
+            assert f"{own['final']['mean']:.4f}" in drawn
+            assert page.detail(own, page.lead(own, length), curve, length) in drawn
+
+
+def test_the_sentences_have_the_numbers_of_the_records(records):
+    short, long = (page.columns_of(records, length) for length in ("short", "long"))
+
+    def lead(columns, column, row):
+        return f"{page.lead(columns[column][row], ''):.3f}"
+
+    best, row = "eigen-orthogonal", "two averages, constant 0.1"
+    both = [lead(columns, c, "constant 0.1") for columns in (short, long) for c in ("sgd", "adam")]
+    text = " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    for words in (
+        f"from {lead(short, best, row)} nats at 600 steps to {lead(long, best, row)} at 1,800",
+        f"(p = {long[best][row]['difference']['p_verdict']:.2f} with the luck of the choices)",
+        "leads by {} and {} nats at 600 steps, by {} and {} at 1,800".format(*both),
+    ):
+        assert words in text
+
+
+def test_the_table_of_the_map_has_the_best_cell_of_a_column_first():
+    columns = {
+        "adam": {
+            row: {**own, "reached": 500.0 if row == "2K" else None}
+            for row, own in COLUMNS["adam"].items()
+        }
+    }
+    for own in columns["adam"].values():
+        if own["difference"]:
+            own["difference"]["p_verdict"] = 0.004
+    rows = page.map_table(columns, CURVE, "short").splitlines()[2:]
+    assert rows == [
+        "| Adam's division | 2K | 1.9500 | **−0.0500** | 0.004 | 500 of 600 | 714 |",
+        "| Adam's division | EMA | 2.0000 | – | – | 600 of 600 | 600 |",
+        "| Adam's division | none | 2.3000 | **+0.3000** | 0.004 | not reached | 300 |",
+    ]
+
+
+def test_another_draw_of_the_trials_is_as_in_a_simulation():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    own, rival = [1.0, 3.0, 3.5, float("inf")], [1.5, 2.0, 3.0, 4.0]
+    best = [rng.choice(values, (40_000, 4)).min(1) for values in (own, rival)]
+    assert page.not_better(own, rival) == pytest.approx(np.mean(best[0] >= best[1]), abs=0.01)
+    assert page.not_better([1.0], [2.0]) == 0
+    assert page.not_better([2.0], [2.0]) == 1
+
+
+def test_what_was_chosen_at_an_edge_is_named():
+    edges = {"Muon": ["largest lr"], "SOAP": [], "AdamW": ["smallest lr", "largest beta1"]}
+    words = page.edge_line(edges)
+    assert words.endswith(": Muon (largest lr); AdamW (smallest lr, largest beta1).")
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+class Sweep:
+    """A process that ends after so many looks, or when it is interrupted."""
+
+    def __init__(self, name, looks, ended):
+        self.name, self.looks, self.ended, self.returncode = name, looks, ended, None
+
+    def poll(self):
+        self.looks -= 1
+        if self.looks < 0 and self.returncode is None:
+            self.returncode = 0
+            self.ended.add(self.name)
+        return self.returncode
+
+    def send_signal(self, _):
+        self.returncode = 130
+
+    def wait(self):
+        return self.returncode
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Three plans, of which the last waits for the first; what was started and has ended."""
+    looks = {"first": 2, "second": 1, "third": 0}
+    started, ended, now = [], set(), [0.0]
+    monkeypatch.setattr(filter_map, "plans", lambda: {
+        "first": {}, "second": {}, "third": {} if "first" in ended else None})  # fmt: skip
+    monkeypatch.setattr(filter_map, "write", lambda _: None)
+    monkeypatch.setattr(filter_map, "wanted", lambda name, plan, options: (
+        plan is not None and filter_map.named(name, options) and name not in ended))  # fmt: skip
+    monkeypatch.setattr(filter_map, "sweep", lambda name, plan, options: (
+        started.append(name) or Sweep(name, looks[name], ended)))  # fmt: skip
+    monkeypatch.setattr(filter_map.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(filter_map.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    return started, ended
+
+
+def options(**changes):
+    given = {"minutes": 60.0, "only": None, "at_once": 1, "wait": False}
+    return argparse.Namespace(**{**given, **changes})
+
+
+def test_plans_run_in_order_and_what_one_finds_makes_the_next(machine):
+    started, ended = machine
+    filter_map.run(options())
+    assert started == ["first", "second", "third"]
+    assert ended == set(started)
+
+
+def test_a_run_stops_when_its_time_is_up_and_goes_on_where_it_stopped(machine, capsys):
+    started, ended = machine
+    filter_map.run(options(minutes=0.4 / 60, at_once=2))  # two looks
+    assert (started, ended) == (["first", "second"], {"second"})
+    assert "first: stopped, exit code 130" in capsys.readouterr().out
+    filter_map.run(options())
+    assert started[2:] == ["first", "third"]
+
+
+def test_only_the_named_plans_are_run(machine):
+    started, _ = machine
+    filter_map.run(options(only=["sec"]))
+    assert started == ["second"]

@@ -419,7 +419,6 @@ def test_every_record_has_its_place_in_the_documentation():
 def results(tmp_path, monkeypatch):
     """An empty folder of results."""
     monkeypatch.setattr(gpu_blocks, "RESULTS", tmp_path)
-    monkeypatch.setattr(gpu_blocks, "MATRIX_RECORD", tmp_path / "bench-step-matrices-cuda.json")
     gpu_blocks.runs_of.cache_clear()
     yield tmp_path
     gpu_blocks.runs_of.cache_clear()
@@ -428,7 +427,7 @@ def results(tmp_path, monkeypatch):
 def test_blocks_say_what_is_missing(results):
     assert "VGG11 on CIFAR-100" in gpu_blocks.grid_tables()
     assert gpu_blocks.fast_recipe("sgdf") == gpu_blocks.MISSING
-    for words in (gpu_blocks.hessian_table(), gpu_blocks.matrix_steps_table()):
+    for words in (gpu_blocks.hessian_table(), gpu_blocks.matrix_steps_table("cpu")):
         assert gpu_blocks.MISSING in words
 
 
@@ -442,16 +441,30 @@ def test_blocks_have_the_numbers_of_new_records(results):
         place = results / "resnet18-cifar100-hessian"
         place.mkdir()
         (place / path.name.replace("cifar10-", "cifar100-")).write_text(path.read_text())
-    row = {"optimizer": "FilterMuon", "path": "matrix", "state_bytes": 8.0}
-    row |= {"ms": 1.234, "ms_iqr": 0.2}
-    lists = {name: {"title": "matrices", "rows": [row]} for name in gpu_blocks.MATRICES}
-    gpu_blocks.MATRIX_RECORD.write_text(json.dumps({"lists": lists}))
     tables = gpu_blocks.grid_tables()
     assert "**VGG11 on CIFAR-100**" in tables
     assert "93.94 ± 0.10 (10)" in tables
     assert gpu_blocks.fast_recipe("sgd-nesterov") == "93.94 ± 0.10 (10)"
     assert "| `sgdf` | 69.6 | 592.5" in gpu_blocks.hessian_table()
-    assert "| FilterMuon matrix | 8.0 | 1.23 ± 0.1 | 1.23 ± 0.1 |" in gpu_blocks.matrix_steps_table()
+
+
+def test_times_of_matrix_steps_are_means_with_the_longest(results):
+    row = {"optimizer": "FilterMuon", "path": "matrix", "state_bytes": 8.0, "ms": 1.0}
+    row |= {"timings": {"ms": [1.0, 1.0, 4.0]}, "times_muon": 0.5}
+    row |= {"extra_memory_bytes_in_all": 2e6}
+    record = {"commit": "0123456789", "date": "2026-11-19T00:00", "bars": [{"sentence": "a bar"}],
+              "machine": {"device": "AMD", "cpus": 2},
+              "lists": {"gpt-11m-matrices": {"rows": [row, row | {"ms": None}]}}}  # fmt: skip
+    (results / "bench-step-matrices-cpu.json").write_text(json.dumps(record))
+    words = gpu_blocks.matrix_steps_table("cpu")
+    assert words.count("GPT, 11 M") == 1
+    for part in (
+        "| GPT, 11 M | FilterMuon matrix | 8.0 | 2 | 4 | 0.50 | 2 |",
+        "AMD, 2 cores, 2026-11-19, commit 0123456.",
+        "ResNet-18; GPT, 124 M: not measured yet.",
+        "- a bar",
+    ):
+        assert part in words
 
 
 def test_the_table_of_entries_says_what_was_measured(results, root):

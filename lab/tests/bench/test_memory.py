@@ -1,5 +1,7 @@
 """What is counted as state, and which contestants fit into memory together."""
 
+import math
+
 import torch
 
 import sgdf
@@ -7,6 +9,8 @@ from sgdf_lab.bench.contestants import CONTESTANTS, LISTS, tiny
 from sgdf_lab.bench.measure import (
     Budget,
     FilterAlone,
+    TimedSeries,
+    extra_bytes,
     groups_that_fit,
     needed_bytes,
     random_parameters,
@@ -101,3 +105,23 @@ def test_a_list_that_does_not_fit_is_skipped_and_the_next_measured(run, capsys):
     reason = record["skipped"]["gpt"]
     assert reason.startswith("needs about 14.7 GiB")
     assert f"GPT 1.3 B skipped: {reason}" in capsys.readouterr().out
+
+
+def test_what_a_step_on_a_cpu_allocates_is_counted():
+    x, kept = torch.randn(64, 64), []
+    size = 4 * 64 * 64
+    steps = (lambda: x.mul_(x), lambda: x.sqrt().mul_(x), lambda: (x.sqrt() * x.exp()).mul_(x),
+             lambda: kept.append(x.exp()))  # fmt: skip
+    assert [extra_bytes(step, "cpu") for step in steps] == [0, size, 3 * size, size]
+    params = random_parameters([(64, 64)] * 4, torch.float32, "cpu")
+    optimizer = sgdf.FilterMuon(params)
+    optimizer.step()
+    assert 4 * size < extra_bytes(optimizer.step, "cpu") < 32 * size
+
+
+def test_matrix_steps_are_timed_through_two_rounds_of_refreshes():
+    for contestant in CONTESTANTS:
+        is_matrix_step = contestant.runs_on("tiny-matrices", "cpu")
+        assert contestant.fewest_timings == (20 if is_matrix_step else 3)
+    slow = TimedSeries.plan(lambda: None, Budget("cpu", 30, 1e-9, math.inf), 20)
+    assert slow.rounds == 20

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import pytest
 import torch
 
-from sgdf_lab.cli import sweep, theory
+from sgdf_lab.cli import sweep, tools
 from sgdf_lab.cli.main import main
 from sgdf_lab.theory.result import Check, Result
 
@@ -35,7 +35,7 @@ def in_width(thing, width):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_statements_fit_with_their_numbers(width):
-    shown = in_width(theory.table(RESULTS, width), width)
+    shown = in_width(tools.theory_table(RESULTS, width), width)
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
     for number in ("<= 2.38", "13.9 ± 0.03", "<= 1.25e-300", "-4.13e-12 ± 3e-14"):

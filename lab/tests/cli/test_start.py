@@ -47,7 +47,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def answers():
-    """Of every command line in one process, with the heavy modules that it had by then."""
+    """What every command line says, in one process, with the heavy modules that it had by then."""
     lines = [[*words, "--help"] for words in HELP] + [line.split() for line in MISTAKES]
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(lines), json.dumps(sorted(HEAVY))],

@@ -84,6 +84,22 @@ def cifar100_pickles(folder: Path, parts: tuple[Split, Split]) -> Path:
     return folder
 
 
+def cifar10_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-10-batches-bin")
+    for name, images, labels in cifar10_batches(parts):
+        records = np.hstack([labels[:, None], images]).astype(np.uint8)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
+def cifar100_binary(folder: Path, parts: tuple[Split, Split]) -> Path:
+    folder = made(folder / "cifar-100-binary")
+    for name, (images, labels) in zip(("train", "test"), map(rows, parts), strict=True):
+        records = np.hstack([labels[:, None] // 5, labels[:, None], images]).astype(np.uint8)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
 def strips(folder: Path, parts: tuple[Split, Split]) -> Path:
     from PIL import Image
 

@@ -20,8 +20,8 @@ from sgdf_lab.data.fetch import Remote, file_checksum
 from sgdf_lab.support.errors import UserError
 
 Console = pytest.importorskip("rich.console").Console
-from sgdf_lab.cli.data import show_datasets  # noqa: E402  rich first
 from sgdf_lab.cli.main import main  # noqa: E402
+from sgdf_lab.cli.tools import show_datasets  # noqa: E402
 
 
 class Server(ThreadingHTTPServer):

@@ -27,17 +27,19 @@ def assert_is(dataset, parts):
         assert torch.equal(split.labels, expected.labels)
 
 
-CIFAR = {
-    "cifar10": (published.cifar10_pickles, "cifar-10-python.tar.gz"),
-    "cifar100": (published.cifar100_pickles, "cifar-100-python.tar.gz"),
-}
+CIFAR = [
+    ("cifar10", published.cifar10_pickles, "cifar-10-python.tar.gz"),
+    ("cifar10", published.cifar10_binary, "cifar-10-binary.tar.gz"),
+    ("cifar100", published.cifar100_pickles, "cifar-100-python.tar.gz"),
+    ("cifar100", published.cifar100_binary, "cifar-100-binary.tar.gz"),
+]
 
 
-@pytest.mark.parametrize("name", CIFAR)
+@pytest.mark.parametrize(("name", "write", "archive"), CIFAR)
 @pytest.mark.parametrize("own_folder", [True, False])
 @pytest.mark.parametrize("as_archive", [True, False])
-def test_cifar_reads_from_folders_and_archives(tiny, name, own_folder, as_archive):
-    parts, (write, archive) = published.made_up(name), CIFAR[name]
+def test_cifar_reads_from_folders_and_archives(tiny, name, write, archive, own_folder, as_archive):
+    parts = published.made_up(name)
     base = published.made(tiny / name if own_folder else tiny)
     path = write(tiny.parent if as_archive else base, parts)
     if as_archive:

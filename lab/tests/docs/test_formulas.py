@@ -32,5 +32,6 @@ def test_only_blocks_of_formulas_and_sentences_are_typeset():
     shown = code.format("m  &lt;- b1 m        trend\n")
     assert r"m &amp;\leftarrow \beta_1\,m &amp;&amp; \text{trend}" in formulas.typeset(shown)
     assert 'class="formula">\\hat{m}</span> is late' in formulas.typeset("<p>m^ is late")
+    assert r'class="formula">\beta_1^{t}</span>)' in formulas.typeset("<p>m / (1 - b1^t)")
     for same in (code.format("from sgdf import SGDF"), "<code>m^</code>", "<p title='m^'>b</p>"):
         assert formulas.typeset(same) == same

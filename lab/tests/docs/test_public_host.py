@@ -46,3 +46,26 @@ def test_the_workflow_runs_what_the_repository_has():
     (torch_version,) = [n for n in needed["dependencies"] if n.startswith("torch")]
     by_number = sorted(matrix["torch"], key=lambda version: [*map(int, version.split("."))])
     assert by_number[0] == torch_version.removeprefix("torch>=")
+
+
+def jobs():
+    return yaml.safe_load((HOST / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+
+
+def test_the_core_is_tested_on_other_systems_and_versions_of_torch():
+    matrix = jobs()["core"]["strategy"]["matrix"]
+    systems = {system.rpartition("-")[0] for system in matrix["os"]}
+    assert systems == {"ubuntu", "macos", "windows"}
+    assert len(set(matrix["torch"])) >= 2
+    assert jobs()["core"]["runs-on"] == "${{ matrix.os }}"
+
+
+def test_a_skip_fails_the_whole_suite_only():
+    """A public host always sets CI, and the core's job has no packages of other people."""
+    (tests,) = [step for step in jobs()["core"]["steps"] if "pytest -m" in step.get("run", "")]
+    assert tests["env"] == {"CI": ""}
+    assert all("env" not in step for step in jobs()["everything"]["steps"])
+
+
+def test_the_site_of_the_host_knows_its_address():
+    assert {"REPOSITORY_URL", "SITE_URL"} <= jobs()["site"]["env"].keys()

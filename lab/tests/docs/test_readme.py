@@ -14,8 +14,11 @@ from PIL import Image
 
 import loss_curves
 from docs.markdown_blocks import ROOT, python_blocks
+from sgdf import FilterMuon
 from sgdf_lab.cli import train
 from sgdf_lab.cli.main import main, parse
+from sgdf_lab.models import build_classifier, build_language_model
+from sgdf_lab.registry.models import GPTS, LSTMS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LAB = README.partition("## The lab")[2]
@@ -77,9 +80,59 @@ def test_the_badges_say_what_the_package_needs():
 def test_the_first_figure_says_what_the_first_table_says():
     drawn = loss_curves.FIGURE.with_suffix(".svg").read_text(encoding="utf-8")
     saved = re.findall(r"<!-- (\d+) steps saved on (\w+) -->", drawn)
-    cases = [(task, rival) for task in loss_curves.DRAWN for rival in loss_curves.RIVALS]
-    words = [(loss_curves.steps_words(task, rival), rival) for task, rival in cases]
-    assert saved == [(steps.partition(" of ")[0], rival) for steps, rival in words]
+    assert saved == [
+        (loss_curves.steps_words(task, ours).partition(" of ")[0], rival)
+        for task in loss_curves.DRAWN
+        for ours, rival in loss_curves.SAVERS.items()
+    ]
+
+
+def test_the_first_screen_is_short():
+    """What it is, the swap and what it brings come before the six links, in so many lines."""
+    screen = README.partition("\n[Evidence](docs/evidence.md) ·")[0]
+    assert len(screen.splitlines()) <= 63
+    assert max(len(part.splitlines()) for part in screen.split("\n\n") if "](" in part) <= 7
+    links = README[len(screen) :].strip().partition("\n\n")[0]
+    assert links.count("](docs/") == 6
+
+
+def test_the_table_fits_the_page_of_a_repository():
+    """Its columns cannot be narrower than their longest words; a page has room for about 90."""
+    rows = [line.split("|")[1:-1] for line in loss_curves.table().strip().splitlines()]
+    del rows[1]
+    columns = zip(*rows, strict=True)
+    widths = [max(map(len, re.split(r"\s+|<wbr>", " ".join(column)))) for column in columns]
+    assert sum(widths) + 3 * len(widths) <= 90
+
+
+def test_the_sizes_that_the_first_page_names():
+    sizes = []
+    for name in {loss_curves.summary_of(task)["model"] for task in loss_curves.ROWS}:
+        if name in (*GPTS, *LSTMS):
+            model = build_language_model(name, vocabulary=256, context=64)
+        else:
+            model = build_classifier(name, classes=10, shape=(3, 32, 32))
+        sizes.append(sum(p.numel() for p in model.parameters()))
+    words = f"{min(sizes) / 1e6:.1f} to {max(sizes) / 1e6:.1f} million parameters"
+    assert words == "0.2 to 0.8 million parameters"
+    for page in (README, (ROOT / "docs" / "index.md").read_text(encoding="utf-8")):
+        assert words in " ".join(page.split())
+
+
+@pytest.mark.parametrize(("width", "words"), [(128, "43 bytes per parameter"), (384, "15 in")])
+def test_the_memory_of_an_eigenbasis(width, words):
+    sides = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
+    params = [torch.nn.Parameter(torch.zeros(*shape)) for shape in sides]
+    kept = 0
+    for p in params:
+        optimizer = FilterMuon([p], eigenbasis=True)
+        p.grad = torch.randn_like(p)
+        optimizer.step()
+        kept += sum(t.numel() * t.element_size() for t in optimizer.state[p].values())
+        p.grad = None
+    per_parameter = kept / sum(p.numel() for p in params)
+    assert f"{per_parameter:.0f}" == words.split()[0]
+    assert words in README
 
 
 @pytest.mark.parametrize("words", LINES[:2], ids=lambda words: words[1])

@@ -332,7 +332,7 @@ class TestUsersOwn:
         assert self.build("open", lr=0.1, momentum=0.5).param_groups[0]["momentum"] == 0.5
 
     def test_a_class_that_needs_a_hessian_is_recognised(self):
-        assert optimizers.find("sgdf_lab.optimizers.adam_variants.SophiaG").needs_hessian
+        assert optimizers.find("sgdf_lab.optimizers.variants.SophiaG").needs_hessian
         assert not optimizers.find("mine").needs_hessian
 
     def test_our_name_wins_with_a_warning(self):

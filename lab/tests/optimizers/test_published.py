@@ -10,7 +10,7 @@ from torch import nn
 
 from optimizers.steps import build, problem, step_with
 from sgdf_lab import optimizers
-from sgdf_lab.optimizers.adam_variants import CautiousAdamW, EAdam, SophiaG
+from sgdf_lab.optimizers.variants import CautiousAdamW, EAdam, SophiaG
 
 # Each statement is given the weights p, the gradient g, the number t of the step from 1, a memory s
 # that starts empty, and the settings; it returns the new weights. `decay` is decoupled; where there

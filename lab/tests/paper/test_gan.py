@@ -321,7 +321,7 @@ def test_a_runs_features_are_the_inputs_of_its_last_layer(tmp_path, model):
 
 
 def test_inception_from_its_file(tmp_path, monkeypatch, capsys):
-    """Random weights in the place of the published ones, which the test does not have."""
+    """Random weights instead of the published ones, which the test does not have."""
     fidelity = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
     extractor = fidelity.FeatureExtractorInceptionV3
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))

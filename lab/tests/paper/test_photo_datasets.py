@@ -113,6 +113,10 @@ def rename(old, new):
     return lambda root: (root / old).rename(root / new)
 
 
+def link(path, target):
+    return lambda root: (root / path).symlink_to(root / target)
+
+
 def flat_val(root):
     """As the archive of ImageNet's validation images unpacks."""
     for path in list((root / "imagenet/val").glob("*/*.JPEG")):
@@ -133,19 +137,17 @@ def too_many(root):
     savemat(path, {k: found[k] for k in ("trnid", "valid")} | {"tstid": np.array([[3, 37]])})
 
 
-VAL = "imagenet/val/n01443537"
+VAL, OTHER = "imagenet/val/n01443537", "imagenet/val/n01440764"
 PETS, FLOWERS = "pets/annotations/test.txt", "flowers102/setid.mat"
 DISHES = "apple_pie\nwaffles\npizza\n"
 MISTAKES = [
     ("imagenet", remove("imagenet/val"), r"imagenet has no val: get it from https://image-net"),
-    ("imagenet", remove(VAL), "the class n01443537 in only one of train and val"),
-    (
-        "imagenet",
-        rename(VAL, "imagenet/val/n9"),
-        "the class n01443537 in only one of train and val",
-    ),
-    ("imagenet", flat_val, "imagenet cannot be read: .+ class folder in .+imagenet/val"),
-    ("imagenet", lambda root: [p.unlink() for p in (root / VAL).iterdir()], "classes n01443537"),
+    ("imagenet", remove(VAL), "imagenet/val has no folder for the class n01443537"),
+    ("imagenet", rename(VAL, "imagenet/val/n9"), "val/n9 is a class without images to train on"),
+    ("imagenet", flat_val, "imagenet/val has no folder for the class n0"),
+    ("imagenet", lambda root: [p.unlink() for p in (root / VAL).iterdir()], "n01443537 has no im"),
+    ("imagenet", link(VAL + "/up", "imagenet/val"), "val/n01443537/up cannot be read"),
+    ("imagenet", link(VAL + "/more", OTHER), "more cannot be read: .+ also a part of"),
     ("pets", remove(PETS), r"pets has no annotations/test\.txt: get it from"),
     ("pets", remove("pets/images/Bengal_3.jpg"), r"Bengal_3\.jpg does not .+trainval\.txt"),
     ("pets", write(PETS, "# head\n\nBengal_9 zero\n"), r"test\.txt has no .+ in line 3"),

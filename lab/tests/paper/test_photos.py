@@ -160,7 +160,7 @@ def server(data):
     patch.setenv("SGDF_WORKERS", "2")
     server = Server(modules=TEAMS)
     yield server
-    server.process.communicate(timeout=30)
+    server.process.communicate()
     patch.undo()
 
 

@@ -24,25 +24,6 @@ def test_means_deviations_and_times(tmp_path: Path) -> None:
     assert wording.counted(row.final) == "61.67\xa0±\xa02.08 (3)"
 
 
-def test_only_common_finished_seeds_are_paired(tmp_path: Path) -> None:
-    for seed, final in ((0, 60.0), (1, 62.0), (2, 99.0)):
-        made.run(tmp_path, made.config("sgdf", seed), [50, 55, final])
-    for seed, final in ((0, 61.0), (1, 64.0), (3, 10.0)):
-        made.run(tmp_path, made.config("adam", seed), [50, 55, final])
-    made.run(tmp_path, made.config("lion", 2), [50, 55, 60])
-    made.run(tmp_path, made.config("radam", 7), [50, 55, 60])
-    comparison = made.compare(tmp_path)
-    by_label = {row.label: row for row in comparison.rows}
-    assert comparison.reference == "sgdf"
-    adam = by_label["adam"].paired
-    assert adam is not None
-    assert (adam.n, adam.mean) == (2, pytest.approx(1.5))
-    assert adam.high == pytest.approx(1.5 + 12.70620 / 2, rel=1e-6)
-    assert wording.against_reference(by_label["lion"]) == "n = 1: no interval"
-    assert wording.against_reference(by_label["radam"]) == "no common seed"
-    assert wording.against_reference(by_label["sgdf"]) == "reference"
-
-
 def test_of_several_published_cells_the_one_with_the_most_seeds_is_the_reference(
     tmp_path: Path,
 ) -> None:
@@ -111,14 +92,15 @@ def test_the_target_is_one_that_the_chosen_reach(tmp_path: Path) -> None:
     ]
 
 
-def tried_and_chosen(out: Path, seeds: dict[float, int]) -> Comparison:
-    """Of text, where what is held out is the task's own metric."""
+def tried_and_chosen(out: Path, seeds: dict[float, int], test: str = "test_loss") -> Comparison:
+    """Runs on text, where what is held out is the task's own metric."""
     for lr, count in seeds.items():
         for seed in range(count):
             config = made.config(task="text", seed=seed, steps=100, eval_every=50, lr=lr)
             loss = [2.0, 1.0 + lr * (1 + seed)]
             values = {"val_loss": loss, "bits_per_byte": 1.0, "test_loss": loss}
-            made.run(out, config, [0, 0], extra=values)
+            lines = made.run(out, config, [0, 0], extra=values) / "metrics.jsonl"
+            lines.write_text(lines.read_text().replace("test_loss", test))
     return made.compare(out)
 
 
@@ -130,6 +112,18 @@ def test_a_chosen_setting_is_compared_by_seeds_that_did_not_choose_it(tmp_path: 
     chosen = comparison.rows[1]
     assert chosen.final == Spread(pytest.approx(1.7), pytest.approx(0.1 * 2**0.5), 2)
     assert sorted(chosen.cell.finished) == [2, 3]
+
+
+def test_a_result_that_chose_the_settings_is_said_to_be_one(tmp_path: Path) -> None:
+    """Text without a test: the validation loss chooses, and is compared."""
+    rates = {0.1: 2, 0.2: 2}
+    tested = tried_and_chosen(tmp_path / "a", rates)
+    untested = tried_and_chosen(tmp_path / "b", rates, test="none")
+    assert (tested.result.key, untested.result.key) == ("test_loss", "val_loss")
+    for found, is_seen in ((tested, False), (untested, True)):
+        for shown in (in_terminal(found, 900), page.section(1, found)):
+            assert ("test_tokens = N" in shown) == is_seen
+    assert not tried_and_chosen(tmp_path / "c", {0.1: 2}, test="none").is_seen, "no choice"
 
 
 def test_who_was_chosen_by_trials_has_no_verdict_without_the_plan(tmp_path: Path) -> None:

@@ -41,13 +41,17 @@ def tuned(
     lost: float = 0.0,
     lead: float = 0.0,
 ) -> list[Outcome]:
-    """A tuned sweep of several names; the first one is better by `lead`."""
+    """A tuned sweep of several names; the first one is better by `lead`.
+
+    The quality of the settings is the same for all names, or has a row for each.
+    """
     again = 3
     shared = [rng.standard_normal(n) for n in (1, again, seeds)]
-    scale = np.exp(0.3 * rng.standard_normal(len(quality)))
+    qualities = np.broadcast_to(quality, (NAMES, quality.shape[-1]))
+    scale = np.exp(0.3 * rng.standard_normal(quality.shape[-1]))
     outcomes = []
     for name in range(NAMES):
-        own = quality - lead * (name == 0)
+        own = qualities[name] - lead * (name == 0)
         trials = own + scale * rng.standard_normal(len(own)) + shared[0]
         trials[rng.random(len(own)) < lost] = np.inf
         order = [int(i) for i in trials.argsort() if np.isfinite(trials[i])]
@@ -106,9 +110,9 @@ def normal(rng: np.random.Generator, far: float, trials: int) -> np.ndarray:
     return far * rng.standard_normal(trials)
 
 
-def recorded_profiles() -> Iterator[np.ndarray]:
+def recorded_profiles(sweeps: str = "*") -> Iterator[np.ndarray]:
     """The trials of every contestant in units of the noise of its seeds."""
-    for file in sorted((ROOT / "results" / "evidence").glob("*/summary.json")):
+    for file in sorted((ROOT / "results" / "evidence").glob(f"{sweeps}/summary.json")):
         summary = json.loads(file.read_text())
         sign = 1 if summary["metric"]["lower_is_better"] else -1
         for contestant in summary["contestants"]:
@@ -119,6 +123,7 @@ def recorded_profiles() -> Iterator[np.ndarray]:
 
 
 PROFILES = [*recorded_profiles()]
+CONTEST = [*recorded_profiles("contest-*")]
 
 
 def recorded(rng: np.random.Generator) -> np.ndarray:
@@ -157,6 +162,18 @@ WORLDS: dict[str, World] = {
 @pytest.mark.parametrize("world", WORLDS)
 def test_equals_get_a_verdict_in_one_of_a_hundred_comparisons_at_most(world: str) -> None:
     assert share_with_verdict(WORLDS[world]) <= SIGNIFICANCE
+
+
+def drawn_anew(rng: np.random.Generator) -> np.ndarray:
+    """For each name other settings, drawn from one contestant's of the map's contest."""
+    quality = CONTEST[rng.integers(len(CONTEST))]
+    return rng.choice(quality, (NAMES, len(quality)))
+
+
+def test_the_luck_of_which_settings_were_tried_is_not_in_the_p_value() -> None:
+    """What docs/evidence-protocol.md says: about a quarter of such comparisons have a verdict."""
+    world = partial(tuned, finalists=3, seeds=8)
+    assert 0.15 < share_with_verdict(lambda rng: world(rng, drawn_anew(rng))) < 0.35
 
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
@@ -217,9 +234,12 @@ def test_incomplete_comparisons_have_no_verdict() -> None:
     values = {seed: 8 + 0.01 * seed**1.5 for seed in range(3)}
     own = Outcome(values, missing=range(3, 10))
     reference = Outcome(dict.fromkeys(range(10), 10.0))
-    for pair in ((own, reference), (reference, own)):
-        (found,) = with_verdicts([compare(*pair)], METRIC)
-        assert (found.p_verdict < 0.01, found.verdict) == (True, "")
+    unplanned = Outcome(values)  # a folder of runs without their sweep-*.json
+    for one in (own, unplanned):
+        for pair in ((one, reference), (reference, one)):
+            (found,) = with_verdicts([compare(*pair)], METRIC)
+            assert (found.p_verdict < 0.01, found.verdict) == (True, "")
+            assert found.missing == tuple(range(3, 10))
 
 
 def test_both_sides_of_a_comparison_have_the_same_p_value() -> None:

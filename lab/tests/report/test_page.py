@@ -257,7 +257,7 @@ def test_the_policy_forbids_what_would_slip_through(
 
 
 def test_the_last_picture_of_each_cell_is_shown(browser: Browser, tmp_path: Path) -> None:
-    """Of its first seed; what is no image is left out, and what an image says beside pixels too."""
+    """Only the first seed's; neither what is no image nor what an image says beside pixels."""
     for name in ("sgdf", "adam", "lion"):
         for seed in (0, 1):
             folder = made.run(tmp_path / "runs", made.config(name, seed), [1, 2, 3]) / "pictures"

@@ -1,12 +1,17 @@
 """One rule of the verdict, the same for a page, the terminal and the evidence."""
 
 import dataclasses
+import re
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import scipy.stats
 
 from report import made
+from report.test_evidence import DIGITS, TEXT, Value, run, sweep_with
 from sgdf_lab import tasks
 from sgdf_lab.reports import numbers, page, wording
 from sgdf_lab.reports.choice import choices_of
@@ -17,7 +22,7 @@ from sgdf_lab.reports.numbers import PairedDifference
 from sgdf_lab.reports.wording import headline
 from sgdf_lab.runs.records import RunRecord, read_runs
 from sgdf_lab.sweeps.contestants import Contestant, contestants_of
-from sgdf_lab.sweeps.plan import Tuned, sweep_from_file
+from sgdf_lab.sweeps.plan import Tuned, sweep_from_file, sweep_from_table
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (60.0, 61.0)
@@ -31,44 +36,108 @@ def comparison(out: Path, **finals: tuple[float, ...]) -> Comparison:
     return made.compare(out)
 
 
-def verdicts(found: Comparison) -> dict[str, str]:
-    return {row.label: row.verdict for row in found.rows if not row.is_reference}
+# --- the same seeds as a grid and as the last stage of a sweep with trials ------------------------
+
+NAMES = ("adamw", "lion", "radam")  # the first is the reference
+#: Final values by seed of all three, and the verdicts on the others; every number is scipy's.
+CASES: dict[str, tuple[list[list[Value]], tuple[str, str]]] = {
+    "ahead and behind": ([[60, 61, 62], [70, 71.01, 72], [50, 51.01, 52]], ("ahead", "behind")),
+    "an interval without zero is not enough": (
+        [[80, 81, 82], [84, 84, 85], [80, 82, 84]],
+        ("", ""),
+    ),
+    "p is below 0.01 before the correction only": (
+        [[60, 61, 62], [61.85, 63.2, 64.52], [60.5, 61.2, 62.5]],
+        ("", ""),
+    ),
+    "equal differences": ([[80, 81, 82], [84, 85, 86], [70, 71.01, 72]], ("", "behind")),
+    "one seed": ([[80, 81, 82], [99, None, None], [70, 71.01, 72]], ("", "behind")),
+    "no seed of both": ([[80, None, None], [None, 81, 82], [70, None, 71]], ("", "")),
+    "who loses its bad seeds is not ahead": (
+        [[60, 61, 62], ["diverged", 71.01, 72], [50, 51.0001, "failed"]],
+        ("", "behind"),
+    ),
+    "what the reference lost": (
+        [[60, "diverged", 62], [70, 71, 72.0001], [50, 51, 52.0001]],
+        ("ahead", ""),
+    ),
+    "what is incomplete": (
+        [[60, 61, 62], [70, 71.0001, None], [50, "unfinished", 52.0001]],
+        ("", ""),
+    ),
+}
 
 
-def test_ahead_and_behind_come_with_interval_and_p_value(tmp_path: Path) -> None:
+def by_grid(out: Path, table: dict[str, Any], values: Sequence[Sequence[Value]]) -> list[dict]:
+    grid = sweep_from_table("ours", {k: v for k, v in table.items() if k != "trials"})
+    for name, own in zip(NAMES, values, strict=True):
+        configs = [config for config in grid.configs if config.optimizer == name]
+        for config, value in zip(configs, own, strict=True):
+            run(out, config, value)
+    (found,) = compare_runs(read_runs([out])[0], grid.configs)
+    rows = {row.optimizer: row.paired.as_json() for row in found.rows if row.paired}
+    return [rows[name] for name in NAMES[1:] if name in rows]
+
+
+def by_trials(out: Path, table: dict[str, Any], values: Sequence[Sequence[Value]]) -> list[dict]:
+    """Trials so far apart that no luck was in the choice."""
+    sweep = sweep_with(out, table, [[50, 200, 300, 400] if "steps" in table["set"] else
+                                    [50, 40, 30, 20]] * 3, values)  # fmt: skip
+    return summarize(sweep, read_runs([out])[0])["comparisons"][0]["rows"]
+
+
+@pytest.mark.parametrize("way", [by_grid, by_trials])
+@pytest.mark.parametrize("table", [DIGITS, TEXT], ids=["accuracy", "loss"])
+@pytest.mark.parametrize(("values", "verdicts"), CASES.values(), ids=CASES)
+def test_a_verdict_by_both_ways(tmp_path, way, table, values, verdicts):
+    if table is TEXT:  # lower is better
+        values = [[v if v is None or isinstance(v, str) else 100 - v for v in own]
+                  for own in values]  # fmt: skip
+    found = way(tmp_path, {**table, "cells": [{"optimizer": name} for name in NAMES]}, values)
+    expected = [by_hand(own, values[0]) for own in values[1:]]
+    corrected = numbers.holm([each["p"] for each in expected])
+    for row, each, p_holm, verdict in zip(found, expected, corrected, verdicts, strict=True):
+        for name, value in {**each, "p_holm": p_holm}.items():
+            assert row[name] == (value and pytest.approx(value, rel=1e-6)), name
+        assert row["verdict"] == verdict
+
+
+def by_hand(own: Sequence[Value], reference: Sequence[Value]) -> dict[str, Any]:
+    seeds = dict(enumerate(zip(own, reference, strict=True), start=1))
+    lost = [s for s, pair in seeds.items() if {*pair} & {"diverged", "failed"}]
+    missing = [s for s, pair in seeds.items() if {*pair} & {None, "unfinished"} and s not in lost]
+    pairs = [pair for s, pair in seeds.items() if s not in (*lost, *missing)]
+    differences = [a - b for a, b in pairs]
+    found = {"n": len(pairs), "lost": lost, "missing": missing, "p": None, "low": None}
+    if max(differences, default=0) - min(differences, default=0) > 1e-9:
+        test = scipy.stats.ttest_rel(*zip(*pairs, strict=True))
+        found |= {"p": test.pvalue, "low": test.confidence_interval(0.95).low}
+    return found | {"mean": statistics.fmean(differences) if differences else None}
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def test_a_lead_has_its_size_its_interval_and_its_p_value(tmp_path: Path) -> None:
     # Differences -10 and -9.9: mean -9.95, half-width 12.70620 * 0.05, t = 199, p = 0.0032.
-    behind = comparison(tmp_path / "a", adam=(50.0, 51.1))
-    assert verdicts(behind) == {"adam": "behind"}
-    assert headline(behind) == (
-        "Against sgdf, adam is behind by 9.95 points, 95 % interval 9.31 to 10.59 "
-        "(p 0.0032, 2 seeds)."
-    )
-    ahead = comparison(tmp_path / "b", adam=(70.0, 70.9))
-    assert verdicts(ahead) == {"adam": "ahead"}
-    assert "adam is ahead by 9.95 points" in headline(ahead)
+    behind = headline(comparison(tmp_path / "a", adam=(50.0, 51.1)))
+    assert "adam is behind" in behind
+    assert re.findall(r"\d+\.\d+", behind) == ["9.95", "9.31", "10.59", "0.0032"]
+    ahead = headline(comparison(tmp_path / "b", adam=(70.0, 70.9)))
+    assert "adam is ahead" in ahead
+    assert re.findall(r"\d+\.\d+", ahead)[0] == "9.95"
+    unclear = headline(comparison(tmp_path / "c", adam=(58.0, 59.3)))
+    assert unclear.startswith("No difference found between sgdf and adam")
 
 
-def test_an_interval_without_zero_is_not_enough(tmp_path: Path) -> None:
-    """Differences -2 and -1.7: the 95 % interval excludes zero, and p is 0.05."""
-    found = comparison(tmp_path, adam=(58.0, 59.3))
-    (row,) = [row for row in found.rows if row.label == "adam"]
-    assert row.paired is not None
-    assert row.paired.p == pytest.approx(0.05, rel=0.2)
-    assert row.verdict == ""
-    assert headline(found).startswith("No difference found between sgdf and adam")
-
-
-def test_p_values_are_corrected_for_all_comparisons_with_the_reference(tmp_path: Path) -> None:
-    """0.0032 is below 0.01; four times as much is not."""
-    alone = comparison(tmp_path / "alone", adam=(50.0, 51.1))
-    assert verdicts(alone) == {"adam": "behind"}
-    others = dict.fromkeys(("lion", "nadam", "radam"), (60.5, 60.9))
-    found = comparison(tmp_path / "four", adam=(50.0, 51.1), **others)
-    assert set(verdicts(found).values()) == {""}
-    (row,) = [row for row in found.rows if row.label == "adam"]
-    assert row.paired is not None
-    assert row.paired.p is not None
-    assert row.paired.p_holm == pytest.approx(4 * row.paired.p)
+def test_lost_seeds_are_said(tmp_path: Path) -> None:
+    for seed in range(10):
+        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60 + 0.1 * seed])
+        status = "finished" if seed < 3 else "diverged"
+        made.run(tmp_path, made.config("adam", seed), [50, 55, 70 + 0.11 * seed], status=status)
+    words = headline(made.compare(tmp_path))
+    assert "No verdict" in words
+    assert "adam 7 of 10" in words
 
 
 def test_several_are_grouped_and_many_are_counted(tmp_path: Path) -> None:
@@ -172,18 +241,6 @@ def test_the_rule(mean: float | None, p: float | None, accuracy: str, distance: 
         assert numbers.verdict(found, p, metric) == word
         barred = dataclasses.replace(found, barred=("ahead",))
         assert numbers.verdict(barred, p, metric) == ("" if word == "ahead" else word)
-
-
-def test_lost_seeds_are_said_and_are_no_lead(tmp_path: Path) -> None:
-    """Who loses its bad seeds would look better by the others."""
-    for seed in range(10):
-        made.run(tmp_path, made.config("sgdf", seed), [50, 55, 60 + 0.1 * seed])
-        status = "finished" if seed < 3 else "diverged"
-        made.run(tmp_path, made.config("adam", seed), [50, 55, 70 + 0.11 * seed], status=status)
-    found = made.compare(tmp_path)
-    assert verdicts(found) == {"adam": ""}
-    assert "No verdict" in headline(found)
-    assert "adam 7 of 10" in headline(found)
 
 
 # --- the same runs, by every way to look at them --------------------------------------------------

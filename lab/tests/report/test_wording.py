@@ -7,14 +7,7 @@ import pytest
 from report import made
 from report.made import in_terminal
 from sgdf_lab.reports import page, wording
-from sgdf_lab.reports.numbers import paired_difference
 from sgdf_lab.runs.results import published_value
-
-
-def test_equal_differences_have_no_interval() -> None:
-    assert wording.paired(paired_difference([0.3, 0.1 + 0.2], [0.0, 0.0])) == (
-        "n = 2, all alike: no interval"
-    )
 
 
 @pytest.mark.parametrize(

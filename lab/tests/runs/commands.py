@@ -112,7 +112,7 @@ class Server:
 
 
 class Clock:
-    """In the place of the module `time`: a test sets it."""
+    """Instead of the module `time`: a test sets it."""
 
     now = 1000.0
 

@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +50,8 @@ class Fault:
             self.disk_is_full = True
             self.check(name)
         elif self.do == "sleep":
-            time.sleep(60)  # until the test kills this process
+            while True:  # until the test kills this process
+                signal.pause()
         else:
             for word in self.do.split():
                 os.kill(os.getpid(), getattr(signal, word))

@@ -2,17 +2,15 @@
 
 import itertools
 import json
-import math
-import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import damage
 from sgdf_lab.reports.page import last_picture
 from sgdf_lab.runs import config as configs
 from sgdf_lab.runs import run_folder
@@ -148,92 +146,6 @@ def test_the_fingerprint_is_of_the_data_alone():
 # --- what is in it --------------------------------------------------------------------------------
 
 
-def changed(**entries: Any) -> Callable[[Path], None]:
-    return lambda path: torch.save({**read(path), **entries}, path)
-
-
-def lacking(name: str) -> Callable[[Path], None]:
-    return lambda path: torch.save({k: v for k, v in read(path).items() if k != name}, path)
-
-
-def with_change(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
-    def spoil(path: Path) -> None:
-        state = read(path)
-        change(state)
-        torch.save(state, path)
-
-    return spoil
-
-
-def set_moment(state: dict[str, Any], key: str, value: Any) -> None:
-    state["optimizer"]["state"][0][key] = value
-
-
-WRONG = {
-    "no optimizer": lacking("optimizer"),
-    "no model": lacking("model"),
-    "no metrics": lacking("metrics"),
-    "metrics=5": changed(metrics=5),
-    "metrics of words": changed(metrics=["a", "b"]),
-    "metrics of other epochs": with_change(lambda s: s["metrics"].reverse()),
-    "metrics that lack one": with_change(lambda s: s["metrics"].pop()),
-    "metrics without the metric": with_change(lambda s: s["metrics"][0].pop("test_accuracy")),
-    "a tensor among the metrics": with_change(lambda s: s["metrics"][0].update(lr=torch.ones(1))),
-    "times that lack one": with_change(lambda s: s["times"].pop()),
-    "times without seconds": with_change(lambda s: s["times"][0].pop("seconds")),
-    "epoch is a word": changed(epoch="x"),
-    "epoch is true": changed(epoch=True),
-    "epoch is a fraction": changed(epoch=2.0),
-    "epoch is negative": changed(epoch=-1),
-    "epoch is past the end": changed(epoch=10**9),
-    "epoch is another": changed(epoch=1),
-    "epochs past the end": with_change(lambda s: s.update(
-        epoch=9, metrics=[{**s["metrics"][0], "epoch": e} for e in range(1, 10)],
-        times=[{"epoch": e, "seconds": 1.0} for e in range(1, 10)])),
-    "a list": lambda path: torch.save([1, 2], path),
-    "a number": lambda path: torch.save(5, path),
-    "a model that is a list": changed(model=[]),
-    "a model without a weight": with_change(lambda s: s["model"].popitem()),
-    "a model with a weight of another shape": with_change(
-        lambda s: s["model"].update({next(iter(s["model"])): torch.zeros(3)})),
-    "a model with a weight that is a number": with_change(
-        lambda s: s["model"].update({next(iter(s["model"])): 3.0})),
-    "an optimizer that is a number": changed(optimizer=3),
-    "an optimizer without groups": with_change(lambda s: s["optimizer"].pop("param_groups")),
-    "an optimizer with two groups": with_change(
-        lambda s: s["optimizer"]["param_groups"].append(s["optimizer"]["param_groups"][0])),
-    "a group without a parameter": with_change(
-        lambda s: s["optimizer"]["param_groups"][0]["params"].pop()),
-    "an empty state": with_change(lambda s: s["optimizer"]["state"].clear()),
-    "a state that is a list": with_change(lambda s: s["optimizer"].update(state=[])),
-    "a state without a parameter": with_change(lambda s: s["optimizer"]["state"].pop(2)),
-    "a state of no parameter": with_change(
-        lambda s: s["optimizer"]["state"].update({99: s["optimizer"]["state"].pop(0)})),
-    "a state by words": with_change(
-        lambda s: s["optimizer"]["state"].update(a=s["optimizer"]["state"].pop(0))),
-    "other settings": with_change(
-        lambda s: s["optimizer"]["param_groups"][0].update(betas=(0.0, 0.0))),
-    "a setting that is a tensor": with_change(
-        lambda s: s["optimizer"]["param_groups"][0].update(eps=torch.tensor(1e-8))),
-    "a step that is NaN": with_change(lambda s: set_moment(s, "step", torch.tensor(math.nan))),
-    "a step that is infinite": with_change(
-        lambda s: set_moment(s, "step", torch.tensor(math.inf))),
-    "a step below 0": with_change(lambda s: set_moment(s, "step", torch.tensor(-1.0))),
-    "half a step": with_change(lambda s: set_moment(s, "step", torch.tensor(1.5))),
-    "steps of two numbers": with_change(lambda s: set_moment(s, "step", torch.ones(2))),
-    "a moment of another shape": with_change(lambda s: set_moment(s, "exp_avg", torch.zeros(3))),
-    "a state without a moment": with_change(lambda s: s["optimizer"]["state"][0].pop("exp_avg")),
-    "a moment that is a word": with_change(lambda s: set_moment(s, "exp_avg", "x")),
-    "a group without a setting": with_change(
-        lambda s: s["optimizer"]["param_groups"][0].pop("betas")),
-    "no layout": lacking("layout"),
-    "a layout that is a list": changed(layout=[]),
-    "no owner": lacking("run"),
-    "an owner that is a word": changed(run="x"),
-    "an owner without a name": changed(run={"config": "x", "data": "x"}),
-}  # fmt: skip
-
-
 def is_refused(folder: Path, straight: bytes) -> None:
     messages = start(run_of(), folder.parent)
     assert len(messages) == 1, messages
@@ -243,10 +155,17 @@ def is_refused(folder: Path, straight: bytes) -> None:
     assert numbers(folder.parent, run_of()) == straight
 
 
-@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("change", damage.CONTENTS.values(), ids=damage.CONTENTS)
 def test_wrong_contents_are_damage(change, half_done, straight):
     change(half_done / "last.pt")
     is_refused(half_done, straight)
+    assert not damage.marker_of(half_done / "last.pt").exists()
+
+
+def test_the_code_in_them_would_run(half_done):
+    damage.CONTENTS["code in a checkpoint"](half_done / "last.pt")
+    torch.load(half_done / "last.pt", weights_only=False)
+    assert damage.marker_of(half_done / "last.pt").exists()
 
 
 def test_an_optimizer_without_state_resumes(tmp_path):
@@ -322,28 +241,10 @@ def test_rates_by_group_resume_bit_for_bit(tmp_path):
 # --- what is not a file ---------------------------------------------------------------------------
 
 
-def a_pipe(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/zero")
-
-
-def a_folder(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.mkdir()
-
-
-def huge(path: Path) -> None:
-    """A sparse file, which takes no room."""
-    path.touch()
-    os.truncate(path, 2**34)
-
-
-NOT_FILES = pytest.mark.parametrize("change", [a_pipe, endless, a_folder, huge])
+A_FOLDER = damage.SPECIAL["a folder"]
+NOT_FILES = pytest.mark.parametrize(
+    "change", [damage.SPECIAL[name] for name in damage.ENDLESS], ids=damage.ENDLESS
+)
 
 
 @NOT_FILES
@@ -364,8 +265,8 @@ def test_no_checkpoint_is_a_file(change, half_done, straight, tmp_path):
 
 def test_a_folder_as_the_checkpoint_before(half_done, straight, tmp_path):
     """Also beside one that was set aside already."""
-    a_folder(half_done / "previous.pt")
-    a_folder(half_done / "previous.pt.damaged")
+    A_FOLDER(half_done / "previous.pt")
+    A_FOLDER(half_done / "previous.pt.damaged")
     assert start(run_of(), tmp_path) == []
     assert numbers(tmp_path, run_of()) == straight
 
@@ -382,7 +283,7 @@ def test_a_text_that_is_not_a_file(change, name, half_done, tmp_path):
 @pytest.mark.parametrize("name", ["metrics.jsonl", "times.jsonl", "env.json"])
 def test_a_list_that_is_not_a_file_is_replaced(change, name, half_done, straight, tmp_path):
     change(half_done / name)
-    if change is a_folder and name == "env.json":
+    if change is A_FOLDER and name == "env.json":
         with pytest.raises(UserError, match="cannot be written: Is a directory"):
             start(run_of(), tmp_path)
         return

@@ -145,8 +145,9 @@ def test_a_folder_that_a_node_does_not_share(tmp_path):
 
     with cluster.token_in(tmp_path / "out") as (path, secret):
         assert cluster.is_visible(Path(path), secret)
+        token = str(tmp_path / "elsewhere" / Path(path).name)
         with pytest.raises(UserError, match="all nodes share"):
-            cluster.on_node("{}", str(tmp_path / "elsewhere" / Path(path).name), secret)
+            cluster.on_node(CELLS[0], RunContext(tmp_path, CPU), token, secret)
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -99,6 +99,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "another result": result(final_test_accuracy=99.0),
     "a result of other epochs": result(epochs=1),
     "an odd result": result(status=3),
+    "a result without its last value": result(final_test_accuracy=None),
+    "a finished run called diverged": result(status="diverged"),
+}
+
+#: What a run can do without is not made again: only a record may still have it.
+DAMAGE_BESIDE: dict[str, Callable[[Path], object]] = {
+    "times emptied": lambda run: (run / "times.jsonl").write_text(""),
+    "times cut": lambda run: (run / "times.jsonl").write_text(
+        (run / "times.jsonl").read_text().splitlines(keepends=True)[0]
+    ),
+    "times gone": lambda run: (run / "times.jsonl").unlink(),
+    "env emptied": lambda run: (run / "env.json").write_text(""),
 }
 
 
@@ -128,6 +140,16 @@ def test_a_damaged_run_replaces_no_record_and_is_repaired_from_it(damage, words,
     assert sweep(folder, "--record", str(record), *words) == 0
     assert record.read_bytes() == recorded
     assert metrics_in(folder) == before
+
+
+@pytest.mark.parametrize("words", [()])
+@pytest.mark.parametrize("damage", DAMAGE_BESIDE)
+def test_what_stands_beside_the_numbers_stays_in_the_record(damage, words, copy):
+    record = copy / "record.jsonl"
+    recorded = record.read_bytes()
+    DAMAGE_BESIDE[damage](chosen(copy))
+    assert sweep(copy, "--record", str(record), *words) == 0
+    assert record.read_bytes() == recorded
 
 
 @pytest.mark.parametrize("words", [(), UNSAVED])

@@ -34,6 +34,9 @@ CASES = {
     "adamw": (TEXT, "adamw", [{"lr": 0.003, "weight_decay": 0.1}, {"lr": 0.01, "betas": [0.8, 0.9]}]),  # noqa: E501
     "nadamw": (TEXT, "nadamw", [{"lr": 0.003}, {"lr": 0.01, "betas": [0.8, 0.9]}]),
     "filter-adamw": (TEXT, "filter-adamw", [{"lr": 0.003}, {"lr": 0.01, "betas": [0.8, 0.9]}]),
+    "filter-adamw without corrections": (TEXT, "filter-adamw", [
+        {"lr": 0.003, "bias_correction": False, "second_moment": "fluctuation"},
+        {"lr": 0.01, "bias_correction": False, "correction": False, "gain_power": 0.5}]),
     "muon": (TEXT, "muon", [{"lr": 0.003, "adamw_lr": 0.001}, {"lr": 0.01, "momentum": 0.9}]),
     "filter-muon": (TEXT, "filter-muon", [{"lr": 0.003, "aux_lr": 0.001}, {"lr": 0.01}]),
     "filter-muon-eigen": (TEXT, "filter-muon-eigen", [{"lr": 0.003}, {"lr": 0.01, "betas": [0.8, 0.9]}]),  # noqa: E501
@@ -135,6 +138,10 @@ def test_what_a_stack_cannot_train_is_named(tmp_path):
     options = base["overrides"]
     with pytest.raises(UserError, match="SGD"):
         run_all([make("digits", optimizer="sgd", epochs=1)], context_in(tmp_path), Engine("stack"))
+    for setting in ({"maximize": True}, {"state_dtype": "bfloat16"}):
+        config = make("digits", optimizer="filter-adamw", epochs=1, overrides=setting)
+        with pytest.raises(UserError, match=next(iter(setting))):
+            run_all([config], context_in(tmp_path), Engine("stack"))
     other = make("text", model="gpt-tiny", data="synthetic", precision="bf16", overrides=options)
     with pytest.raises(UserError, match="precision"):
         run_all([other], context_in(tmp_path), Engine("stack"))

@@ -191,16 +191,6 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, monkeypatch):
     assert output == []
 
 
-def test_a_request_holds_the_complete_context():
-    config = tiny("sgd", lr=0.1)
-    changed = {"data_dir": Path("data"), "compile": False, "command": "sgdf sweep", "keep": 3}
-    for context in (
-        RunContext(Path("out"), CPU),
-        RunContext(Path("out"), torch.device("cuda:1"), **changed),
-    ):
-        assert worker.from_request(worker.as_request(config, context)) == (config, context)
-
-
 # --- failing -------------------------------------------------------------------------------------
 
 BAD = """

@@ -53,11 +53,12 @@ def test_more_trials_begin_with_the_same_ones():
     assert [int(16 * part) for part in parts] == list(range(16))
 
 
-def test_the_rate_of_what_is_no_matrix_is_tuned_for_every_matrix_step():
-    """Untuned it would decide a comparison. A plan can leave it as it is: recorded ones do."""
+def test_every_matrix_step_searches_the_same_rates_also_of_what_is_no_matrix():
+    """Else the ranges would decide a comparison. A plan can have others: recorded ones do."""
     rates = {"muon": "adamw_lr", "soap": "aux_lr", "filter-muon": "aux_lr",
              "filter-muon-eigen": "aux_lr", "filter-soap": "aux_lr"}  # fmt: skip
     assert {SPACES[name][rate] for name, rate in rates.items()} == {Range(3e-4, 3e-2)}
+    assert {SPACES[name]["lr"] for name in rates} == {Range(3e-4, 3e-2)}
     cells = {"cells": [{"optimizer": "muon"}, {"optimizer": "filter-muon"}]}
     tuned_, without = (
         sweep_from_table("t", {**DIGITS, **cells, "space": {"muon": space}})
@@ -337,6 +338,11 @@ def test_the_preset(task, model):
     sweep = sweep_from_preset("tuned", values)
     assert {len(trials) for trials in sweep.trials} == {2}
     assert len(sweep.seeds) >= 5
+    for config in sweep.configs:  # what it is chosen by is not what is reported
+        assert config.validation or config.option("test_tokens")
+    untested = sweep_from_preset("tuned", {**values, "task": "text", "model": "gpt-tiny",
+                                           "set": {"test_tokens": 0}})  # fmt: skip
+    assert not untested.configs[0].option("test_tokens"), "what a user says counts"
     more = sweep_from_preset("tuned", {**values, "finalists": 2})
     assert (more.finalists, more.choice_seeds) == (2, tuple(plan.CHOICE_SEEDS))
     with pytest.raises(UserError, match="finalists needs trials"):

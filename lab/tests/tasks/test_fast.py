@@ -248,7 +248,7 @@ def test_a_killed_run_resumes_and_ends_the_same(teams, tmp_path, monkeypatch):
      "schedule-free-adamw"],
 )  # fmt: skip
 def test_optimizers_by_name(optimizer):
-    """Of SGD's kin, norms' biases have 64 times the rate; of all others, the same one."""
+    """With SGD and its kin the biases of norms have 64 times the rate, with all others the same."""
     trainer = build(optimizer)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     metrics = run_epoch(trainer)

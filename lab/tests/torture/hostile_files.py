@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from damage import JSON_TEXTS, SPECIAL, Damage, Malicious, text
 from data import published, test_data_unpack
 from paper.layouts import photograph
 from report import made
@@ -24,16 +25,7 @@ from sgdf_lab.data.archive import unpack
 from sgdf_lab.support.errors import UserError
 from tasks import test_language
 from torture.bench import Bench, check_same
-from torture.hostile_runs import (
-    JSON_TEXTS,
-    KIND,
-    MEMORY,
-    SHORT,
-    SPECIAL,
-    Damage,
-    Malicious,
-    text,
-)
+from torture.hostile_runs import KIND, MEMORY, SHORT
 from torture.outcome import (
     DIFFERENT,
     RAN_CODE,

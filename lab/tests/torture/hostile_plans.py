@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from damage import DEEP, JSON_TEXTS, SPECIAL, Damage, removed, text
 from torture.bench import Bench
-from torture.hostile_runs import DEEP, JSON_TEXTS, KIND, MEMORY, SPECIAL, Damage, removed, text
+from torture.hostile_runs import KIND, MEMORY
 from torture.outcome import (
     DIFFERENT,
     SENTENCE,

@@ -138,7 +138,7 @@ def scheduled(options: argparse.Namespace, peace: Peace, folder: Path, end: floa
 
 
 def rounds_of(case: str | None) -> Iterable[int]:
-    """Without end; of a case, whose name may end with the number of its round, these alone."""
+    """Without end; of a case, whose name may end with the number of its round, only these."""
     if case is None:
         return itertools.count()
     last = case.split()[-1]

@@ -36,7 +36,7 @@ class Share:
 
     @property
     def next_round(self) -> int:
-        """Of its next case."""
+        """The round of its next case."""
         return self.round if self.waiting else self.round + 1
 
 

@@ -51,7 +51,7 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=200)
+    output, _ = process.communicate()
     assert process.returncode == 0, output
     return output
 

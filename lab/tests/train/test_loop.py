@@ -72,6 +72,21 @@ def plain_batch(dataset: Dataset, order, ys, xs, flips):
     return (torch.stack(images).float() / 255 - mean) / std, dataset.train.labels[order]
 
 
+def plain_epoch(dataset: Dataset, plan, model, optimizer) -> tuple[float, int]:
+    """Step by step: the sum of the losses, and the number of right answers."""
+    loss_sum, right = 0.0, 0
+    for columns in plan.long().split(32, dim=1):
+        images, labels = plain_batch(dataset, *columns)
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss_sum += loss.item() * len(labels)
+        right += (logits.argmax(1) == labels).sum().item()
+    return loss_sum, right
+
+
 def test_equals_a_plain_loop(cifar):
     trainer = trainer_for(cifar, epochs=4, lr=0.05, milestones=(2,))
     twin = trainer_for(cifar, epochs=4, lr=0.05, milestones=(2,)).model
@@ -79,16 +94,7 @@ def test_equals_a_plain_loop(cifar):
     scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [2], 0.1)
     for epoch in range(4):
         metrics = run_epoch(trainer)
-        loss_sum, right = 0.0, 0
-        for columns in trainer.batches.plan.long().split(32, dim=1):
-            images, labels = plain_batch(cifar, *columns)
-            logits = twin(images)
-            loss = F.cross_entropy(logits, labels)
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
-            loss_sum += loss.item() * len(labels)
-            right += (logits.argmax(1) == labels).sum().item()
+        loss_sum, right = plain_epoch(cifar, trainer.batches.plan, twin, sgd)
         assert metrics["epoch"] == epoch + 1
         assert metrics["lr"] == scheduler.get_last_lr()[0]
         assert metrics["train_loss"] == pytest.approx(loss_sum / 150, rel=1e-4)
@@ -123,7 +129,7 @@ def test_clipping_bounds_the_gradient(cifar):
 
 
 def test_recorded_norms_of_a_large_model_are_right(cifar):
-    """Of 12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
+    """12 million weights, where torch's float32 norm on a CPU is wrong in the fourth digit."""
     config = configs.make("cifar10", model="cnn", optimizer="sgd", epochs=1,
                           overrides={"lr": 0.1, "batch": 8, "norms": True})  # fmt: skip
     few = small(cifar, 8, 8)
@@ -254,11 +260,7 @@ def test_every_group_is_scaled_from_its_own_rate(cifar):
     frozen = list(twin.parameters())[1].clone()
     for _ in range(4):
         metrics = run_epoch(trainer)
-        for columns in trainer.batches.plan.long().split(32, dim=1):
-            images, labels = plain_batch(cifar, *columns)
-            sgd.zero_grad()
-            F.cross_entropy(twin(images), labels).backward()
-            sgd.step()
+        plain_epoch(cifar, trainer.batches.plan, twin, sgd)
         rates = scheduler.get_last_lr()
         assert [group["lr"] for group in trainer.optimizer.param_groups] == pytest.approx(rates)
         assert metrics["lr"] == pytest.approx(rates[-1]), "of the run"

@@ -96,10 +96,11 @@ def _private_cache() -> Path | None:
         for new in (folder.parent.parent, folder.parent, folder):
             with contextlib.suppress(FileExistsError):
                 new.mkdir(mode=0o700, parents=True)
+        folder = folder.parent.resolve() / folder.name  # without links on the way: they may change
         status = folder.lstat()
         own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
         if own and not status.st_mode & 0o077 and not _replaceable(folder):
-            return folder.resolve()  # without links on the way, which could change
+            return folder
     except (OSError, RuntimeError):  # no space, no permission, no home directory
         pass
     return None

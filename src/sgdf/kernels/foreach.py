@@ -87,9 +87,12 @@ def _direction(g: list[Tensor], moments: list[Any], times: Times, rule: Rule) ->
     """`filter.direction` of lists: update the moments in place, return what follows."""
     settings, denominator = rule.settings, rule.denominator
     largest = float(largest_gradient(settings.betas[1], number_range(g[0].dtype)))
-    g = list(torch._foreach_clamp_max(g, largest))
-    torch._foreach_clamp_min_(g, -largest)
     m, s, v = moments
+    if denominator is not None:
+        g = list(torch._foreach_clamp_max(g, largest))
+        torch._foreach_clamp_min_(g, -largest)
+    else:
+        g = [torch.where(x.abs() > largest, mean, x) for x, mean in zip(g, m, strict=True)]
     if v is not None:
         torch._foreach_mul_(v, settings.betas[1])
         torch._foreach_addcmul_(v, g, g, 1 - settings.betas[1])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sgdf.filter import LARGEST_8_BIT_UPDATE, Moments, direction
+from sgdf.filter import LARGEST_8_BIT_UPDATE, Moments, direction, momentum
 from sgdf.kernels.quantized import Quantized, dequantize, padded_index, quantize_
 from sgdf.kernels.rounding import (
     FOR_PARAMETER,
@@ -58,7 +58,7 @@ def step(work: Work) -> None:
         before = Moments(*[moment if moment is None else _load(moment, dtype) for moment in stored])
         random = None
         if rule.kind == MOMENTUM:
-            update = rule.settings.betas[0] * before.m + rule.settings.gain_scale * g
+            update = momentum(g, before.m, rule.settings.betas[0], rule.settings.gain_scale)
             after = Moments(update)
         else:
             assert work.steps is not None

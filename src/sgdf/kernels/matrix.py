@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sgdf.filter import _at_least, estimate, one_minus_power
+from sgdf.filter import LARGEST_8_BIT_UPDATE, at_least, estimate, one_minus_power
 from sgdf.kernels import cpu
 from sgdf.kernels.loop import RandomBits, _load
 from sgdf.kernels.quantized import Quantized, quantize_
@@ -354,6 +354,7 @@ def direction(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor]) -> Ten
     else:
         x = as_matrices(update, rule.stacked)
         update = _turned(x, torch.empty_like(x), _transposed(basis))[0].view(update.shape)
+        bounded(rows, update)
     refresh(rule, rows)  # after the last use of the basis, of which a stack of one is no copy
     return update
 
@@ -367,7 +368,15 @@ def divided(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor], basis: S
     g, spare = _turned(g, torch.empty_like(g), basis)
     mean, spare = _turned(mean, spare, basis)
     update = estimates(rule, rows, g.view(shape), mean.view(shape))
-    return update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape)))
+    return bounded(rows, update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape))))
+
+
+def bounded(rows: Sequence[Row], update: Tensor) -> Tensor:
+    """With state in few bits, clipped: a basis spreads the rounding of m to where v is small."""
+    moments = (rows[0].m, rows[0].v)
+    if any(isinstance(x, Quantized) or x.dtype == torch.bfloat16 for x in moments if x is not None):
+        update.clamp_(-LARGEST_8_BIT_UPDATE, LARGEST_8_BIT_UPDATE)
+    return update
 
 
 def _turned(x: Tensor, spare: Tensor, basis: Sides) -> tuple[Tensor, Tensor]:
@@ -396,7 +405,7 @@ def estimates(rule: MatrixRule, rows: Sequence[Row], g: Tensor, mean: Tensor) ->
     torch._foreach_addcmul_(s, residual, residual, 1 - of_filter.betas[1])
     new = _stacked(s, g.dtype)
     _store(rule, rows, "s", s)
-    eps = _at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
+    eps = at_least(of_filter.eps, number_range(g.dtype).smallest, torch)
     scale, power = of_filter.gain_scale, of_filter.gain_power
     return estimate(g, mean, new, scalars, eps=eps, gain_scale=scale, gain_power=power)
 
@@ -455,7 +464,7 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
         if g.is_cpu and a.shape[-2] > BLOCK:
             each = (x for factor in factors for x in _matrices(factor))
             for x, left, right in zip(each, a, b, strict=True):
-                symmetric_product(left, right, x, beta=decay, alpha=1 - decay)
+                symmetric_product(x, left, right, beta=decay, alpha=1 - decay, out=x)
         else:
             stack = _matrices(_joined(factors))
             torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay, out=stack)
@@ -464,14 +473,18 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
 
 
 def symmetric_product(
-    a: Tensor, b: Tensor, out: Tensor, *, beta: float = 0.0, alpha: float = 1.0
+    x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor
 ) -> None:
-    """out <- beta out + alpha a b, which is symmetric: the blocks below the diagonal are copied."""
+    """`torch.addmm` where the result is symmetric: the blocks below the diagonal are copied."""
     for first in range(0, len(out), BLOCK):
-        end = first + BLOCK
-        rest = out[first:end, first:]
-        torch.addmm(rest, a[first:end], b[:, first:], beta=beta, alpha=alpha, out=rest)
-        out[end:, first:end].copy_(out[first:end, end:].mT)
+        rows = slice(first, first + BLOCK)
+        rest = out[rows, first:]
+        torch.addmm(x[rows, first:], a[rows], b[:, first:], beta=beta, alpha=alpha, out=rest)
+    if cpu.suits_passes([out], out.dtype):
+        cpu.mirror(out, BLOCK)
+    else:
+        for end in range(BLOCK, len(out), BLOCK):
+            out[end:, end - BLOCK : end].copy_(out[end - BLOCK : end, end:].mT)
 
 
 def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
@@ -552,8 +565,10 @@ def newton_schulz(
 
 
 def _normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Divided by its norm, in the dtype."""
+    """Divided by its norm, in the dtype; x may be overwritten."""
     norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+    if x.is_cpu and dtype != x.dtype:  # torch's division into another dtype is not vectorised
+        return x.div_(norm).to(dtype)
     return torch.div(x, norm, out=torch.empty(x.shape, dtype=dtype, device=x.device))
 
 
@@ -569,38 +584,38 @@ def _iterate(
     is 20 times the others. The basis of the shorter side joins the last of these products.
     """
     a, b, c = coefficients
-    product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
+    one = y.dim() == 2
+    product, plus = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
+    symmetric = symmetric_product if one and y.is_cpu else plus
     rows, columns = y.shape[-2:]
     tall, short = rows > columns, min(rows, columns)
     of_short, of_long = basis[::-1] if tall else basis
     square = rows == columns and of_short is None  # neither steps nor a basis to join
-    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 5)]
-    gram, p, half, all_p, spare = products if not square else (*products, y, y, y)
+    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 3)]
+    gram, p, spare = products if not square else (*products, y)
     other = torch.empty_like(y)
     while steps > 0:
         at_once = min(2, steps) if rows != columns else 1
         steps -= at_once
         last = of_short if steps == 0 else None
-        if y.is_cpu and y.dim() == 2:
-            symmetric_product(*((y.mT, y) if tall else (y, y.mT)), gram)
-        else:
-            product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        symmetric(gram, *((y.mT, y) if tall else (y, y.mT)), beta=0.0, out=gram)
         # P without its a on the diagonal, beside which bfloat16 would round the rest away.
-        plus(gram, gram, gram, beta=b, alpha=c, out=p)
+        symmetric(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
             plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
-            all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
-            for _ in range(at_once - 1):
-                plus(gram, p, gram, beta=a, out=half)  # P A
-                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
-                plus(gram, gram, gram, beta=b, alpha=c, out=p)
-                plus(all_p, p, all_p, beta=a, out=spare)
-                all_p, spare = spare, all_p
+            if at_once == 2:
+                symmetric(gram, p, gram, beta=a, out=spare)  # P A
+                symmetric(spare, spare, p, beta=a, out=gram)  # P A P is the next A
+                symmetric(gram, gram, gram, beta=b, alpha=c, out=spare)  # the next P
+            p.diagonal(dim1=-2, dim2=-1).add_(a)
+            if at_once == 2:
+                symmetric(p, spare, p, beta=a, out=gram)
+                p, gram = gram, p
             if last is not None:
-                product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
-                all_p = spare
-            product(*((y, all_p) if tall else (all_p, y)), out=other)
+                product(*((p, last.mT) if tall else (last, p)), out=spare)
+                p, spare = spare, p
+            product(*((y, p) if tall else (p, y)), out=other)
         y, other = other, y
     if of_long is not None:
         product(*((of_long, y) if tall else (y, of_long.mT)), out=other)

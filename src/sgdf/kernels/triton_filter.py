@@ -283,15 +283,14 @@ def store_moment(
 def decayed(
     p,
     g,
-    lr,
-    weight_decay,
-    inverse_scale,
+    of_weights,
     DECAY: tl.constexpr,
     DECOUPLED: tl.constexpr,
     MAXIMIZE: tl.constexpr,
     SCALED: tl.constexpr,
 ):
     """Parameter and gradient with weight decay in one of them."""
+    lr, inverse_scale, weight_decay = of_weights
     if SCALED:
         g = g * inverse_scale
     if MAXIMIZE:
@@ -316,19 +315,10 @@ def corrections(
 
 
 @triton.jit
-def second_moment_weights(
-    t,
-    log_beta1,
-    log_beta2,
-    beta1,
-    rest1,
-    rest2,
-    log_high,
-    log_ratio,
-    inverse_gap,
-    SECOND: tl.constexpr,
-):
+def second_moment_weights(t, logs, numbers, SECOND: tl.constexpr):
     """`sgdf.filter.second_moment_weights`; high and ratio are those of its geometric sum."""
+    log_beta1, log_beta2, log_high, log_ratio, inverse_gap = logs
+    beta1, rest1, _, rest2, _, _, _, _, _ = numbers
     inverse_second = 1.0 / one_minus_power(log_beta2, t)
     if SECOND == DERIVED:
         first = tl.where(t == 1.0, 1.0, 0.0)
@@ -347,31 +337,16 @@ def second_moment_weights(
 
 @triton.jit
 def updated(
-    g,
-    m,
-    s,
-    v,
-    inverse_trend,
-    fluctuation,
-    inverse_second,
-    of_m,
-    of_s,
-    beta1,
-    beta2,
-    rest1,
-    rest2,
-    largest,
-    gain_eps,
-    adam_eps,
-    gain_scale,
-    gain_power,
-    GAIN: tl.constexpr,
-    SECOND: tl.constexpr,
-    EXACT: tl.constexpr,
+    g, m, s, v, of_step, numbers, GAIN: tl.constexpr, SECOND: tl.constexpr, EXACT: tl.constexpr
 ):
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
-    g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
-    g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
+    inverse_trend, fluctuation, inverse_second, of_m, of_s = of_step
+    beta1, rest1, _, rest2, largest, gain_eps, adam_eps, gain_scale, gain_power = numbers
+    if SECOND == 0:  # filter.without_overflow
+        g = tl.where(tl.abs(g) > largest, m, g)
+    else:
+        g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
+        g = tl.minimum(g, largest, propagate_nan=tl.PropagateNan.ALL)
     innovation = g - m  # g minus the new m is b1 times this
     m += rest1 * innovation
     if (GAIN != CONSTANT) or (SECOND > SEPARATE):
@@ -410,36 +385,16 @@ def updated(
 
 @triton.jit
 def update_piece(
-    p_at,
-    g_at,
-    m_at,
-    s_at,
-    v_at,
-    m_scales,
-    s_scales,
-    v_scales,
+    at,
+    scales,
     block,
     start,
     offset,
     mask,
     key,
-    inverse_trend,
-    fluctuation,
-    inverse_second,
-    of_m,
-    of_s,
-    lr,
-    inverse_scale,
-    weight_decay,
-    beta1,
-    beta2,
-    rest1,
-    rest2,
-    largest,
-    gain_eps,
-    adam_eps,
-    gain_scale,
-    gain_power,
+    of_step,
+    of_weights,
+    numbers,
     KIND: tl.constexpr,
     GAIN: tl.constexpr,
     SECOND: tl.constexpr,
@@ -455,13 +410,16 @@ def update_piece(
     SIZE: tl.constexpr,
 ):
     """SIZE consecutive elements, from memory to memory."""
+    p_at, g_at, m_at, s_at, v_at = at
+    m_scales, s_scales, v_scales = scales
+    beta1, _, beta2, _, _, _, _, gain_scale, _ = numbers
     KEEPS_S: tl.constexpr = (KIND != MOMENTUM) and ((GAIN != CONSTANT) or (SECOND > SEPARATE))
     g = read_block(g_at, start, offset, mask, G_PAIRED, MASKED)
     m = load_moment(m_at, m_scales, 1.0, block, start, offset, mask, CODES, True, MASKED)
     p, s, v = g, g, g
     if KIND != ESTIMATE:
         p = read_block(p_at, start, offset, mask, P_PAIRED, MASKED)
-        p, g = decayed(p, g, lr, weight_decay, inverse_scale, DECAY, DECOUPLED, MAXIMIZE, SCALED)
+        p, g = decayed(p, g, of_weights, DECAY, DECOUPLED, MAXIMIZE, SCALED)
     if KEEPS_S:
         s = load_moment(s_at, s_scales, beta2, block, start, offset, mask, CODES, False, MASKED)
     if SECOND == SEPARATE:
@@ -470,11 +428,7 @@ def update_piece(
         m = beta1 * m + gain_scale * g
         update = m
     else:
-        update, m, s, v = updated(
-            g, m, s, v, inverse_trend, fluctuation, inverse_second, of_m, of_s, beta1, beta2,
-            rest1, rest2, largest, gain_eps, adam_eps, gain_scale, gain_power, GAIN, SECOND,
-            not CODES,
-        )  # fmt: skip
+        update, m, s, v = updated(g, m, s, v, of_step, numbers, GAIN, SECOND, not CODES)
 
     drawn = key
     RANDOM: tl.constexpr = KIND != MOMENTUM  # which counts no steps, so it has no key
@@ -498,7 +452,7 @@ def update_piece(
     if KIND == ESTIMATE:
         write(g_at + start + offset, update, mask, MASKED)
     else:
-        p -= lr * update
+        p -= of_weights[0] * update
         if STOCHASTIC:
             p = rounded_at_random(p, drawn, FOR_PARAMETER)
         write(p_at + start + offset, p, mask, MASKED)
@@ -584,6 +538,7 @@ def update_kernel(
         s_scales = address(table, SCALES + 1, n, tensor, tl.float32, False)
         v_scales = address(table, SCALES + 2, n, tensor, tl.float32, False)
 
+    numbers = (beta1, rest1, beta2, rest2, largest, gain_eps, adam_eps, gain_scale, gain_power)
     inverse_trend, fluctuation, inverse_second, of_m, of_s = 1.0, 1.0, 1.0, 0.0, 0.0
     key = n
     if KIND != MOMENTUM:
@@ -592,10 +547,8 @@ def update_kernel(
             t, log_beta1, log_beta2, factor, CORRECTION, BIAS_CORRECTION
         )
         if SECOND > SEPARATE:
-            of_m, of_s = second_moment_weights(
-                t, log_beta1, log_beta2, beta1, rest1, rest2, log_high, log_ratio, inverse_gap,
-                SECOND,
-            )  # fmt: skip
+            logs = (log_beta1, log_beta2, log_high, log_ratio, inverse_gap)
+            of_m, of_s = second_moment_weights(t, logs, numbers, SECOND)
         if SECOND == DERIVED and CODES:
             # sqrt(of_m) sqrt(m^2 + of_s s): an instruction less for every element
             of_m = tl.maximum(of_m, 2.0**-40)
@@ -603,6 +556,10 @@ def update_kernel(
             of_m = tl.sqrt(of_m)
         key = step_key(table, n, tensor, t)
 
+    at = (p_at, g_at, m_at, s_at, v_at)
+    scales = (m_scales, s_scales, v_scales)
+    of_step = (inverse_trend, fluctuation, inverse_second, of_m, of_s)
+    of_weights = (lr, inverse_scale, weight_decay)
     program = tl.program_id(0) - tl.load(table + FIRST_BLOCK * n + tensor)
     if CODES:
         row_length = tl.load(table + ROW_LENGTH * n + tensor)
@@ -621,12 +578,10 @@ def update_kernel(
                 start = (block // per_row) * row_length + column
                 mask = offset < row_length - column
             update_piece(
-                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, block, start, offset,
-                mask, key, inverse_trend, fluctuation, inverse_second, of_m, of_s, lr,
-                inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
-                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
-                SCALED, STOCHASTIC, WORDS and P == tl.bfloat16, WORDS and G == tl.bfloat16, True,
-                not WHOLE_ROWS, QUANTUM,
+                at, scales, block, start, offset, mask, key, of_step, of_weights, numbers, KIND,
+                GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC,
+                WORDS and P == tl.bfloat16, WORDS and G == tl.bfloat16, True, not WHOLE_ROWS,
+                QUANTUM,
             )  # fmt: skip
     else:
         start = tl.multiple_of((program * BLOCK).to(tl.int64), BLOCK)
@@ -634,17 +589,14 @@ def update_kernel(
         # Without a mask the accesses are 16 bytes wide; only the last block of a tensor needs one.
         if start + BLOCK <= numel:
             update_piece(
-                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, 0, start, offset,
-                None, key, inverse_trend, fluctuation, inverse_second, of_m, of_s, lr,
-                inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
-                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
-                SCALED, STOCHASTIC, False, False, False, False, BLOCK,
+                at, scales, 0, start, offset, None, key, of_step, of_weights, numbers, KIND, GAIN,
+                SECOND, DECAY, DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, False, False, False, False,
+                BLOCK,
             )  # fmt: skip
         else:
+            mask = start + offset < numel
             update_piece(
-                p_at, g_at, m_at, s_at, v_at, m_scales, s_scales, v_scales, 0, start, offset,
-                start + offset < numel, key, inverse_trend, fluctuation, inverse_second, of_m, of_s,
-                lr, inverse_scale, weight_decay, beta1, beta2, rest1, rest2, largest, gain_eps,
-                adam_eps, gain_scale, gain_power, KIND, GAIN, SECOND, DECAY, DECOUPLED, MAXIMIZE,
-                SCALED, STOCHASTIC, False, False, False, True, BLOCK,
+                at, scales, 0, start, offset, mask, key, of_step, of_weights, numbers, KIND, GAIN,
+                SECOND, DECAY, DECOUPLED, MAXIMIZE, SCALED, STOCHASTIC, False, False, False, True,
+                BLOCK,
             )  # fmt: skip

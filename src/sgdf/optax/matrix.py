@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,8 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
-from sgdf.optax.optimizers import filter_adamw, require
+from sgdf.optax.optimizers import filter_adamw
+from sgdf.optax.transformation import require
 
 #: What a parameter is: a matrix, a stack of matrices along its first dimensions, or neither.
 KINDS = MATRIX, STACKED, REST = ("matrix", "stacked", "rest")
@@ -123,33 +125,7 @@ def filter_muon(
         >>> bool(jnp.sum(params["w"] ** 2) < 3), bool(jnp.sum(params["b"] ** 2) < 3)
         (True, True)
     """
-    if adjust_lr_fn not in (None, *LR_SCALES):
-        raise ValueError(f"Invalid adjust_lr_fn value: {adjust_lr_fn!r}")
-    settings = MatrixSettings(
-        FilterSettings((b1, b2), gain_eps, gain_scale, gain_power, True, bias_correction),
-        slow_beta,
-        slow_weight,
-        eigenbasis,
-        eps,
-        basis_decay,
-        max_basis_dim,
-        turn_moments,
-        True,
-        ns_steps,
-        ns_coefficients,
-        adjust_lr_fn,
-    )
-    rest = filter_adamw(
-        learning_rate if aux_learning_rate is None else aux_learning_rate,
-        aux_b1,
-        aux_b2,
-        eps,
-        aux_weight_decay,
-        gain_scale=aux_gain_scale,
-        gain_power=aux_gain_power,
-        gain_eps=gain_eps,
-    )
-    return _by_kind(settings, basis_interval, learning_rate, weight_decay, rest, kinds)
+    return _by_kind(True, **locals())
 
 
 def filter_soap(
@@ -220,47 +196,70 @@ def filter_soap(
         >>> bool(jnp.sum(params["w"] ** 2) < 3)
         True
     """
+    return _by_kind(False, **locals(), **OF_SOAP)
+
+
+#: Settings of `filter_muon` that `filter_soap` has not.
+OF_SOAP = {
+    "eigenbasis": True,
+    "bias_correction": True,
+    "ns_steps": 5,
+    "ns_coefficients": COEFFICIENTS,
+    "adjust_lr_fn": None,
+}
+
+
+def _by_kind(orthogonalise: bool, **given: Any) -> optax.GradientTransformation:
+    """The transformation of matrices for matrices and stacks of them, another for other leaves."""
+    o = SimpleNamespace(**given)
+    if o.adjust_lr_fn not in (None, *LR_SCALES):
+        raise ValueError(f"Invalid adjust_lr_fn value: {o.adjust_lr_fn!r}")
     settings = MatrixSettings(
-        FilterSettings((b1, b2), gain_eps, gain_scale, gain_power),
-        slow_beta,
-        slow_weight,
-        True,
-        eps,
-        basis_decay,
-        max_basis_dim,
-        turn_moments,
-        False,
-    )
+        FilterSettings((o.b1, o.b2), o.gain_eps, o.gain_scale, o.gain_power, True,
+                       o.bias_correction),
+        o.slow_beta, o.slow_weight, o.eigenbasis, o.eps, o.basis_decay, o.max_basis_dim,
+        o.turn_moments, orthogonalise, o.ns_steps, o.ns_coefficients, o.adjust_lr_fn,
+    )  # fmt: skip
+    _check(settings, o.basis_interval, o.weight_decay)
     rest = filter_adamw(
-        learning_rate if aux_learning_rate is None else aux_learning_rate,
-        aux_b1,
-        aux_b2,
-        eps,
-        aux_weight_decay,
-        gain_scale=aux_gain_scale,
-        gain_power=aux_gain_power,
-        gain_eps=gain_eps,
+        o.learning_rate if o.aux_learning_rate is None else o.aux_learning_rate,
+        o.aux_b1,
+        o.aux_b2,
+        o.eps,
+        o.aux_weight_decay,
+        gain_scale=o.aux_gain_scale,
+        gain_power=o.aux_gain_power,
+        gain_eps=o.gain_eps,
     )
-    return _by_kind(settings, basis_interval, learning_rate, weight_decay, rest, kinds)
+    step = _matrix_transformation(settings, o.basis_interval, o.weight_decay)
+    parts = {True: optax.chain(step, optax.scale_by_learning_rate(o.learning_rate)), False: rest}
 
+    def divided(params: optax.Params) -> tuple[optax.GradientTransformation, Callable[..., Any]]:
+        """The transformation of these parameters, and what makes matrices of their shapes."""
+        kinds = _kinds_by_shape if o.kinds is None else o.kinds
+        kinds = kinds(params) if callable(kinds) else kinds
 
-def _by_kind(
-    settings: MatrixSettings,
-    interval: int,
-    learning_rate: optax.ScalarOrSchedule,
-    weight_decay: float,
-    rest: optax.GradientTransformation,
-    kinds: Any,
-) -> optax.GradientTransformation:
-    """The transformation of matrices for matrices, `rest` for the other leaves."""
-    _check(settings, interval, weight_decay)
+        def as_matrices(tree: Any) -> Any:
+            return jax.tree.map(
+                lambda kind, part: jax.tree.map(lambda x: _as_matrix(x, kind), part), kinds, tree
+            )
 
-    def matrices(kind: str) -> optax.GradientTransformation:
-        step = _matrix_transformation(settings, interval, weight_decay, kind == STACKED)
-        return optax.chain(step, optax.scale_by_learning_rate(learning_rate))
+        return optax.partition(parts, jax.tree.map(lambda kind: kind != REST, kinds)), as_matrices
 
-    parts = {MATRIX: matrices(MATRIX), STACKED: matrices(STACKED), REST: rest}
-    return optax.partition(parts, _kinds_by_shape if kinds is None else kinds)
+    def init(params: optax.Params) -> Any:
+        inner, as_matrices = divided(params)
+        return inner.init(as_matrices(params))
+
+    def update(
+        updates: optax.Updates, state: Any, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, Any]:
+        if params is None:
+            raise ValueError("filter_muon and filter_soap need the parameters in update")
+        inner, as_matrices = divided(params)
+        new, state = inner.update(as_matrices(updates), state, as_matrices(params))
+        return jax.tree.map(lambda x, g: x.reshape(g.shape), new, updates), state
+
+    return optax.GradientTransformation(init, update)
 
 
 def _check(settings: MatrixSettings, interval: int, weight_decay: Any) -> None:
@@ -288,13 +287,13 @@ def _kinds_by_shape(params: optax.Params) -> Any:
 
 
 def _matrix_transformation(
-    settings: MatrixSettings, interval: int, weight_decay: float, stacked: bool
+    settings: MatrixSettings, interval: int, weight_decay: float
 ) -> optax.GradientTransformation:
-    """The direction of matrices, with their decay; the learning rate comes after it."""
+    """The direction of (stacks of) matrices, with their decay; the learning rate comes after."""
 
     def init(params: optax.Params) -> MatrixFilterState:
         def new(p: Any) -> MatrixState:
-            x = _as_matrices(jnp.asarray(p, jnp.promote_types(p.dtype, jnp.float32)), stacked)
+            x = jnp.asarray(p, jnp.promote_types(p.dtype, jnp.float32))
             empty = start(x, settings, jnp)
             if not settings.eigenbasis:
                 return empty
@@ -303,23 +302,21 @@ def _matrix_transformation(
         return MatrixFilterState(jnp.zeros([], jnp.int32), jax.tree.map(new, params))
 
     def update(
-        updates: optax.Updates, state: MatrixFilterState, params: optax.Params | None = None
+        updates: optax.Updates, state: MatrixFilterState, params: optax.Params
     ) -> tuple[optax.Updates, MatrixFilterState]:
-        if params is None:
-            raise ValueError("filter_muon and filter_soap need the parameters in update")
         grads: list[Any]
         structure: Any
         grads, structure = jax.tree.flatten(updates)
         states = structure.flatten_up_to(state.matrices)
-        turns = _turns(grads, settings, interval, stacked)
+        turns = _turns(grads, settings, interval)
         moves = (state.count > 0) if settings.eigenbasis else True
         new_updates, new_states = [], []
         with jax.default_matmul_precision("float32"):
             columns = zip(grads, states, structure.flatten_up_to(params), turns, strict=True)
             for g, before, p, turn in columns:
-                x = _as_matrices(g.astype(before.m.dtype), stacked)
+                x = g.astype(before.m.dtype)
                 u, after = _step(x, before, state.count, settings, interval, turn)
-                u = u.reshape(g.shape) + jnp.where(moves, weight_decay, 0.0) * p.astype(u.dtype)
+                u += jnp.where(moves, weight_decay, 0.0) * p.astype(u.dtype)
                 new_updates.append(u.astype(g.dtype))
                 new_states.append(after)
         count = optax.safe_increment(state.count)
@@ -350,15 +347,14 @@ def _step(
     return jax.lax.cond(count == 0, build, move, g, state)  # type: ignore[no-any-return]
 
 
-def _turns(grads: Any, settings: MatrixSettings, interval: int, stacked: bool) -> list[int]:
+def _turns(grads: Any, settings: MatrixSettings, interval: int) -> list[int]:
     """When each basis is refreshed, as in `sgdf.FilterMuon`."""
-    shapes = [_as_matrices(jnp.empty_like(g), stacked).shape[-2:] for g in grads]
-    sums = [sum(side**3 for side in shape if settings.has_basis(side)) for shape in shapes]
-    return shares(sums, interval)
+    sides = [[side for side in g.shape[-2:] if settings.has_basis(side)] for g in grads]
+    return shares([sum(side**3 for side in each) for each in sides], interval)
 
 
-def _as_matrices(x: Any, stacked: bool) -> Any:
-    return x if stacked or x.ndim == 2 else x.reshape(-1, x.shape[-1])
+def _as_matrix(x: Any, kind: str) -> Any:
+    return x.reshape(-1, x.shape[-1]) if kind == MATRIX and jnp.ndim(x) > 2 else x
 
 
 def _range(x: Any) -> NumberRange:

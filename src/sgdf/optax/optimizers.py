@@ -14,7 +14,7 @@ from sgdf.filter import (
     FilterSettings,
     default_gain_eps,
 )
-from sgdf.optax.transformation import descend, filter_transformation
+from sgdf.optax.transformation import descend, filter_transformation, require
 
 
 def scale_by_wiener_filter(
@@ -396,15 +396,3 @@ def _settings(
         raise ValueError(f"second_moment={second_moment!r} needs a b1 above 0")
     gain_eps = default_gain_eps(eps, second_moment) if gain_eps is None else gain_eps
     return FilterSettings((b1, b2), gain_eps, gain_scale, gain_power, correction, bias_correction)
-
-
-def require(value: Any, name: str, valid: Callable[[float], bool]) -> None:
-    """Raise an error for a setting that is not valid, unless JAX traces it."""
-    if isinstance(value, jax.core.Tracer):
-        return
-    try:
-        known = not isinstance(value, str) and valid(float(value))
-    except (TypeError, ValueError):
-        known = False
-    if not known:
-        raise ValueError(f"Invalid {name} value: {value!r}")

@@ -1,6 +1,7 @@
 """One step of the filter over a tree of gradients, by the formulas of `sgdf.filter`."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -126,8 +127,9 @@ def descend(
     mask: Any,
 ) -> optax.GradientTransformation:
     """Follow a direction, with weight decay before it (in the gradient) or behind it."""
-    if isinstance(weight_decay, (int, float)) and not 0 <= weight_decay < math.inf:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay!r}")
+    require(weight_decay, "weight_decay", lambda x: 0 <= x < math.inf)
+    if not callable(learning_rate):
+        require(learning_rate, "learning_rate", lambda x: x >= 0)
     rate = optax.scale_by_learning_rate(learning_rate)
     if isinstance(weight_decay, (int, float)) and weight_decay == 0:
         return optax.chain(direction, rate)  # without decay, update needs no parameters
@@ -152,3 +154,15 @@ def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransforma
         return jax.tree.map(lambda u, g: u.astype(g.dtype), wide, updates), state
 
     return optax.GradientTransformation(inner.init, update)
+
+
+def require(value: Any, name: str, valid: Callable[[float], bool]) -> None:
+    """Raise an error for a setting that is not valid, unless JAX traces it."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    try:
+        known = not isinstance(value, str) and valid(float(value))
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise ValueError(f"Invalid {name} value: {value!r}")

@@ -7,7 +7,7 @@ stays the optimizer's own; other entries are dropped, and a sentence says what w
 
 import math
 import numbers
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from sgdf.kernels.quantized import (
     memory_order,
     quantize_,
 )
+from sgdf.kernels.work import PLAIN, is_fake
 from sgdf.optim.settings import check_settings
 from sgdf.optim.state import ORDER, local, moment_in, new_moment, state_dtype
 
@@ -49,12 +50,15 @@ TORCHS = {
     ),
 }
 OF_MOMENTUM = {"beta", "mu", "weight_decay", "decoupled_weight_decay", "maximize"}
-FLAGS = {"maximize", "foreach", "differentiable", "fused"}
-LATER = {*FLAGS, "capturable", "decoupled_weight_decay"}
-#: What schedulers add to a group, and names.
+#: What later versions added, up to torch 2.15.
+LATER = {
+    *("maximize", "foreach", "differentiable", "fused"),
+    *("capturable", "decoupled_weight_decay"),
+}
+#: What schedulers and trainers add to a group without a change of the rule, and names.
 SCHEDULERS = {
     *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),
-    "param_names",
+    *("param_names", "name", "lr_scale"),
 }
 #: What FilterAdam divides by and cannot do without: the next steps would be thousands of lr.
 DIVISOR = {"separate": "exp_avg_sq", "fluctuation": "exp_var"}
@@ -123,6 +127,10 @@ def check_form(state_dict: dict[str, Any]) -> None:
 
 def check_state(index: Any, p: Tensor, state: dict[str, Any], keys: Collection[str]) -> None:
     """Validate the state of one parameter, whose index is for the error message."""
+    if "step" in keys and "step" not in state and any(key in state for key in keys):
+        raise ValueError(
+            f"loaded state dict: parameter {index} has moments, but no step to correct them by"
+        )
     for key in {"step": None} | dict.fromkeys(keys):
         if key not in state:
             continue
@@ -177,6 +185,8 @@ def check_tensor(index: Any, p: Tensor, key: str, value: Any, shape: tuple[int, 
     name = f"loaded state dict: {key} of parameter {index}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is not a tensor but {value!r}")
+    if type(value) not in PLAIN and not (hasattr(value, "placements") or is_fake(value)):
+        raise ValueError(f"{name} is in a format of its own ({type(value).__name__})")
     if value.is_nested:
         raise ValueError(f"{name} is nested, but moments are dense")
     if tuple(value.shape) != shape:
@@ -229,7 +239,8 @@ def convert_state_dict(
     The sentence is None for a state dict of its own kind, which is returned as it is.
     """
     saved, state = state_dict["param_groups"], state_dict["state"]
-    target, source = optimizer_of(groups, {}), optimizer_of(saved, state)
+    also = {key for group in groups for key in group}  # that a user added here, too
+    target, source = optimizer_of(groups, {}), optimizer_of(saved, state, also)
     if source == target or source is None or target is None or len(saved) != len(groups):
         return state_dict, None
     if (source, target) not in SAME:
@@ -239,6 +250,8 @@ def convert_state_dict(
         {**own, **_converted_settings(loaded, own, source, target), "params": loaded["params"]}
         for own, loaded in zip(groups, saved, strict=True)
     ]
+    for group in complete:
+        check_settings(group)
     by_id = {
         i: _converted_state(state[i], loaded, source, target)
         for loaded in saved
@@ -252,19 +265,22 @@ def convert_state_dict(
     return {**state_dict, "param_groups": complete, "state": by_id}, sentence
 
 
-def optimizer_of(groups: list[dict[str, Any]], state: dict[Any, Any]) -> str | None:
+def optimizer_of(
+    groups: list[dict[str, Any]], state: dict[Any, Any], also: Collection[str] = ()
+) -> str | None:
     """The optimizer that has these groups and this state, or "" if it is none of those we know.
 
-    Those are ours, "SGD" and "Adam" (also AdamW). None if the groups have no settings.
+    Those are ours, "SGD" and "Adam" (also AdamW). None if the groups have no settings. The groups
+    of torch's may have the settings in `also`; any other could be that of a subclass.
     """
     if all(set(group) <= {"params", "param_names"} for group in groups):
         return None
     states = [set(entries) for entries in state.values() if entries]
-    kinds = {_optimizer_of(set(group) - {"params"}, states) for group in groups}
+    kinds = {_optimizer_of(set(group) - {"params"}, states, also) for group in groups}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
+def _optimizer_of(settings: set[str], states: list[set[str]], also: Collection[str]) -> str:
     if "slow_beta" in settings:
         return MATRICES  # s and v may belong to an eigenbasis
     # Older versions had fewer settings, so one of ours is enough.
@@ -275,8 +291,7 @@ def _optimizer_of(settings: set[str], states: list[set[str]]) -> str:
     if {"beta", "mu"} & settings and len(OF_MOMENTUM - settings) <= 1:
         return "Momentum" if all("momentum_buffer" in entries for entries in states) else ""
     for name, (first, entries) in TORCHS.items():
-        # Only torch's own have all flags. Without them: of an older version, and nothing added.
-        own = first <= settings and (settings >= FLAGS or settings <= first | LATER | SCHEDULERS)
+        own = first <= settings <= first.union(LATER, SCHEDULERS, also)
         if own and all(kept <= entries for kept in states):
             return name
     return ""
@@ -428,6 +443,28 @@ def loaded_moment(
         local(ours).copy_(value)
         return target
     return {key: value.to(device=p.device, dtype=state_dtype(p, requested), copy=True)}
+
+
+def lacks_steps(state: dict[str, Any]) -> bool:
+    """Whether there are moments but no step: its bias correction would make them many times larger.
+
+    Moments of 0 and no step are those of an optimizer that has just been made.
+    """
+    step = state.get("step", math.inf)
+    if (isinstance(step, Tensor) and step.is_meta) or float(step) >= 1:
+        return False
+    moments = [state[key] for key in MOMENTS if key in state]
+    return any(bool((m != 0).sum()) for m in moments if not (m.is_meta or is_fake(m)))
+
+
+def not_finite(states: Iterable[dict[str, Any]]) -> str | None:
+    """A sentence if there are moments that are not finite, as s was in old float16 checkpoints."""
+    moments = [[local(x) for x in state.values() if isinstance(x, Tensor)] for state in states]
+    count = sum(
+        any(not (x.is_meta or is_fake(x) or x.isfinite().all()) for x in each) for each in moments
+    )
+    sentence = f"{count} of its parameters have moments that are not finite: nor is their next step"
+    return sentence if count else None
 
 
 def lacks_divisor(state: dict[str, Any], group: dict[str, Any]) -> bool:

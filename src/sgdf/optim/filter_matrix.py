@@ -13,8 +13,9 @@ from sgdf.kernels.exchange import Team
 from sgdf.kernels.matrix import MatrixRule, MatrixWork, Row
 from sgdf.kernels.work import check_consistent, compute_dtype
 from sgdf.matrix import COEFFICIENTS, MatrixSettings, Sides, shares
+from sgdf.optim.checkpoints import lacks_divisor, lacks_steps
 from sgdf.optim.matrix_checkpoints import convert_matrix_state_dict, started_average
-from sgdf.optim.optimizer import FUSED, FilterOptimizer, choose_path
+from sgdf.optim.optimizer import FilterOptimizer, implementation_of
 from sgdf.optim.settings import (
     KINDS,
     check_settings,
@@ -154,14 +155,14 @@ class MatrixOptimizer(FilterOptimizer):
             self._turns.update(
                 zip((p for _, p in some), shares([cost for cost, _ in some], interval), strict=True)
             )
-        teams = {p: self._team_of(p) for p, _, _ in rows}
-        for team in dict.fromkeys(team for team in teams.values() if team is not None):
+        self._team_of = {p: self._find_team(p) for p, _, _ in rows}
+        for team in dict.fromkeys(team for team in self._team_of.values() if team is not None):
             own = [(p, p.numel() * min(shape_of(p, g)) + cost) for p, g, cost in rows
-                   if teams[p] is team]  # fmt: skip
+                   if self._team_of[p] is team]  # fmt: skip
             owners = shares([cost for _, cost in own], team.size)
             self._owners.update(zip((p for p, _ in own), owners, strict=True))
 
-    def _team_of(self, p: Tensor) -> Team | None:
+    def _find_team(self, p: Tensor) -> Team | None:
         """The processes that divide the work on p, if there are any."""
         group, sharded = self._process_group, False
         if hasattr(p, "device_mesh"):
@@ -179,7 +180,7 @@ class MatrixOptimizer(FilterOptimizer):
         return self._teams.setdefault((group, sharded), Team(group, sharded))
 
     def _is_owner(self, p: Tensor) -> bool:
-        team = self._team_of(p)
+        team = self._team_of[p]
         return team is None or self._owners[p] == team.rank
 
     # --- one step -----------------------------------------------------------------------------
@@ -251,14 +252,15 @@ class MatrixOptimizer(FilterOptimizer):
             group["matrices"] == "stacked",
         )
         params = [(k, p) for k, p in enumerate(group["params"]) if p.grad is not None]
-        rows = [self._row(p, group, place) for place, p in params]
+        names = self.moments_of(group)
+        rows = [self._row(p, group, place, names) for place, p in params]
         check_state(rows)
         if any(row.team for row in rows) and not self._agreed.issuperset(p for _, p in params):
             self._agree_on_bases(rows)
             self._agreed.update(p for _, p in params)
         return MatrixWork(rule, rows) if rows else None
 
-    def _row(self, p: Tensor, group: Group, place: int) -> Row:
+    def _row(self, p: Tensor, group: Group, place: int, names: tuple[str, ...]) -> Row:
         """A parameter with its state, which is created where it is missing."""
         assert p.grad is not None
         if p.grad.is_sparse:
@@ -271,7 +273,7 @@ class MatrixOptimizer(FilterOptimizer):
         state = self.state[p]
         if "step" not in state:
             state["step"] = new_step(p, group["capturable"])
-        kept = [name for name in self.moments_of(group) if self._has(p, name, group)]
+        kept = [name for name in names if self._has(p, name, group)]
         for name in kept:
             if name not in state:
                 state.update(self._missing_moment(p, name, state, group))
@@ -297,7 +299,7 @@ class MatrixOptimizer(FilterOptimizer):
             place,
             self._turns.get(p, 0),
             tuple(p.shape),
-            self._team_of(p),
+            self._team_of[p],
             self._owners.get(p, 0),
         )
 
@@ -381,11 +383,12 @@ class MatrixOptimizer(FilterOptimizer):
         return convert_matrix_state_dict(self, state_dict)
 
     def _starts_anew(self, saved: dict[str, Any], group: Group) -> bool:
-        return group["matrices"] is False and super()._starts_anew(saved, group)
+        # A first gradient only counts for the basis.
+        return lacks_steps(saved) or (group["matrices"] is False and lacks_divisor(saved, group))
 
     def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> bool:
         restored = super()._restore(p, group, saved)
-        if group["matrices"] is False:
+        if group["matrices"] is False or not restored:
             return restored
         self._agreed, state = set(), self.state[p]
         for name in self.basis_shapes(p, group):
@@ -418,12 +421,6 @@ def _columns(rows: Iterable[tuple[Any, int, bool]]) -> tuple[list[Any], list[int
     """The parameters and the places of some rows."""
     kept = list(rows)
     return [row[0] for row in kept], [row[1] for row in kept]
-
-
-def implementation_of(groups: list[Group]) -> str:
-    """How the groups that are stepped element by element run."""
-    paths = (choose_path(group) for group in groups)
-    return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
 
 
 class FilterMuon(MatrixOptimizer):

@@ -22,15 +22,17 @@ def param_groups(
     *,
     no_decay: Iterable[str | type[nn.Module]] = (),
     no_matrix: Iterable[str | type[nn.Module]] = (),
+    has_head: bool = True,
     named: bool = False,
 ) -> list[dict[str, Any]]:
     """Parameter groups: hidden matrices and the rest, or with and without weight decay.
 
     **Without** ``weight_decay``, for `FilterMuon` and `FilterSOAP`: hidden matrices, stacks of them
     (the weights of experts, in one parameter of three dimensions), and everything else: embeddings,
-    positions, the output head, norms, biases. The head is the last ``nn.Linear`` of the model.
-    Weights of convolutions are matrices. Each group says which kind it is, and the optimizer has
-    a rate and a decay for either kind.
+    positions, the output head, norms, biases. The head is the last ``nn.Linear`` of the model. If
+    its outputs are made without one, as by ``F.linear`` with the weight of an embedding, that is a
+    hidden matrix: say ``has_head=False``. Weights of convolutions are matrices. Each group says
+    which kind it is, and the optimizer has a rate and a decay for either kind.
 
     **With** ``weight_decay``, for any optimizer that has one, torch's too: the parameters that it
     is for, and those without. Decay controls the scale of weight matrices. Left out of it are all
@@ -50,6 +52,7 @@ def param_groups(
             of a module with all it contains, as ``"head"`` or ``"blocks.*.gate"`` (``*`` also
             matches dots). A class means all modules of it.
         no_matrix: further parameters that are no hidden matrices, in the same way.
+        has_head: whether the last ``nn.Linear`` is the output head.
         named: pairs of name and parameter, so that checkpoints have ``param_names``.
 
     Returns:
@@ -71,10 +74,10 @@ def param_groups(
     if weight_decay is None:
         if no_decay:
             raise ValueError("no_decay needs a weight_decay")
-        return _by_kind(model, _selected(model, no_matrix, "no_matrix"), named)
+        return _by_kind(model, _selected(model, no_matrix, "no_matrix"), has_head, named)
     require(is_number(weight_decay) and weight_decay >= 0.0, "weight_decay value", weight_decay)
-    if no_matrix:
-        raise ValueError("no_matrix is for groups without a weight_decay")
+    if no_matrix or not has_head:
+        raise ValueError("no_matrix and has_head are for groups without a weight_decay")
     exempt = _selected(model, no_decay, "no_decay") | {
         p
         for name, module, p in _owned(model)
@@ -91,14 +94,16 @@ def param_groups(
     return [group for group in groups if group["params"]]
 
 
-def _by_kind(model: nn.Module, excluded: set[Tensor], named: bool) -> list[dict[str, Any]]:
+def _by_kind(
+    model: nn.Module, excluded: set[Tensor], has_head: bool, named: bool
+) -> list[dict[str, Any]]:
     """Hidden matrices, stacks of them, and the rest, with their places in the model."""
     kinds: dict[Tensor, Any] = {}
     for name, module, p in _owned(model):
         # Of several names the one that is no matrix counts.
         kinds[p] = kinds.get(p, True) and _kind(name, module, p)
     linear = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    for p in (*linear[-1:], *excluded):
+    for p in (*(linear[-1:] if has_head else ()), *excluded):
         kinds[p] = False
     groups: dict[Any, dict[str, Any]] = {
         kind: {"params": [], "matrices": kind, "order": []} for kind in (True, "stacked", False)

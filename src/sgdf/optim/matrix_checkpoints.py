@@ -48,7 +48,7 @@ def convert_matrix_state_dict(
     without_settings = optimizer_of(saved, {}) is None
     if without_settings or any("matrices" in group for group in saved):
         refuse_the_other(optimizer, saved)
-        return with_checked_bases(optimizer, state_dict), None
+        return with_checked_bases(optimizer, state_dict)
     name = type(optimizer).__name__
     sources = {source_of(group, state_dict["state"]) or "" for group in saved}
     if not sources <= set(SOURCES):
@@ -223,12 +223,15 @@ def converted_state(
 # --- the basis ----------------------------------------------------------------------------------
 
 
-def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+def with_checked_bases(
+    optimizer: Any, state_dict: dict[str, Any]
+) -> tuple[dict[str, Any], str | None]:
     """The state dict without bases that are incomplete, as a checkpoint of shards may have them.
 
-    Without its basis s and v mean nothing: the next gradient builds a new one.
+    Without its basis s and v mean nothing, nor does the basis without v: the next gradient builds a
+    new one. A sentence says of how many parameters.
     """
-    state = dict(state_dict["state"])
+    state, count = dict(state_dict["state"]), 0
     groups = zip(optimizer.param_groups, state_dict["param_groups"], strict=False)
     for group, saved in groups:
         if group["matrices"] is False:
@@ -243,7 +246,9 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
                 for name, shape in optimizer.basis_shapes(p, complete).items()
                 if optimizer._has(p, name, complete)
             }
-            missing = [name for name in wanted if name not in values]
+            kept = [*wanted, *(["exp_avg_sq"] if wanted else [])]
+            missing = [x for x in kept if x not in values and optimizer._has(p, x, complete)]
+            count += bool(missing)
             if missing and not optimizer.orthogonalises:
                 state[i] = {}  # v and the steps start anew together: v of few gradients is small
                 continue
@@ -257,4 +262,5 @@ def with_checked_bases(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, 
                     raise ValueError(
                         f"loaded state dict: {name} of parameter {i} has dtype {values[name].dtype}"
                     )
-    return {**state_dict, "state": state}
+    sentence = f"the basis of {count} parameters is incomplete: the next gradient builds a new one"
+    return {**state_dict, "state": state}, sentence if count else None

@@ -22,7 +22,7 @@ class Momentum(FilterOptimizer):
 
     ``mu=1`` is classical momentum (SGD-CM, torch's ``SGD(momentum=beta)``), ``mu=1-beta`` a
     moving average (SGD-EMA, not bias-corrected), ``beta=0, mu=1`` plain SGD. There is no step
-    counter, so CUDA graphs can capture a step as it is.
+    counter, so CUDA graphs can capture a step as it is. As in torch's SGD, nothing bounds m.
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.

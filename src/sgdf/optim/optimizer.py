@@ -6,7 +6,7 @@ A step makes one `Work` for every group, then gives each to the kernel of its pa
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -32,7 +32,9 @@ from sgdf.optim.checkpoints import (
     convert_state_dict,
     derive_moment,
     lacks_divisor,
+    lacks_steps,
     loaded_moment,
+    not_finite,
     validate_state_dict,
 )
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
@@ -40,6 +42,7 @@ from sgdf.optim.settings import (
     check_settings,
     constructor_defaults,
     drop_amsgrad,
+    explain_rounding,
     explain_settings,
     filter_settings,
     refuse_misspelt,
@@ -76,6 +79,7 @@ class FilterOptimizer(Optimizer):
     divides: ClassVar[bool] = False  #: by the root of a second moment, as Adam does
     _steps_in_backward: bool = False  # set by `step_in_backward`
     _steps_taken: int = 0  # by this object
+    _is_built: bool = False  # whether its first groups were explained
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_settings(defaults)
@@ -83,6 +87,7 @@ class FilterOptimizer(Optimizer):
         refuse_module(params)
         super().__init__(params, defaults)
         explain_settings(type(self).__name__, self.param_groups, stacklevel=4)
+        self._is_built = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):  # else torch's own error says what is wrong
@@ -93,12 +98,13 @@ class FilterOptimizer(Optimizer):
             refuse_module(param_group.get("params"))
             check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        if self._is_built:
+            explain_rounding(type(self).__name__, self.param_groups[-1:], stacklevel=2)
 
     @property
     def implementation(self) -> str:
         """How a step runs: "loop", "foreach" or "fused"; several if groups differ."""
-        paths = (choose_path(group) for group in self.param_groups)
-        return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
+        return implementation_of(self.param_groups)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -312,12 +318,14 @@ class FilterOptimizer(Optimizer):
             keys = ("step",) * self.counts_steps + self.all_moments
             settings = {*self.defaults, *constructor_defaults(type(self))}
             check_form(state_dict)
-            state_dict, warning = self._convert(state_dict)
-            said.append(warning)
             groups = self.param_groups
-            as_saved.update(
-                validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
-            )
+            try:
+                state_dict, warning = self._convert(state_dict)
+                valid = validate_state_dict(state_dict, groups, keys, settings, self.own_settings)
+            except (TypeError, AttributeError, LookupError, OverflowError) as error:
+                raise ValueError(f"loaded state dict: no optimizer saves this: {error}") from error
+            said.append(warning)
+            as_saved.update(valid)
             return as_saved
 
         def restore(_: Optimizer) -> None:
@@ -326,10 +334,11 @@ class FilterOptimizer(Optimizer):
             for i, (p, group) in zip(ids, where, strict=True):
                 if not self._restore(p, group, as_saved["state"].get(i, {})):
                     anew.append(i)
+            said.append(not_finite(self.state.get(p, {}) for p, _ in where))
             if anew:
                 said.append(
-                    f"{len(anew)} of its parameters have nothing to make the second moment from: "
-                    "their moments and steps start anew"
+                    f"{len(anew)} of its parameters have no steps behind their moments, or nothing "
+                    "to make the second moment from: their moments and steps start anew"
                 )
             elif not any(said):
                 before = [as_saved["state"].get(i, {}) for i in ids]
@@ -348,6 +357,7 @@ class FilterOptimizer(Optimizer):
                 hook.remove()
         if any(said):
             warnings.warn("; ".join(filter(None, said)), stacklevel=2)
+        explain_rounding(type(self).__name__, self.param_groups, stacklevel=2)
 
     def _convert(self, state_dict: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         """A state dict that this optimizer can load, and a sentence on what was converted."""
@@ -356,7 +366,7 @@ class FilterOptimizer(Optimizer):
     def _restore(self, p: Tensor, group: dict[str, Any], saved: dict[str, Any]) -> bool:
         """Replace what torch has loaded for p, and rounded, by what was saved.
 
-        False if the state starts anew, because there is nothing to make a moment from.
+        False if the state starts anew, because the moments say nothing.
         """
         if not saved:
             return True
@@ -382,7 +392,7 @@ class FilterOptimizer(Optimizer):
         return True
 
     def _starts_anew(self, saved: dict[str, Any], group: dict[str, Any]) -> bool:
-        return lacks_divisor(saved, group)
+        return lacks_steps(saved) or lacks_divisor(saved, group)
 
     def _home(self, p: Tensor, key: str, group: dict[str, Any]) -> Tensor:
         """A tensor like which a moment of p is laid out, and divided among processes."""
@@ -395,7 +405,7 @@ class FilterOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in settings that a checkpoint or a pickle of an older version lacks."""
         super().__setstate__(state)
-        self._plans = PlanCache()
+        self._plans, self._is_built = PlanCache(), True
         for group in self.param_groups:
             defaults = self._defaults_of(group)
             older = {name: BEFORE[name] for name in BEFORE.keys() & defaults}
@@ -428,6 +438,12 @@ def fused_path(params: list[Tensor]) -> str | None:
     if params[0].device.type in cuda.DEVICES:
         return "cuda" if cuda.suits(params) else None
     return "cpu" if cpu.suits(params) else None
+
+
+def implementation_of(groups: Iterable[dict[str, Any]]) -> str:
+    """How the groups run, each name once."""
+    paths = map(choose_path, groups)
+    return ", ".join(dict.fromkeys("fused" if path in FUSED else path for path in paths))
 
 
 def choose_path(group: dict[str, Any]) -> str:

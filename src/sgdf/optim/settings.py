@@ -222,19 +222,24 @@ def explain_settings(name: str, groups: list[dict[str, Any]], stacklevel: int) -
             "has no effect",
             stacklevel=stacklevel + 1,
         )
+    explain_rounding(name, groups, stacklevel + 1)
+    shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]
+    if name == "SGDF" and max(shares, default=0) >= LARGE_DECAY:
+        warnings.warn(
+            f"SGDF: lr * weight_decay removes {max(shares):.1%} of the weights in every step. "
+            "AdamW's weight_decay is meant for AdamW's much smaller lr: with SGDF use that of SGD",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def explain_rounding(name: str, groups: list[dict[str, Any]], stacklevel: int) -> None:
+    """Warn of a Momentum that rounding stops: it counts no steps, so it cannot round at random."""
     betas = [g["beta"] for g in groups if "beta" in g and g["state_dtype"] == torch.bfloat16]
     lost = 2**-8 / (1 - max(betas, default=0.0))  # half a step of bfloat16, relative, over 1 - beta
     if lost > LARGE_LOSS:
         warnings.warn(
             f"{name}: with beta={max(betas):g}, a buffer in bfloat16 is off by up to {lost:.0%}, "
             "because a step changes it by less than its rounding: leave state_dtype out",
-            stacklevel=stacklevel + 1,
-        )
-    shares = [group["lr"] * group["weight_decay"] for group in groups if _are_numbers(group)]
-    if name == "SGDF" and max(shares, default=0) >= LARGE_DECAY:
-        warnings.warn(
-            f"SGDF: lr * weight_decay removes {max(shares):.1%} of the weights in every step. "
-            "AdamW's weight_decay is meant for AdamW's much smaller lr: with SGDF use that of SGD",
             stacklevel=stacklevel + 1,
         )
 

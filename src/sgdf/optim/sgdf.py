@@ -21,8 +21,8 @@ class SGDF(FilterOptimizer):
     p  <- p - lr g^
     ```
 
-    A gradient beyond 3.6e16 (in float32, with the default betas), infinite ones included, counts as
-    that large, so that no square overflows. The step is proportional to it, as to any gradient.
+    A gradient beyond 3.6e16 (in float32, with the default betas), infinite ones included, brings no
+    news: its square would overflow, so the average m stands in for it. NaN stays NaN.
 
     A first step with lr 0 and all gradients 0 creates the state and does not count: some trainers
     take one before they load a checkpoint. If your trainer takes it with the full learning rate,

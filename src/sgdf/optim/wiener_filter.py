@@ -3,6 +3,7 @@
 import functools
 import numbers
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,9 @@ from torch.optim.optimizer import Optimizer
 from sgdf.filter import FilterSettings, moment_names
 from sgdf.kernels.plan import PlanCache
 from sgdf.kernels.work import ESTIMATE, PLAIN, Rule, Work
-from sgdf.optim.checkpoints import check_state, loaded_moment
+from sgdf.optim.checkpoints import check_state, lacks_steps, loaded_moment, not_finite
 from sgdf.optim.closed_gain import CHECKED, warn_if_closed
-from sgdf.optim.optimizer import COLUMNS, KERNELS, fused_path
+from sgdf.optim.optimizer import COLUMNS, FUSED, KERNELS, fused_path
 from sgdf.optim.settings import (
     check_filter,
     check_gain_eps,
@@ -35,7 +36,7 @@ class WienerFilter:
     p.grad <- g^ = m^ + gain_scale K^gain_power (g - m^)
     ```
 
-    with m^ and K as in `SGDF`.
+    with m^ and K as in `SGDF`, also for gradients that overflow.
 
     **It overwrites ``p.grad``** with the estimate g^ (nothing else in this package changes a
     gradient), so clip before the step as usual and read raw gradients before it. Weight decay
@@ -118,6 +119,12 @@ class WienerFilter:
     def detach(self) -> None:
         """Stop filtering; the filter keeps its state."""
         self._hook.remove()
+
+    @property
+    def implementation(self) -> str:
+        """How a step runs, as `FilterOptimizer.implementation`: "loop", "foreach" or "fused"."""
+        path = self._path(self._params())
+        return "fused" if path in FUSED else path
 
     # --- filtering ----------------------------------------------------------------------------
 
@@ -227,6 +234,7 @@ class WienerFilter:
         settings = FilterSettings(**{**self.settings._asdict(), **saved_settings(state_dict)})
         check_filter(settings)
         state: dict[Tensor, dict[str, Tensor]] = {}
+        anew = 0
         for i, saved in state_dict["state"].items():
             if not isinstance(i, int) or not isinstance(saved, dict):
                 raise ValueError(f"loaded state dict: the state of {i!r} is {saved!r}")
@@ -240,10 +248,18 @@ class WienerFilter:
             for key in ("step", *names):
                 if key not in saved:
                     raise ValueError(f"loaded state dict: parameter {i} has no {key}")
+            if lacks_steps(saved):
+                anew += 1
+                continue
             state[p] = {"step": new_step(p, on_device=False).fill_(float(saved["step"]))}
             for key in names:
                 state[p].update(loaded_moment(p, key, saved, self.state_dtype))
         self.settings, self.state, self._plans = settings, state, PlanCache()
+        said = not_finite(state.values())
+        if anew:
+            said = f"{anew} of its parameters have moments without steps: both start anew"
+        if said:
+            warnings.warn(said, stacklevel=2)
 
     def _params(self) -> list[Tensor]:
         """The optimizer's parameters; the same list as long as they are the same."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from sgdf_lab.bench.products import REFRESH_INTERVAL
+
 # --- lists of parameters: those of well-known networks --------------------------------------------
 
 Shape = tuple[int, ...]
@@ -200,6 +202,16 @@ class Contestant:
         return self.path.startswith("fused")
 
     @property
+    def fewest_timings(self) -> int:
+        """Of a contestant whose steps exceed its seconds."""
+        return max(FEWEST_TIMINGS, 2 * self.period)
+
+    @property
+    def period(self) -> int:
+        """After how many steps their work repeats: matrix steps refresh bases."""
+        return REFRESH_INTERVAL if self.lists == MATRIX_LISTS else 1
+
+    @property
     def filters_alone(self) -> bool:
         """Whether a step writes gradients, and neither reads nor writes parameters."""
         return self.optimizer == FILTER_ALONE
@@ -315,6 +327,7 @@ CONTESTANTS = (
 
 WITH_TARGETS = "targets"  # among names: all contestants that the targets of a list compare
 REPEATS = 30
+FEWEST_TIMINGS = 3
 SECONDS = 2.0
 
 

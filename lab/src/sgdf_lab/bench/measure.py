@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -20,9 +21,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from sgdf import WienerFilter
-from sgdf_lab.bench.contestants import LISTS, Contestant, Shape, Stepper, dtype_name, elements
+from sgdf_lab.bench.contestants import (
+    FEWEST_TIMINGS,
+    LISTS,
+    Contestant,
+    Shape,
+    Stepper,
+    dtype_name,
+    elements,
+)
 
 # --- what is stepped ------------------------------------------------------------------------------
 
@@ -61,8 +71,7 @@ class FilterAlone:
 
     @property
     def implementation(self) -> str:
-        path = self.wiener._path(self.params)
-        return "fused" if path in ("cpu", "cuda") else path
+        return self.wiener.implementation
 
     def step(self) -> None:
         self.wiener.filter_gradients()
@@ -70,7 +79,6 @@ class FilterAlone:
 
 # --- single timings, and series of them -----------------------------------------------------------
 
-FEWEST_TIMINGS = 3  # of a contestant whose steps exceed its seconds
 WARM_UPS = 3  # steps, or fewer if they take long
 # Seconds; shorter steps are timed several at once. The queue of a GPU has to fill up first.
 SHORTEST_TIMING = {"cpu": 5e-3, "cuda": 60e-3}
@@ -109,7 +117,9 @@ class TimedSeries:
     timings: list[Timing] = field(default_factory=list)
 
     @classmethod
-    def plan(cls, step: Callable[[], object], budget: Budget) -> "TimedSeries":
+    def plan(
+        cls, step: Callable[[], object], budget: Budget, fewest: int = FEWEST_TIMINGS
+    ) -> "TimedSeries":
         """Warm up, and choose the batch and the rounds that fit the budget."""
         trials: list[float] = []
         while len(trials) < WARM_UPS and sum(trials) <= budget.seconds / 4:
@@ -117,7 +127,7 @@ class TimedSeries:
         one = min(trials)
         batch = max(1, math.ceil(SHORTEST_TIMING[budget.device] / max(one, 1e-6)))
         affordable = int(budget.seconds / max(one * batch, 1e-6))
-        rounds = max(min(FEWEST_TIMINGS, budget.repeats), affordable)
+        rounds = max(min(fewest, budget.repeats), affordable)
         return cls(step, batch, min(budget.repeats, rounds))
 
     def takes_part(self, turn: int, turns: int) -> bool:
@@ -281,16 +291,26 @@ def tensor_bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def extra_bytes(step: Callable[[], object], device: str) -> int | None:
-    """The peak of what a step allocates; None on CPUs, where torch does not count it."""
+def extra_bytes(step: Callable[[], object], device: str) -> int:
+    """The peak of what a step allocates, as torch counts it."""
     if device != "cuda":
-        return None
+        return _extra_bytes_on_cpu(step)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     step()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
+
+
+def _extra_bytes_on_cpu(step: Callable[[], object]) -> int:
+    """The profiler notes every allocation, and what is freed as a negative one."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    result: Any = profiler.profiler
+    events = [e for e in result.kineto_results.events() if e.name() == "[memory]"]
+    held = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return max(accumulate(held), default=0)
 
 
 # --- costs ----------------------------------------------------------------------------------------
@@ -458,14 +478,15 @@ def prepare(
     cost = StepCost.of(contestant)
     optimizer = contestant.create(params)
     cost.first_step_s = time_steps(optimizer.step, 1, budget.device).wall_ms / 1e3
-    series = TimedSeries.plan(optimizer.step, budget)
+    series = TimedSeries.plan(optimizer.step, budget, contestant.fewest_timings)
     cost.implementation = getattr(optimizer, "implementation", None)
     count, width = sum(p.numel() for p in params), params[0].element_size()
     cost.state_bytes = state_bytes(optimizer) / count
     cost.moved_bytes = moved_bytes(contestant, width, cost.state_bytes)
-    cost.extra_memory_bytes_in_all = extra_bytes(optimizer.step, budget.device)
-    if cost.extra_memory_bytes_in_all is not None:
-        cost.extra_memory_percent = 100 * cost.extra_memory_bytes_in_all / (count * width)
+    cost.extra_memory_bytes_in_all = max(
+        extra_bytes(optimizer.step, budget.device) for _ in range(contestant.period)
+    )
+    cost.extra_memory_percent = 100 * cost.extra_memory_bytes_in_all / (count * width)
     return cost, series, optimizer
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sgdf import __version__
-from sgdf_lab.cli import analyze, bench, data, report, sweep, theory, train
+from sgdf_lab.cli import analyze, report, sweep, tools, train
 from sgdf_lab.cli.options import Layout, examples, make_printable
 from sgdf_lab.support.errors import UserError, describe, one_line
 from sgdf_lab.support.tables import whole_words
@@ -19,8 +19,8 @@ CLOSED_PIPE = 141  # as shells say it: of `sgdf report runs | head`, whose reade
 
 #: What adds each command, in the order of the help.
 COMMANDS = (
-    *(sweep.add_demo, bench.add_to, train.add_to, sweep.add_reproduce, sweep.add_sweep),
-    *(report.add_report, report.add_evidence, analyze.add_to, theory.add_to, data.add_to),
+    *(sweep.add_demo, tools.add_bench, train.add_to, sweep.add_reproduce, sweep.add_sweep),
+    *(report.add_report, report.add_evidence, analyze.add_to, tools.add_theory, tools.add_data),
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sgdf_lab import api
 from sgdf_lab.cli.options import (
     Commands,
     Options,
@@ -18,7 +19,7 @@ from sgdf_lab.cli.options import (
 )
 from sgdf_lab.registry.tasks import TASKS
 from sgdf_lab.runs.config import DATA, PRECISIONS
-from sgdf_lab.support.errors import UserError, visible
+from sgdf_lab.support.errors import UserError, unknown, visible
 from sgdf_lab.support.tables import Column, as_rich
 from sgdf_lab.sweeps import ENGINES
 from sgdf_lab.sweeps.presets import PRESET_NAMES as SEARCHES
@@ -62,7 +63,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=positive, metavar="N",
         help="settings to try of each optimizer; its best then runs with all seeds")  # fmt: skip
     add("--finalists", type=positive, metavar="N",
-        help="choose the setting by several seeds of so many of the best trials")  # fmt: skip
+        help="choose the setting by several seeds of the N best trials")  # fmt: skip
     add("--task", help=f"one of {', '.join(TASKS)} (default: the file's)")
     add("--model", help="default: the file's, or the task's (sgdf train --help lists them)")
     add("--epochs", type=positive, help="default: the file's, or the task's")
@@ -94,17 +95,15 @@ def print_plan(sweep: "Sweep", options: argparse.Namespace) -> None:
 def sweep_from(options: argparse.Namespace) -> "Sweep":
     if bool(options.file) == bool(options.preset):
         raise UserError(f"give a sweep file, or --preset {' or '.join(SEARCHES)}")
+    if options.preset and options.preset not in SEARCHES:
+        raise unknown("preset", options.preset, SEARCHES)
     from sgdf_lab.runs.config import parse_setting
-    from sgdf_lab.sweeps.plan import sweep_from_file
-    from sgdf_lab.sweeps.presets import sweep_from_preset
 
     names = ("task", "model", "epochs", "seeds", "precision", "data", "trials", "finalists")
     given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.set:
         given["set"] = dict(map(parse_setting, options.set))
-    if options.preset:
-        return sweep_from_preset(options.preset, given)
-    return sweep_from_file(options.file, given)
+    return api.planned(options.preset or options.file, given)
 
 
 def line_of(config: "Config") -> str:
@@ -235,15 +234,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sweep_context_from(options: argparse.Namespace) -> "RunContext":
-    import torch
-
-    from sgdf_lab.support.numerics import find_device
-
-    if options.engine == "ray" and (options.gpus_per_run or str(options.device) == "cuda"):
-        device = torch.device("cuda")  # of the nodes: this machine may have none
-    else:
-        device = find_device(options.device)
-    return context_from(options, device)
+    return context_from(options, engine_from(options).device(options.device))
 
 
 def engine_from(options: argparse.Namespace) -> "Engine":

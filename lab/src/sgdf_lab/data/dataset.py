@@ -7,7 +7,7 @@ import os
 import shlex
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,22 +98,31 @@ READERS = 8
 AT_ONCE = 10_000  # files that wait for a reader
 
 NamedFile = tuple[str, Path]  # whatever is known of a file beside its content; its path
-_KNOWN: dict[str, str] = {}  # by paths, sizes and times: a process asks more than once
+_KNOWN: dict[tuple[str, str], str] = {}
+
+
+def known(kind: str, files: Sequence[NamedFile], read: Callable[[], str]) -> str:
+    """A hash of files, read again if a size or a time has changed: a sweep asks for every run."""
+    key = kind, _snapshot(files)
+    if key not in _KNOWN:
+        _KNOWN[key] = read()
+    return _KNOWN[key]
 
 
 def fingerprint(files: Sequence[NamedFile]) -> str:
     """A hash of names and contents, in this order; not of where the files lie."""
-    snapshot = _snapshot(files)
-    if snapshot not in _KNOWN:
-        checksum = hashlib.sha256()
-        with ThreadPoolExecutor(READERS) as pool:
-            for first in range(0, len(files), AT_ONCE):
-                some = files[first : first + AT_ONCE]
-                contents = pool.map(content_digest, (path for _, path in some))
-                for (name, _), content in zip(some, contents, strict=True):
-                    checksum.update(os.fsencode(name) + b"\0" + content)
-        _KNOWN[snapshot] = checksum.hexdigest()[:16]
-    return _KNOWN[snapshot]
+    return known("fingerprint", files, lambda: _fingerprint(files))
+
+
+def _fingerprint(files: Sequence[NamedFile]) -> str:
+    checksum = hashlib.sha256()
+    with ThreadPoolExecutor(READERS) as pool:
+        for first in range(0, len(files), AT_ONCE):
+            some = files[first : first + AT_ONCE]
+            contents = pool.map(content_digest, (path for _, path in some))
+            for (name, _), content in zip(some, contents, strict=True):
+                checksum.update(os.fsencode(name) + b"\0" + content)
+    return checksum.hexdigest()[:16]
 
 
 def check_fingerprint(known: str, files: Sequence[NamedFile], folder: Path) -> None:

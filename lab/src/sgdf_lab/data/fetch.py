@@ -24,7 +24,6 @@ from sgdf_lab.support.files import open_lock
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 TIMEOUT = 30.0  # seconds without an answer
 COMMAND_TIMEOUT = 1800.0
@@ -137,6 +136,8 @@ def _download(remote: Remote, home: Path, console: "Console") -> Path:
 
 def _receive(remote: Remote, file: IO[bytes], console: "Console") -> None:
     """Append the missing bytes to the file."""
+    from rich import progress as rich
+
     size = file.tell()
     headers = {"Range": f"bytes={size}-"} if size else {}
     try:
@@ -156,7 +157,9 @@ def _receive(remote: Remote, file: IO[bytes], console: "Console") -> None:
             size = 0
         length = answer.headers.get("Content-Length")
         total = size + int(length) if length else None
-        with _progress(console) as progress:
+        amount = (rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
+        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), *amount)
+        with rich.Progress(*columns, console=console) as progress:
             bar = progress.add_task(remote.file, total=total, completed=size)
             for chunk in _chunks(answer, remote):
                 file.write(chunk)
@@ -183,7 +186,7 @@ def _broken(remote: Remote, why: str) -> UserError:
 
 @contextmanager
 def resumable(command: str, folder: Path) -> Iterator[None]:
-    """Say what a stopped download, or one that the disk refuses, needs to go on."""
+    """Say what a stopped download, or one that the disk refuses, needs to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -225,23 +228,3 @@ def run_tool(argv: list[str], folder: str, console: "Console") -> None:
 def file_checksum(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def _progress(console: "Console") -> "Progress":
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.dataset import data_folder
+from sgdf_lab.data.dataset import data_folder, known
 from sgdf_lab.data.tokenizer import NotUtf8, Tokenizer, end_of_line, start_of_character
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import read_text, replacing, write_atomically
@@ -115,19 +115,9 @@ def hash_of(files: Sequence[Path]) -> str:
     return checksum.hexdigest()
 
 
-_KNOWN: dict[tuple[tuple[Path, int, int], ...], str] = {}  # by paths, sizes and times
-
-
 def known_hash_of(files: Sequence[Path]) -> str:
-    """The same, read once in a process: a sweep asks for every run."""
-    try:
-        facts = [(path.absolute(), path.stat()) for path in files]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
-    key = tuple((path, status.st_size, status.st_mtime_ns) for path, status in facts)
-    if key not in _KNOWN:
-        _KNOWN[key] = hash_of(files)
-    return _KNOWN[key]
+    """The same, read once in a process."""
+    return known("text", [("", path) for path in files], lambda: hash_of(files))
 
 
 def blocks_of(path: Path) -> Iterable[bytes]:

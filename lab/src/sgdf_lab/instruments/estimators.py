@@ -263,7 +263,7 @@ def estimator_errors(
     x, y = joined(read_batches(data, device))
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        full_precision(device),
+        full_precision(),
         progress_counter("steps", progress) as counter,
     ):
         torch.manual_seed(seed)

@@ -98,7 +98,7 @@ def eval_mode_restored(model: nn.Module, seed: int) -> Iterator[None]:
     device = next(model.parameters()).device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
-        full_precision(device),
+        full_precision(),
     ):
         # For loaders that shuffle or augment. torch.manual_seed would seed all other GPUs as well.
         torch.default_generator.manual_seed(seed)

@@ -142,6 +142,21 @@ def as_groups(params: ParamsT) -> list[Group]:
     return [{**group, "params": as_list(group["params"])} for group in groups]
 
 
+def split_by(name: str, params: ParamsT) -> list[Group]:
+    """Groups that each hold hidden matrices or other parameters, as their entry `name` says.
+
+    Where a group does not say it, its parameters of two dimensions are hidden matrices.
+    """
+    found: list[Group] = []
+    for group in as_groups(params):
+        for kind in (True, False):
+            given = group["params"]
+            chosen = [p for p in given if bool(group.get(name, tensor_of(p).ndim == 2)) == kind]
+            if chosen:
+                found.append({**group, "params": chosen, name: kind})
+    return found
+
+
 def without_decay(params: ParamsT, model: nn.Module | None) -> list[Group]:
     """No weight decay on what `sgdf.param_groups` leaves out of it: norms, biases, embeddings.
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from sgdf import param_groups
-from sgdf_lab.optimizers.build import Group, as_groups, tensor_of
+from sgdf_lab.optimizers.build import Group, split_by
 
 
 class MuonAdamW(Optimizer):
@@ -52,7 +52,8 @@ class MuonAdamW(Optimizer):
         adamw_betas: tuple[float, float] = (0.9, 0.95),
         adamw_eps: float = 1e-8,
     ) -> None:
-        of_muon, of_adamw = split(params)
+        given = split_by("use_muon", params)
+        of_muon, of_adamw = ([g for g in given if g["use_muon"] == kind] for kind in (True, False))
         self._parts: dict[bool, Optimizer] = {}  # by use_muon
         if of_muon:
             self._parts[True] = torch.optim.Muon(
@@ -82,20 +83,6 @@ class MuonAdamW(Optimizer):
             part.state = self.state
             part.step()
         return loss
-
-
-def split(params: ParamsT) -> tuple[list[Group], list[Group]]:
-    """The groups of Muon, and those of AdamW."""
-    groups: list[Group] = []
-    for group in as_groups(params):
-        if "use_muon" in group:
-            groups.append(group)
-            continue
-        for use_muon in (True, False):
-            chosen = [p for p in group["params"] if (tensor_of(p).ndim == 2) == use_muon]
-            groups.append({**group, "params": chosen, "use_muon": use_muon})
-    kept = [group for group in groups if group["params"]]
-    return [g for g in kept if g["use_muon"]], [g for g in kept if not g["use_muon"]]
 
 
 def hidden_matrices(params: Iterable[Any], model: nn.Module | None) -> list[Group]:

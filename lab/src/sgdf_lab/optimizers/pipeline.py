@@ -22,8 +22,8 @@ from sgdf.matrix import (
     start,
     with_first_gradient,
 )
-from sgdf_lab.optimizers.adam_variants import GroupOptimizer
-from sgdf_lab.optimizers.build import as_groups
+from sgdf_lab.optimizers.build import split_by
+from sgdf_lab.optimizers.variants import GroupOptimizer
 
 #: What happens to the estimate of a hidden matrix. The first: whether it is divided by the root of
 #: the second moment, and in which coordinates; the second: whether it is orthogonalised.
@@ -52,9 +52,10 @@ def has_basis(rule: Rule, shape: tuple[int, ...]) -> bool:
     return any(rule.settings.has_basis(side) for side in shape[-2:])
 
 
-def as_matrix(x: Tensor) -> Tensor:
-    """A parameter as its step sees it: of two dimensions, a kernel as out x rest."""
-    return x.flatten(1) if x.dim() > 1 else x.view(1, -1)
+def as_matrices(x: Tensor, batch: int = 0) -> Tensor:
+    """A parameter as its step sees it, behind `batch` dimensions: a kernel is out x rest."""
+    rows = x.shape[batch] if x.dim() > batch + 1 else 1
+    return x.reshape(*x.shape[:batch], rows, -1)
 
 
 def is_due(rule: Rule, step: int) -> bool:
@@ -128,8 +129,8 @@ class Pipeline(GroupOptimizer):
         decays = {True: weight_decay, False: aux_weight_decay}
         self._rules = rules
         groups = [
-            {**group, "lr": rates[kind], "weight_decay": decays[kind], "matrices": kind}
-            for group, kind in split(params)
+            {**group, "lr": rates[group["matrices"]], "weight_decay": decays[group["matrices"]]}
+            for group in split_by("matrices", params)
         ]
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
 
@@ -141,7 +142,7 @@ class Pipeline(GroupOptimizer):
             self._step(p, group, self.rule_of(group))
 
     def _step(self, p: Tensor, group: dict[str, Any], rule: Rule) -> None:
-        state, g = self.state[p], as_matrix(p.grad)  # type: ignore[arg-type]
+        state, g = self.state[p], as_matrices(p.grad)  # type: ignore[arg-type]
         count = int(state.get("step", 0))
         state["step"] = torch.tensor(float(count + 1))
         numbers = FLOAT64 if g.dtype == torch.float64 else FLOAT32
@@ -165,18 +166,6 @@ def step_matrix(
     if builds and is_due(rule, count):
         state = refreshed(state, rule.settings, numbers, torch)
     return update, state
-
-
-def split(params: ParamsT) -> list[tuple[dict[str, Any], bool]]:
-    """Groups of hidden matrices (True) and of other parameters."""
-    found = []
-    for group in as_groups(params):
-        for kind in (True, False):
-            given = group["params"]
-            chosen = [p for p in given if bool(group.get("matrices", p.dim() == 2)) == kind]
-            if chosen:
-                found.append(({**group, "params": chosen}, kind))
-    return found
 
 
 def read_state(state: dict[str, Any]) -> MatrixState:

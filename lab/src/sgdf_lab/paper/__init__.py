@@ -9,18 +9,22 @@ PublishedValue(mean=91.76, std=0.11, note='')
 """
 
 from sgdf_lab.paper.presets import PRESETS, Preset, PresetCell, preset
-from sgdf_lab.paper.recipes import (
+from sgdf_lab.paper.published import (
     LEARNING_RATES,
     OPTIMIZERS,
     SEARCHES,
+    TABLES,
+    TITLES,
+    PublishedTable,
+    PublishedValue,
     Recipe,
     Search,
     TrainingProtocol,
     protocol,
+    published,
     recipe,
     settings,
 )
-from sgdf_lab.paper.tables import TABLES, TITLES, PublishedTable, PublishedValue, published
 
 __all__ = [
     "LEARNING_RATES",

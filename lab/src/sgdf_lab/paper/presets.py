@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgdf_lab.paper.recipes import CIFAR, protocol
-from sgdf_lab.paper.tables import TABLES, TITLES, PublishedValue, published
+from sgdf_lab.paper.published import CIFAR, TABLES, TITLES, PublishedValue, protocol, published
 from sgdf_lab.support.errors import unknown
 
 

@@ -292,7 +292,7 @@ def filtered(row: OptimizerRow) -> FilteredRow:
 
 # --- the table ------------------------------------------------------------------------------------
 
-_OURS = "sgdf_lab.optimizers.adapters"
+_OURS = "sgdf_lab.optimizers.variants"
 _COUPLED = {"weight_decouple": False}  # an L2 penalty; pytorch_optimizer decouples by default
 _DECOUPLED = {"weight_decouple": True}
 
@@ -378,12 +378,12 @@ _ROWS = (
     OptimizerRow("lion", "pytorch_optimizer:Lion", "the sign of an interpolated momentum",
         BROWN, "dash", settings={"lr": 0.0001}, takes="lr betas weight_decay", fixed=_DECOUPLED,
         space={**ADAM_SPACE, "lr": Range(3e-5, 1e-3), "weight_decay": Range(0.1, 10.0)}),
-    OptimizerRow("eadam", "sgdf_lab.optimizers.adam_variants:EAdam",
+    OptimizerRow("eadam", f"{_OURS}:EAdam",
         "Adam with eps summed in the second moment",
         SKY, "dash", title="EAdam", settings={"lr": 0.001}, takes=f"{_USUAL} capturable",
         on_cuda=CAPTURABLE,
         space=adam_space(decay=L2)),
-    OptimizerRow("sophia-g", "sgdf_lab.optimizers.adam_variants:SophiaG",
+    OptimizerRow("sophia-g", f"{_OURS}:SophiaG",
         "momentum over a diagonal of the curvature, clipped",
         BLACK, "dot", title="Sophia-G", settings={"lr": 0.0001},
         takes=f"{_USUAL} rho hessian_every", needs_hessian=True,
@@ -412,7 +412,7 @@ _ROWS = (
         takes="lr weight_decay momentum nesterov ns_steps adjust_lr_fn adamw_lr adamw_betas "
         "adamw_eps",
         # adamw_lr is the rate of all else: untuned, it would decide a comparison.
-        space={"lr": Range(3e-4, 1e-2), "momentum": MOMENTUM, "weight_decay": DECOUPLED,
+        space={"lr": MATRIX_SPACE["lr"], "momentum": MOMENTUM, "weight_decay": DECOUPLED,
                "adamw_lr": AUX_RATE},
         capturable=False, groups="sgdf_lab.optimizers.muon:hidden_matrices"),
     OptimizerRow("filter-muon", "sgdf:FilterMuon",
@@ -441,8 +441,8 @@ _ROWS = (
         "Adam in the eigenbasis of Shampoo's preconditioner",
         BLACK, "dash", title="SOAP", settings={"lr": 3e-3},
         takes=f"{_USUAL} aux_lr precondition_frequency max_precondition_dim",
-        space={**ADAM_SPACE, "aux_lr": AUX_RATE}, capturable=False, shardable=False,
-        groups="sgdf_lab.optimizers.muon:naming_hidden"),
+        space={**ADAM_SPACE, "lr": MATRIX_SPACE["lr"], "aux_lr": AUX_RATE}, capturable=False,
+        shardable=False, groups="sgdf_lab.optimizers.muon:naming_hidden"),
     # The first publication's. The package's scalable form keeps objects in its state, which
     # checkpoints cannot hold. Its momentum mixes gradients with preconditioned ones: left out.
     OptimizerRow("shampoo", "pytorch_optimizer:Shampoo",
@@ -471,7 +471,7 @@ _ROWS = (
         ORANGE, "longdash", title="MARS", settings={"lr": 3e-3}, takes=f"{_USUAL} gamma",
         capturable=False, shardable=False,
         space={**ADAM_SPACE, "gamma": Range(5e-3, 0.1)}),
-    OptimizerRow("cautious-adamw", "sgdf_lab.optimizers.adam_variants:CautiousAdamW",
+    OptimizerRow("cautious-adamw", f"{_OURS}:CautiousAdamW",
         "AdamW without the coordinates that would move against the gradient",
         BROWN, "longdash", title="Cautious-AdamW", settings={"lr": 1e-3},
         takes=f"{_USUAL} capturable", on_cuda=CAPTURABLE,

@@ -1,7 +1,7 @@
 """Runs grouped into cells: a cell holds the runs that differ only in their seed."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,18 +10,30 @@ from sgdf_lab.reports.labels import protocol_words, settings_words, visible
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.numbers import is_number
+from sgdf_lab.sweeps.contestants import PlannedRun
 from sgdf_lab.tasks import Task
 
 
 @dataclass(frozen=True)
 class RunCell:
-    """Runs that differ only in their seed; `missing` are planned seeds without a run."""
+    """Runs that differ only in their seed: those that there are, then those that are missing."""
 
-    config: Config  # of one of its runs
-    records: tuple[RunRecord, ...]
-    missing: tuple[int, ...] = ()
+    runs: tuple[PlannedRun, ...]
     label: str = ""
     on_cpu: bool = False  # all of its runs; without any, all runs that it is compared with
+
+    @property
+    def config(self) -> Config:
+        return self.runs[0].config
+
+    @cached_property
+    def records(self) -> tuple[RunRecord, ...]:
+        return tuple(run.record for run in self.runs if run.record)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The seeds of planned runs that there are not."""
+        return tuple(sorted(run.config.seed for run in self.runs if run.record is None))
 
     @cached_property
     def finished(self) -> dict[int, RunRecord]:
@@ -30,14 +42,11 @@ class RunCell:
 
     @property
     def seeds(self) -> frozenset[int]:
-        """Of all its runs, those that are missing too."""
-        return frozenset({*(record.config.seed for record in self.records), *self.missing})
+        return frozenset(run.config.seed for run in self.runs)
 
     def without(self, seeds: Collection[int]) -> "RunCell":
         """The cell without the runs of these seeds."""
-        kept = tuple(record for record in self.records if record.config.seed not in seeds)
-        missing = tuple(seed for seed in self.missing if seed not in seeds)
-        return replace(self, records=kept, missing=missing)
+        return replace(self, runs=tuple(r for r in self.runs if r.config.seed not in seeds))
 
     @property
     def optimizer(self) -> str:
@@ -68,22 +77,22 @@ def cells_by_task(
     records: Iterable[RunRecord], planned: Iterable[Config] = ()
 ) -> list[list[RunCell]]:
     """The cells of each task and model, SGDF first, then by name and learning rate."""
-    present: dict[Any, list[RunRecord]] = {}
-    missing: dict[Any, list[Config]] = {}
-    for record in sorted(records, key=lambda record: record.config.seed):
-        present.setdefault(record.config.cell_key, []).append(record)
-    names = {record.config.name for of_cell in present.values() for record in of_cell}
-    for config in planned:
-        if config.name not in names:
-            missing.setdefault(config.cell_key, []).append(config)
+    runs = [PlannedRun(r.config, r) for r in sorted(records, key=lambda r: r.config.seed)]
+    names = {run.config.name for run in runs}
+    absent = {config.name: config for config in planned if config.name not in names}
+    found: dict[Hashable, list[PlannedRun]] = {}
+    for run in (*runs, *(PlannedRun(config, None) for config in absent.values())):
+        found.setdefault(run.config.cell_key, []).append(run)  # labels name settings in this order
     groups: dict[tuple[str, str], list[RunCell]] = {}
-    for key in dict.fromkeys((*present, *missing)):  # labels name settings in this order
-        of_cell, absent = present.get(key, []), missing.get(key, [])
-        config = of_cell[0].config if of_cell else absent[0]
-        seeds = tuple(sorted({config.seed for config in absent}))
-        cell = RunCell(config, tuple(of_cell), seeds)
-        groups.setdefault((cell.task.name, config.model), []).append(cell)
+    for cell in (RunCell(tuple(own)) for own in found.values()):
+        groups.setdefault((cell.task.name, cell.config.model), []).append(cell)
     return [labelled(groups[place]) for place in sorted(groups)]
+
+
+def earlier_starts(record: RunRecord) -> list[dict[str, Any]]:
+    """What is known of the starts before the last one, of a run that was interrupted."""
+    found = record.environment.get("earlier")
+    return [start for start in found if isinstance(start, dict)] if isinstance(found, list) else []
 
 
 def placed(cells: Sequence[RunCell]) -> list[RunCell]:

@@ -7,7 +7,7 @@ verdict at "p < 0.01" in up to 40 % of comparisons. So the choice is made again,
 other noise: the quality of each candidate is drawn around what was measured of it, its runs around
 that, and the same rule chooses. `tests/report/test_error_rate.py` holds the rate of wrong verdicts.
 
-What this does not cover is the luck of which settings were tried: they are the same for everybody.
+What this does not cover is the luck of which settings were tried.
 """
 
 import math
@@ -21,6 +21,7 @@ import numpy as np
 import scipy.special  # type: ignore[import-untyped]
 
 from sgdf_lab.sweeps.contestants import Contestant
+from sgdf_lab.tasks import Metric
 
 DRAWS = 4000  # tunings
 STREAMS = (20260101, 20260102)  # seeds: two choices are compared by independent draws
@@ -113,20 +114,45 @@ def choice_of(contestant: Contestant) -> Choice | None:
     """How a tuned sweep chose a contestant's setting; None if it chose none."""
     if contestant.chosen is None:
         return None
-    able = [trial for trial in contestant.trials if trial.validation is not None]
-    runs = {f.trial.config.name: [run.validation for run in f.runs] for f in contestant.finals}
-    finals = {name: [v for v in own if v is not None] for name, own in runs.items() if own}
-    lost = [name for name, own in finals.items() if len(own) < len(runs[name])]
-    if len(lost) < len(finals):  # who lost a run is not chosen, now or in another tuning
-        able = [trial for trial in able if trial.config.name not in lost]
-    places = {trial.config.name: i for i, trial in enumerate(able)}
-    return Choice(
-        trials=[[trial.validation] for trial in able if trial.validation is not None],
-        chosen=places[contestant.chosen.config.name],
-        finals={places[name]: own for name, own in finals.items() if name in places and own},
-        seeds=[run.validation for run in contestant.seeds if run.validation is not None],
-        lower_is_better=contestant.chosen.config.task_definition.metric.lower_is_better,
+    return choice_between(
+        {trial.config.name: [trial.validation] for trial in contestant.trials},
+        contestant.chosen.config.name,
+        contestant.chosen.config.task_definition.metric,
+        finals={f.trial.config.name: [r.validation for r in f.runs] for f in contestant.finals},
+        seeds=known([run.validation for run in contestant.seeds]),
     )
+
+
+Values = Sequence[float | None]  # of runs; None of those that were lost
+
+
+def choice_between(
+    trials: Mapping[str, Values],
+    chosen: str,
+    metric: Metric,
+    *,
+    finals: Mapping[str, Values] | None = None,
+    seeds: Sequence[float] = (),
+) -> Choice:
+    """How one of these was chosen, by name; who lost more runs is chosen in no other tuning."""
+    last = {name: own for name, own in (finals or {}).items() if own}
+    lost = {name: [*values].count(None) for name, values in {**trials, **last}.items()}
+    able = [name for name, own in trials.items() if known(own) and lost[name] <= lost[chosen]]
+    return Choice(
+        trials=[known(trials[name]) for name in able],
+        chosen=able.index(chosen),
+        finals={
+            able.index(name): own
+            for name, values in last.items()
+            if name in able and (own := known(values))
+        },
+        seeds=seeds,
+        lower_is_better=metric.lower_is_better,
+    )
+
+
+def known(values: Values) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def choices_of(contestants: Iterable[Contestant]) -> dict[Hashable, Choice | None]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sgdf_lab.paper import PublishedValue
 from sgdf_lab.reports.cells import RunCell, cells_by_task
-from sgdf_lab.reports.choice import Choice, choices_of
+from sgdf_lab.reports.choice import Choice, choice_between, choices_of, known
 from sgdf_lab.reports.numbers import (
-    Outcome,
     PairedDifference,
     Spread,
     compare,
+    outcome,
     result_metric,
     spread,
     with_verdicts,
@@ -22,7 +22,7 @@ from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.runs.results import published_value
 from sgdf_lab.support.numbers import is_number
-from sgdf_lab.sweeps.contestants import contestants_in, ranking
+from sgdf_lab.sweeps.contestants import LEAST_TRIED, contestants_in, edge_of, ranking
 from sgdf_lab.sweeps.plan import Grid
 from sgdf_lab.tasks import Metric
 
@@ -31,8 +31,6 @@ Choices = Mapping[Hashable, Choice | None]
 
 #: Whichever of these was run is the reference, the first one first; else SGDF, else any.
 REFERENCES = ("sgd", "sgd-nesterov", "adamw", "nadamw")
-#: Without a choice by validation, two values are a comparison and three are a grid.
-LEAST = 3
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,8 @@ class Comparison:
     target: float | None
     result: Metric  # what is compared: the metric that no choice of settings has seen
     needs_plan: bool = False  # settings were chosen by trials: without the plan no verdict
+    is_choice: bool = False  # by these runs settings are chosen: no verdict
+    is_seen: bool = False  # the result is what the settings were chosen by
 
     @property
     def cells(self) -> list[RunCell]:
@@ -118,6 +118,7 @@ def compare_runs(
     target: float | None = None,
     *,
     choices: Choices | None = None,
+    is_choice: bool = False,
 ) -> list[Comparison]:
     """A comparison for each task and model.
 
@@ -126,20 +127,24 @@ def compare_runs(
         planned: runs without a folder are missing.
         target: what the time to is measured; default: a value that all reach.
         choices: how the settings were chosen by other runs, by cell; then none is set aside.
+        is_choice: by these runs a sweep chooses its settings: there is no verdict.
     """
     by_task = cells_by_task(records, planned)
-    return [compare_cells(cells, target, choices) for cells in by_task]
+    return [compare_cells(cells, target, choices, is_choice) for cells in by_task]
 
 
 def compare_stage(stage: Grid, records: Iterable[RunRecord], out: Path) -> list[Comparison]:
     """The comparisons of a stage of a sweep, whose settings may be chosen by the stages before."""
     tuned = stage.chosen_from
     choices = choices_of(contestants_in(tuned, out)) if tuned else None
-    return compare_runs(records, stage.configs, choices=choices)
+    return compare_runs(records, stage.configs, choices=choices, is_choice=stage.is_choice)
 
 
 def compare_cells(
-    cells: Sequence[RunCell], target: float | None = None, choices: Choices | None = None
+    cells: Sequence[RunCell],
+    target: float | None = None,
+    choices: Choices | None = None,
+    is_choice: bool = False,
 ) -> Comparison:
     chosen: list[RunCell] = []
     if choices is None:
@@ -152,7 +157,7 @@ def compare_cells(
     finished = [record for cell in cells for record in cell.finished.values()]
     result = result_metric(cells[0].task, finished)
     outcomes = {
-        cell.label: outcome(cell, result, choices.get(cell.config.cell_key)) for cell in cells
+        cell.label: outcome(cell.runs, result, choices.get(cell.config.cell_key)) for cell in cells
     }
     rows = []
     for cell in cells:
@@ -161,11 +166,12 @@ def compare_cells(
             row = replace(row, paired=compare(outcomes[cell.label], outcomes[reference.label]))
         rows.append(replace(row, is_reference=cell is reference, is_chosen=cell in chosen))
     label, needs_plan = reference.label if reference else None, None in choices.values()
-    comparison = Comparison(tuple(rows), label, target, result, needs_plan)
+    is_seen = bool(choices) and result.key == cells[0].task.validation_key
+    comparison = Comparison(tuple(rows), label, target, result, needs_plan, is_choice, is_seen)
     # Settings that were not chosen are not compared: they would cost the others their verdict.
     judged = [row for row in rows if row.paired and row.label not in comparison.set_aside]
     found = [row.paired for row in judged if row.paired]
-    if not needs_plan:
+    if not (needs_plan or is_choice):
         found = with_verdicts(found, result)
     verdicts = {row.label: paired for row, paired in zip(judged, found, strict=True)}
     rows = [replace(row, paired=verdicts.get(row.label, row.paired)) for row in rows]
@@ -199,19 +205,6 @@ def describe(cell: RunCell, target: float | None, result: Metric) -> ComparisonR
 
 
 # --- estimates -----------------------------------------------------------------------------------
-
-
-def outcome(cell: RunCell, result: Metric, choice: Choice | None = None) -> Outcome:
-    finals = {seed: record.final_of(result) for seed, record in cell.finished.items()}
-    by_status: dict[str, list[int]] = {}
-    for record in cell.records:
-        by_status.setdefault(record.status, []).append(record.config.seed)
-    return Outcome(
-        {seed: value for seed, value in finals.items() if value is not None},
-        lost=by_status.get("diverged", []) + by_status.get("failed", []),
-        missing=[*by_status.get("unfinished", []), *cell.missing],
-        choice=choice,
-    )
 
 
 def time_to(target: float, finished: Sequence[RunRecord]) -> TimeToTarget:
@@ -274,7 +267,12 @@ def chosen_among(cells: Sequence[RunCell]) -> tuple[list[RunCell], Choices]:
         choices = dict.fromkeys((cell.config.cell_key for cell in known.values()), None)
         return [known.get(cell.label, cell) for cell in cells], choices
     best = [(own, best_validated(own)) for own in contests]
-    return [*cells], {cell.config.cell_key: choice_among(own, cell) for own, cell in best}
+    return [*cells], {
+        cell.config.cell_key: choice_between(
+            {c.label: validation_values(c) for c in own}, cell.label, cell.task.metric
+        )
+        for own, cell in best
+    }
 
 
 def with_new_seeds(cells: Sequence[RunCell]) -> list[RunCell]:
@@ -293,30 +291,14 @@ def best_validated(cells: Sequence[RunCell]) -> RunCell:
     return able[ranking([*map(validation_values, able)], able[0].task.metric)[0]]
 
 
-def choice_among(cells: Sequence[RunCell], chosen: RunCell) -> Choice:
-    """How it was chosen; who lost a run when others did not was no candidate."""
-    values = {cell.label: validation_values(cell) for cell in cells}
-    least = values[chosen.label].count(None)
-    able = [c for c in cells if known_values(c) and values[c.label].count(None) <= least]
-    return Choice(
-        [*map(known_values, able)],
-        able.index(chosen),
-        lower_is_better=chosen.task.metric.lower_is_better,
-    )
-
-
 def validation_values(cell: RunCell) -> list[float | None]:
     """One for each run that has ended; None of those that diverged or failed."""
     ended = [record for record in cell.records if record.status != "unfinished"]
     return [record.validation if record.finished else None for record in ended]
 
 
-def known_values(cell: RunCell) -> list[float]:
-    return [value for value in validation_values(cell) if value is not None]
-
-
 def validation_spread(cell: RunCell) -> Spread | None:
-    return spread(known_values(cell))
+    return spread(known(validation_values(cell)))
 
 
 def reference_cell(cells: Sequence[RunCell], chosen: Sequence[RunCell]) -> RunCell | None:
@@ -353,18 +335,13 @@ def edge_warnings(comparison: Comparison) -> list[str]:
             if not is_number(value):
                 continue
             tried = tried_values(best, rows, name)
-            if len(tried) < (2 if best.is_chosen else LEAST):
-                continue
-            if value == tried[-1]:
-                where, hint = "largest", "larger"
-            elif value == tried[0] and value > 0:
-                where, hint = "smallest", "smaller"
-            else:
-                continue
-            sentences.append(
-                f"The best {name} of {optimizer}, {value:g}, is the {where} of the {len(tried)} "
-                f"that were tried: a {hint} one may be better."
-            )
+            # Without a choice by validation, two values are a comparison and three are a grid.
+            edge = edge_of(value, tried, least=2 if best.is_chosen else LEAST_TRIED)
+            if edge == "largest" or (edge and value > 0):
+                sentences.append(
+                    f"The best {name} of {optimizer}, {value:g}, is the {edge} of the {len(tried)} "
+                    f"that were tried: a {edge[:-2]}r one may be better."
+                )
     return sentences
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sgdf_lab import optimizers
 from sgdf_lab.reports.cells import RunCell
+from sgdf_lab.reports.numbers import validation_words
 from sgdf_lab.runs.records import RunRecord
 from sgdf_lab.support.palette import DASHES, ON_DARK, Look
 from sgdf_lab.tasks import Metric
@@ -28,7 +29,11 @@ class CurveView:
 
     @property
     def axis_title(self) -> str:
-        return f"{self.title}, {self.unit}" if self.unit else self.title
+        return with_unit(self.title, self.unit)
+
+
+def with_unit(words: str, unit: str) -> str:
+    return f"{words}, {unit}" if unit else words
 
 
 def metric_view(metric: Metric) -> CurveView:
@@ -39,12 +44,10 @@ def curve_views(cell: RunCell) -> list[CurveView]:
     """Everything that may be drawn over the epochs of a task."""
     metrics = cell.task.metrics
     first = metrics[0]
-    key = first.key.removeprefix("test_")
-    words = f"validation {first.words.removeprefix('test ')}"
-    lower = first.lower_is_better
+    words, lower = validation_words(first), first.lower_is_better
     return [
         *map(metric_view, metrics),
-        CurveView(words, f"validation_{key}", first.unit, lower_is_better=lower),
+        CurveView(words, cell.task.validation_key, first.unit, lower_is_better=lower),
         CurveView("training accuracy", "train_accuracy", "%", lower_is_better=False),
         CurveView("training loss", "train_loss", logarithmic=True, lower_is_better=True),
         CurveView("test loss", "test_loss", logarithmic=True, lower_is_better=True),

@@ -17,6 +17,7 @@ from sgdf_lab.reports import page, tables
 from sgdf_lab.reports.tables import Table
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.records import RunRecord, read_planned
+from sgdf_lab.support.document import html_table, text
 from sgdf_lab.support.figures import STYLE, inline_svg
 from sgdf_lab.support.tables import say
 from sgdf_lab.sweeps.plan import Grid
@@ -67,7 +68,7 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], target: float) -> 
 
 
 def outcomes(sweep: Grid, out: Path) -> tuple[list[Outcome], list[str]]:
-    """Of every optimizer with a finished run, and what could not be read."""
+    """What became of every optimizer with a finished run, and what could not be read."""
     records, complaints = read_planned(sweep.configs, out)
     finished = comparable([run for run in records if run.finished])
     return [outcome(name, runs) for name, runs in finished.items()], complaints
@@ -100,7 +101,7 @@ def outcome(name: str, runs: Sequence[RunRecord]) -> Outcome:
 
 
 def state_bytes(state: Any) -> int:
-    """Of all tensors with elements for parameters; step counters are none."""
+    """The size of all tensors with elements for parameters; step counters are none."""
     if isinstance(state, torch.Tensor):
         return state.nbytes if state.dim() else 0
     if isinstance(state, dict):
@@ -183,7 +184,7 @@ def figure(found: Sequence[Outcome]) -> Figure:
 
 
 def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
-    config, text, shown = sweep.configs[0], page.text, rows(found)
+    config, shown = sweep.configs[0], rows(found)
     seeds = max(len(o.losses) for o in found)
     written = ("\n".join(map(text, o.sample.split("\n"))) for o in found)  # their lines stay
     samples = "".join(
@@ -196,7 +197,7 @@ def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
 <section><figure><div class="chart">{inline_svg(figure(found))}</div>
 <figcaption>Lines are means, bands the range of the seeds.</figcaption></figure></section>
 <h2>In numbers</h2>
-{page.html_table(COLUMNS, shown, [""] * len(shown))}
+{html_table(COLUMNS, shown, [""] * len(shown))}
 <p class="protocol">{text(sweep.note)}
 Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>

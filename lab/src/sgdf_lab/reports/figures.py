@@ -34,6 +34,7 @@ from sgdf_lab.reports.curves import (
     seed_values,
     with_finished_runs,
     with_margin,
+    with_unit,
     y_range,
 )
 from sgdf_lab.support.figures import LINE_STYLES, STYLE, hover, plain, write
@@ -147,7 +148,7 @@ def difference_chart(comparison: Comparison) -> Chart | None:
     if not rows:
         return None
     unit = "points" if metric.unit == "%" else metric.unit
-    words = f"difference in final {metric.words}" + f", {unit}" * bool(unit)
+    words = with_unit(f"difference in final {metric.words}", unit)
     figure = differences_figure(
         rows[::-1], words, lower_is_better=metric.lower_is_better, digits=metric.digits,
         width=SMALL[0],

@@ -1,7 +1,8 @@
 """Settings and names in words that are safe to show: of runs, and of contestants.
 
-A cell of a grid is labelled with what it differs in from the others: "sgdf, lr 0.5". A contestant
-of a tuned sweep, whose settings are searched, has a short name: "FilterAdamW, K, derived".
+A cell of a grid is labelled with what it differs in from the others: "sgdf, lr 0.5", and so are
+single runs. A contestant of a tuned sweep, whose settings are searched, has a short name:
+"FilterAdamW, K, derived".
 """
 
 from collections import Counter
@@ -40,6 +41,21 @@ def settings_words(config: Config, rivals: Sequence[Config]) -> list[str]:
         if len(values) > 1:
             words.append(f"{name} {setting_words(config.settings.get(name, 'default'))}")
     return words
+
+
+def run_names(configs: Sequence[Config]) -> list[str]:
+    """The optimizer of each run, and as many of its settings as distinguish the runs."""
+    words = [[c.optimizer] for c in configs]
+    for more in (
+        lambda c: settings_words(c, [rival for rival in configs if rival.optimizer == c.optimizer]),
+        lambda c: [f"seed {c.seed}"],
+        lambda c: [c.task, c.model],
+        lambda c: [c.name.rpartition("-")[2]],
+    ):
+        if len({tuple(label) for label in words}) == len(words):
+            break
+        words = [[*label, *more(c)] for label, c in zip(words, configs, strict=True)]
+    return [", ".join(label) for label in words]
 
 
 def protocol_words(config: Config, *, on_cpu: bool = False) -> dict[str, str]:

@@ -1,6 +1,9 @@
 """The arithmetic of every comparison: what is compared, paired tests, the rule of the verdict.
 
 `sgdf report`, the page of `sgdf sweep`, `sgdf evidence` and the documentation all use these.
+
+No permutation test stands beside the t test: with n seeds its p value is at least 2^(1-n), so that
+six seeds give 0.03 at best, and a verdict takes eight, or more after Holm's correction.
 """
 
 import dataclasses
@@ -15,6 +18,7 @@ from opda.nonparametric import EmpiricalDistribution  # type: ignore[import-unty
 
 from sgdf_lab.reports.choice import Choice, p_with_luck
 from sgdf_lab.runs.records import RunRecord
+from sgdf_lab.sweeps.contestants import PlannedRun
 from sgdf_lab.tasks import Metric, Task
 
 CONFIDENCE = 0.95
@@ -26,6 +30,11 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.01
 TOLERANCE = 1e-9  # of a comparison of two rounded numbers
 TEST_LOSS = "test_loss"
+#: Beside a result that also chose.
+SEEN = (
+    "The result is the {}, by which the settings were chosen too: with test_tokens = N a run "
+    "measures the loss on text that no choice has seen."
+)
 LOSS_DIGITS = 4  # of a loss on text
 
 
@@ -38,7 +47,7 @@ class Spread:
     n: int
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Collection[float]) -> Spread | None:
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
@@ -46,10 +55,10 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
-    """What runs are compared by: a metric that no choice of settings has seen.
+    """What runs are compared by: a metric that no choice of settings has seen, if there is one.
 
     For text, whose own metric chooses the settings, it is the loss on test text if all finished
-    runs have it.
+    runs have it; where they do not, `SEEN` says so.
     """
     if task.kind != "language":
         return task.metric
@@ -61,6 +70,15 @@ def result_metric(task: Task, finished: Iterable[RunRecord]) -> Metric:
     return dataclasses.replace(task.metric, digits=LOSS_DIGITS)
 
 
+def validation_words(metric: Metric) -> str:
+    """
+    >>> from sgdf_lab.tasks import find
+    >>> [validation_words(find(name).metric) for name in ("digits", "text")]
+    ['validation accuracy', 'validation loss']
+    """
+    return metric.words.replace("test ", "validation ", 1)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one setting: its final values by seed, and the seeds without one."""
@@ -69,6 +87,15 @@ class Outcome:
     lost: Collection[int] = ()  # diverged or failed
     missing: Collection[int] = ()  # not run yet, or not to the end
     choice: Choice | None = None  # how it was chosen, if it was
+
+
+def outcome(runs: Iterable[PlannedRun], metric: Metric, choice: Choice | None = None) -> Outcome:
+    """What became of the seeds of one setting."""
+    by_seed = {run.config.seed: run for run in runs}
+    finals = {seed: run.final(metric.key) for seed, run in by_seed.items()}
+    values = {seed: value for seed, value in finals.items() if value is not None}
+    lost = [seed for seed, run in by_seed.items() if run.is_lost]
+    return Outcome(values, lost, by_seed.keys() - values.keys() - {*lost}, choice)
 
 
 @dataclass(frozen=True)
@@ -128,9 +155,9 @@ def compare(own: Outcome, reference: Outcome) -> PairedDifference:
         error = statistics.stdev(a - b for a, b in zip(values, others, strict=True))
         error /= math.sqrt(found.n)
         p = p_with_luck(found.mean, error, found.n, own.choice, reference.choice)
-    ran = {*own.values, *own.lost, *own.missing}
-    lost = ran & {*own.lost, *reference.lost}
-    missing = ran & {*own.missing, *reference.missing} - lost
+    one, other = ({*x.values, *x.lost, *x.missing} for x in (own, reference))
+    lost = one & {*own.lost, *reference.lost}
+    missing = {*own.missing, *reference.missing, *(one ^ other)} - lost  # without a plan, too
     barred = ("ahead",) * bool(own.lost or missing) + ("behind",) * bool(reference.lost or missing)
     return dataclasses.replace(
         found, p_choice=p, lost=tuple(sorted(lost)), missing=tuple(sorted(missing)), barred=barred

@@ -1,22 +1,15 @@
-"""One self-contained HTML page: tables, charts, and where each number comes from.
-
-Whatever comes from a run is text, never markup: it is escaped here, and by matplotlib in its SVG.
-As a second guard, the page's content security policy allows no script and loads nothing.
-"""
+"""One self-contained HTML page: tables, charts, and where each number comes from."""
 
 import base64
-import html
 import io
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from sgdf import __version__
 from sgdf_lab.reports import wording
+from sgdf_lab.reports.cells import earlier_starts
 from sgdf_lab.reports.comparison import (
     Comparison,
     ComparisonRow,
@@ -31,17 +24,15 @@ from sgdf_lab.reports.figures import (
     rates_charts,
     shown_cells,
 )
-from sgdf_lab.reports.labels import setting_words, visible
+from sgdf_lab.reports.labels import setting_words
 from sgdf_lab.runs.records import RunRecord, read_planned
-from sgdf_lab.support.figures import dark_rules, inline_svg
-from sgdf_lab.support.files import explained, open_regular, write_atomically
+from sgdf_lab.support import document
+from sgdf_lab.support.document import html_table, text
+from sgdf_lab.support.figures import inline_svg
+from sgdf_lab.support.files import open_regular
 from sgdf_lab.support.palette import Look
-from sgdf_lab.sweeps.plan import Grid
+from sgdf_lab.sweeps.plan import Grid, lines_of_search
 
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'"
-)
 DASHES = {"solid": "", "dash": "9 5", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "15 5",
           "longdashdot": "15 4 2 4"}  # fmt: skip
 SIDE = 640  # pixels of a picture at most, as a page has one per cell
@@ -54,6 +45,7 @@ def write(
     *,
     title: str,
     skipped: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     sections = "".join(section(i, comparison) for i, comparison in enumerate(comparisons))
     write_document(
@@ -61,6 +53,7 @@ def write(
         title,
         f"""{contents(comparisons)}
 {sections}
+{text_list(notes)}
 <section id="runs">
 <h2>Runs</h2>
 {"".join(map(run_details, records))}
@@ -76,7 +69,9 @@ def write_stage(stage: Grid, out: Path) -> tuple[list[RunRecord], list[Compariso
     comparisons = compare_stage(stage, records, out) if records else []
     if records:
         file = page_of(stage, out)
-        write(file, records, comparisons, title=stage.title, skipped=skipped)
+        tuned = stage.chosen_from
+        notes = lines_of_search(tuned) if tuned else ()
+        write(file, records, comparisons, title=stage.title, skipped=skipped, notes=notes)
     return records, comparisons, skipped
 
 
@@ -85,36 +80,7 @@ def page_of(stage: Grid, out: Path) -> Path:
 
 
 def write_document(path: Path, title: str, body: str, runs: int) -> None:
-    """Write a page atomically: a reader sees the old one or the new one."""
-    style = files("sgdf_lab.reports").joinpath("assets", "page.css").read_text(encoding="utf-8")
-    page = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{text(title)}</title>
-<style>{style}{dark_rules()}</style>
-</head>
-<body>
-<main>
-<h1>{text(title)}</h1>
-{body}
-</main>
-<footer>Made by sgdf {text(__version__)} on {time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
-from {runs} run{"s" * (runs != 1)}. The page is self-contained: it loads
-nothing.</footer>
-</body>
-</html>
-"""
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page)
-
-
-def text(value: object) -> str:
-    """Anything from outside, as text of the page."""
-    return html.escape(visible(value))
+    document.write(path, title, body, f"{runs} run{'s' * (runs != 1)}")
 
 
 # --- a comparison --------------------------------------------------------------------------------
@@ -124,17 +90,14 @@ def contents(comparisons: Sequence[Comparison]) -> str:
     """The titles and verdicts of several comparisons, as links."""
     if len(comparisons) < 2:
         return ""
-    links = (
-        f'<li><a href="#c{i}">{text(wording.title(comparison))}</a>: '
-        f"{text(wording.headline(comparison))}</li>"
+    return document.contents(
+        (f"c{i}", wording.title(comparison), wording.headline(comparison))
         for i, comparison in enumerate(comparisons)
     )
-    return f"<nav><ul>{''.join(links)}</ul></nav>"
 
 
 def section(number: int, comparison: Comparison) -> str:
     """The verdict, the differences, the table and the charts."""
-    notes = "".join(f"<li>{text(note)}</li>" for note in wording.notes(comparison))
     warnings = "".join(
         f'<p class="warning">{text(warning)}</p>' for warning in edge_warnings(comparison)
     )
@@ -147,11 +110,16 @@ def section(number: int, comparison: Comparison) -> str:
 {text(wording.common_protocol(comparison.cells))}.</p>
 {chart_figure(differences) if differences else ""}
 {table(comparison)}
-<ul class="notes">{notes}</ul>
+{text_list(wording.notes(comparison))}
 {curves(comparison)}
 {gallery(comparison)}
 </section>
 """
+
+
+def text_list(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{text(line)}</li>" for line in lines)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def table(comparison: Comparison) -> str:
@@ -170,23 +138,6 @@ def table(comparison: Comparison) -> str:
 def table_of(comparison: Comparison, rows: Sequence[ComparisonRow]) -> str:
     titles, cells = wording.cells_of(comparison, rows)
     return html_table(titles, cells, [wording.unfinished_runs(row.cell) for row in rows])
-
-
-def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str]) -> str:
-    """Rows begin with their label. On a phone each number has the title of its column beside it."""
-    head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
-    body = ""
-    for remark, (label, *values) in zip(remarks, rows, strict=True):
-        small = f"<small>{text(remark)}</small>" if remark else ""
-        numbers = "".join(
-            f'<td data-title="{text(title)}">{text(value)}</td>'
-            for title, value in zip(titles, values, strict=True)
-        )
-        body += f'<tr><th scope="row">{text(label)}{small}</th>{numbers}</tr>'
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr><td></td>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
 
 def curves(comparison: Comparison) -> str:
@@ -263,7 +214,7 @@ def run_details(record: RunRecord) -> str:
         "machine": environment.get("machine"),
         "sgdf": environment.get("sgdf"),
         "started": environment.get("started"),
-        "started before": earlier_starts(environment),
+        "started before": [start.get("started") for start in earlier_starts(record)],
         "error": record.error,
     }
     facts |= {name: value for name, value in record.config.as_json().items() if name != "version"}
@@ -276,13 +227,6 @@ def run_details(record: RunRecord) -> str:
         f'<details><summary><code>{text(record.folder.name)}</code> <span class="status '
         f'{record.status}">{text(wording.status(record))}</span></summary><dl>{lines}</dl></details>'
     )
-
-
-def earlier_starts(environment: Mapping[str, Any]) -> list[Any]:
-    """The earlier start times of a run that was interrupted."""
-    earlier = environment.get("earlier")
-    starts = earlier if isinstance(earlier, list) else []
-    return [start.get("started") for start in starts if isinstance(start, dict)]
 
 
 def described(value: Any) -> str:

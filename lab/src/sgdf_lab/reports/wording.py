@@ -3,7 +3,7 @@
 The rule of the verdict is in `numbers`; here it is only put into sentences.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from sgdf_lab import paper
@@ -12,6 +12,7 @@ from sgdf_lab.reports.cells import RunCell
 from sgdf_lab.reports.comparison import Comparison, ComparisonRow
 from sgdf_lab.reports.labels import NO_BREAK, visible
 from sgdf_lab.reports.numbers import (
+    SEEN,
     SIGNIFICANCE,
     PairedDifference,
     Spread,
@@ -26,6 +27,10 @@ RULE = f"p < {SIGNIFICANCE:g} after Holm's correction"
 NEEDS_PLAN = (
     "No verdict: settings were chosen by trials, and only the plan of the sweep says how. "
     "`sgdf evidence PLAN` has the verdict."
+)
+CHOOSES = (
+    "No verdict: by these runs settings are chosen. The page of the last stage and `sgdf evidence` "
+    "compare the chosen ones, by other seeds."
 )
 
 Named = tuple[str, ComparisonRow]
@@ -167,8 +172,16 @@ def paired(difference: PairedDifference, digits: int = 2) -> str:
         return "no common seed"
     if difference.low is None or difference.high is None:
         return f"n = {difference.n}{', all alike' if difference.n > 1 else ''}: no interval"
-    ends = (difference.mean, difference.low, difference.high)
-    mean, low, high = (signed(value, digits) for value in ends)
+    return interval((difference.mean, difference.low, difference.high), digits)
+
+
+def interval(values: Iterable[float], digits: int) -> str:
+    """A mean and the ends of its interval.
+
+    >>> interval((1.5, -0.25, 3.25), 2).replace(NO_BREAK, " ")
+    '+1.50 [−0.25, +3.25]'
+    """
+    mean, low, high = (signed(value, digits) for value in values)
     return f"{mean} [{low},{NO_BREAK}{high}]"
 
 
@@ -217,7 +230,8 @@ def opening(comparison: Comparison) -> str:
     if reference is None or reference.final is None:
         return ""
     runs = f" (mean of {reference.final.n} runs)" if reference.final.n > 1 else ""
-    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}."
+    seen = f" {SEEN.format(comparison.result.words)}" if comparison.is_seen else ""
+    return f"{reference.label} ends at {measured(comparison.result, reference.final)}{runs}.{seen}"
 
 
 def measured(metric: Metric, value: Spread) -> str:
@@ -244,8 +258,9 @@ def headline(comparison: Comparison) -> str:
     if not rows:
         first = f"Only {ours} has finished: there is nothing to compare it with yet."
         return " ".join([first, *lost_seeds(kept)])
-    if comparison.needs_plan:
-        return " ".join([NEEDS_PLAN, *lost_seeds(kept)])
+    if comparison.needs_plan or comparison.is_choice:
+        why = CHOOSES if comparison.is_choice else NEEDS_PLAN
+        return " ".join([why, *lost_seeds(kept)])
     reasons: dict[str, list[Named]] = {}
     for named in rows:
         reasons.setdefault(why_no_verdict(named[1], comparison.result), []).append(named)

@@ -190,7 +190,7 @@ class Config:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings as JSON; of the paths of data with a fingerprint, the last part alone.
+        """The settings as JSON; of the paths of data with a fingerprint, only the last part.
 
         A run knows such data by its content: it may lie elsewhere when the run resumes.
         """
@@ -257,7 +257,7 @@ def make(
         precision: "tf32", "bf16" or "fp32", on a GPU.
         data: "real", or "synthetic" for a generated stand-in.
         overrides: settings of the optimizer, options of the task, or any of `RUN_SETTINGS`; for a
-            task that counts steps also `steps` or `tokens`, in the place of epochs.
+            task that counts steps also `steps` or `tokens`, instead of epochs.
         data_dir: the folder of the user's own data, for a task that has no other; the run is
             named by what is in it.
 

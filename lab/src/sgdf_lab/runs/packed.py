@@ -35,8 +35,8 @@ def pack(folders: Iterable[Path], file: Path) -> None:
     """Add the runs in these folders that have ended to the file.
 
     What the file has already stays, except a run that is among the folders. A failure never
-    replaces a run that came to its end. The same runs give the same bytes, in whatever order they
-    were added.
+    replaces a run that came to its end, nor the same measurements with less beside them. The same
+    runs give the same bytes, in whatever order they were added.
     """
     ended = [run for folder in folders if (run := packed(folder)) is not None]
     with explained(file.parent):
@@ -46,11 +46,19 @@ def pack(folders: Iterable[Path], file: Path) -> None:
             runs = runs_in(before, file)
             for run in ended:
                 name = run["name"]
-                if "result" in run or "result" not in runs.get(name, {}):
+                if replaces(run, runs.get(name, {})):
                     runs[name] = run
             after = "".join(map(as_line, sorted(runs.values(), key=lambda run: run["name"])))
             if after != before:
                 write_atomically(file, after)
+
+
+def replaces(run: Packed, recorded: Packed) -> bool:
+    if "result" not in recorded or "result" not in run:
+        return "result" not in recorded
+    if any(run[part] != recorded.get(part) for part in ("config", "metrics")):
+        return True
+    return all(len(run[part]) >= len(recorded.get(part, ())) for part in ("env", "times"))
 
 
 def unpack(file: Path, out: Path, names: Container[str] | None = None) -> int:

@@ -166,7 +166,7 @@ def read_plans(paths: Iterable[Path]) -> tuple[list[Config], list[str]]:
 
 
 def progress(record: RunRecord) -> tuple[bool, bool, int]:
-    """Of two folders of one run the one that got further; a failure is no end that counts."""
+    """How far it got, to compare two folders of one run; a failure is no end that counts."""
     ended = record.status != "unfinished"
     return ended, record.status != "failed", len(record.metrics)
 

@@ -94,6 +94,10 @@ def check_run(
         )
     if finished and any(line.get("diverged") for line in metrics):
         raise UserError(f"{folder} is damaged: it is finished, but an epoch of it diverged")
+    if not finished and not (metrics and metrics[-1].get("diverged")):
+        raise UserError(
+            f"{folder} is damaged: it diverged, but the last line of metrics.jsonl did not"
+        )
     needed = [metric.key]
     if config.validation:  # what settings are chosen by
         needed.append(config.task_definition.validation_key)
@@ -103,12 +107,12 @@ def check_run(
             raise UserError(
                 f"{folder} is damaged: it is finished, but has no {words} after the last epoch"
             )
-    measured = summary_of(config, metrics, [], result["status"]) if metrics else {}
+    measured = summary_of(config, metrics, [], result["status"])
     for name in ("epochs", "best_epoch", f"best_{metric.key}", f"final_{metric.key}"):
-        if result.get(name) is not None and result[name] != measured.get(name):
+        if name in result and result[name] != measured[name]:
             raise UserError(
                 f"{folder} is damaged: its result has {name} {result[name]}, and metrics.jsonl "
-                f"{measured.get(name)}"
+                f"{measured[name]}"
             )
 
 

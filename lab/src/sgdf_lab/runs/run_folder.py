@@ -12,7 +12,7 @@
 
 The checkpoint is authoritative: on a restart both lists are cut back to it. It is written to a
 temporary file and renamed, so that a complete checkpoint exists at every instant. It says which run
-wrote it, and what it has to contain; a run resumes from its own, whole checkpoints alone.
+wrote it, and what it has to contain; a run resumes only from its own, whole checkpoints.
 """
 
 import contextlib
@@ -329,7 +329,7 @@ def is_line(line: Any, epoch: int) -> bool:
 
 def check_loadable(path: Path, checkpoint: dict[str, Any]) -> None:
     """Read back what was written; a `UserError` says what cannot be restored."""
-    # torch maps a file by its path alone, which has to be valid UTF-8; else all of it is read.
+    # torch maps a file only by its path, which has to be valid UTF-8; else all of it is read.
     mmap = str(path).encode(errors="ignore") == os.fsencode(path)
     try:
         with open_regular(path) as file:

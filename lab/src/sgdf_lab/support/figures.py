@@ -48,12 +48,13 @@ def write_svg(figure: Figure, stem: Path) -> Path:
     return file
 
 
-def inline_svg(figure: Figure) -> str:
-    """The figure as an element of a page, whose style has the `dark_rules` and whose font it takes.
+def inline_svg(figure: Figure, fonttype: str = "none") -> str:
+    """The figure as an element of a page, whose style has the `dark_rules`.
 
+    It takes the page's font, or with "path" it has the shapes of its letters, as formulas need.
     What matplotlib writes before the element, and its metadata and style, belong to a file.
     """
-    svg = as_svg(figure, {"svg.fonttype": "none"})
+    svg = as_svg(figure, {"svg.fonttype": fonttype})
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="[a-z]+[0-9.]*_[0-9]+"', "", svg)  # other figures have the same

@@ -53,11 +53,8 @@ def column_norms(vectors: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """On CUDA: no TF32, and convolutions that repeat their results."""
-    if device.type != "cuda":
-        yield
-        return
+def full_precision() -> Iterator[None]:
+    """No TF32 or bfloat16 in products of float32, and convolutions that repeat their results."""
     cudnn = torch.backends.cudnn
     products = torch.get_float32_matmul_precision()
     flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark

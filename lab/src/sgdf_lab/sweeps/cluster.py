@@ -25,8 +25,6 @@ from sgdf_lab.sweeps.worker import (
     Notify,
     Results,
     answer_to,
-    as_request,
-    from_request,
     record_failure,
 )
 
@@ -54,7 +52,7 @@ def run_on_cluster(
     task = ray.remote(on_node).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
     with connected(address), token_in(out) as token:
         warn_without_resources(cpus, gpus, notify)
-        running = {task.remote(as_request(config, context), *token): config for config in configs}
+        running = {task.remote(config, context, *token): config for config in configs}
         deaths: Counter[str] = Counter()
         try:
             while running:
@@ -62,7 +60,7 @@ def run_on_cluster(
                     config = running.pop(ref)
                     answer = answer_of(ref, deaths, config)
                     if answer is None:
-                        running[task.remote(as_request(config, context), *token)] = config
+                        running[task.remote(config, context, *token)] = config
                         continue
                     record_failure(config, context, answer["result"])
                     for text in answer["messages"]:
@@ -94,14 +92,14 @@ def failed_answer(error: str) -> dict[str, Any]:
     return {"result": failure(error), "messages": []}
 
 
-def on_node(request: str, token: str, secret: str) -> dict[str, Any]:
+def on_node(config: Config, context: RunContext, token: str, secret: str) -> dict[str, Any]:
     """The Ray task: train a run on whichever node this is."""
     if not is_visible(Path(token), secret):
         raise UserError(
             f"{Path(token).parent} is not the same folder on {socket.gethostname()}: --out has to "
             "be a folder that all nodes share, under the same path"
         )
-    return answer_to(*from_request(request))
+    return answer_to(config, context)
 
 
 @contextlib.contextmanager

@@ -128,7 +128,7 @@ def finalists_of(trials: Sequence[PlannedRun], sweep: Tuned, find: "Finder") -> 
     return found
 
 
-def choice_of(finals: Sequence[Finalist]) -> PlannedRun | None:
+def best_finalist(finals: Sequence[Finalist]) -> PlannedRun | None:
     """The best finalist; without runs of finalists, the best trial."""
     if not finals:
         return None
@@ -149,7 +149,7 @@ def contestants_of(sweep: Tuned, records: Iterable[RunRecord]) -> list[Contestan
     for configs in sweep.trials:
         trials = tuple(PlannedRun(config, find(config)) for config in configs)
         finals = tuple(finalists_of(trials, sweep, find))
-        best = choice_of(finals)
+        best = best_finalist(finals)
         again = [replace(best.config, seed=s) for s in sweep.seeds] if best else []
         seeds = tuple(PlannedRun(config, find(config)) for config in again)
         found.append(Contestant(trials, finals, best, seeds))
@@ -193,7 +193,7 @@ class Finder:
 
 
 def said_of_data(config: Config) -> dict[str, Any]:
-    """Of a path its last part, by which a run is known."""
+    """What a config says of its data: of a path only the last part, by which a run is known."""
     said = {name: config.options[name] for name in OF_DATA if name in config.options}
     if "corpus" in said:
         said["corpus"] = Path(str(said["corpus"])).name
@@ -223,9 +223,19 @@ def edges_of(contestant: Contestant) -> list[str]:
     found = []
     for name, value in own.items():
         tried = sorted({settings[name] for settings in others if name in settings})
-        if len(tried) >= LEAST_TRIED and value in (tried[0], tried[-1]):
-            found.append(f"{'smallest' if value == tried[0] else 'largest'} {name}")
+        if edge := edge_of(value, tried):
+            found.append(f"{edge} {name}")
     return found
+
+
+def edge_of(value: float, tried: Sequence[float], least: int = LEAST_TRIED) -> str:
+    """Whether a value is the "smallest" or the "largest" of those that were tried, in order.
+
+    >>> edge_of(0.1, [0.1, 0.2, 0.3]), edge_of(0.2, [0.1, 0.2, 0.3]), edge_of(0.1, [0.1, 0.2])
+    ('smallest', '', '')
+    """
+    at_end = len(tried) >= least and value in (tried[0], tried[-1])
+    return ("largest" if value == tried[-1] else "smallest") if at_end else ""
 
 
 def numbers_in(settings: Any) -> dict[str, float]:
@@ -256,7 +266,8 @@ def stages(sweep: Sweep, out: Path) -> Iterator[Grid]:
 
 
 def trials_of(sweep: Tuned) -> Grid:
-    return Grid(sweep.name, f"{sweep.title}: {len(sweep.trials[0])} trials of each", sweep.configs)
+    title = f"{sweep.title}: {len(sweep.trials[0])} trials of each"
+    return Grid(sweep.name, title, sweep.configs, is_choice=True)
 
 
 def finals_of(sweep: Tuned, out: Path) -> Grid:
@@ -265,7 +276,7 @@ def finals_of(sweep: Tuned, out: Path) -> Grid:
     chosen = [final.trial.config for c in contestants_in(sweep, out) for final in c.finals]
     planned = tuple(replace(config, seed=seed) for seed in sweep.choice_seeds for config in chosen)
     title = f"{sweep.title}: the best {sweep.finalists} of each"
-    return Grid(f"{sweep.name}-finals", title, planned)
+    return Grid(f"{sweep.name}-finals", title, planned, is_choice=True)
 
 
 def best_of(sweep: Tuned, out: Path) -> Grid:
@@ -301,7 +312,7 @@ def contestants_in(sweep: Tuned, out: Path) -> list[Contestant]:
 
 
 def check_validation_images(sweep: Tuned, data_dir: Path | None) -> None:
-    """Whether a user's own folder has images to choose by, which the plan alone does not say."""
+    """Whether a user's own folder has images to choose by, which its plan does not say."""
     if all(config.validation or config.task != OWN_IMAGES for config in sweep.configs):
         return
     from sgdf_lab.data import class_folders

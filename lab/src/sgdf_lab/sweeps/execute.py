@@ -22,6 +22,7 @@ from sgdf_lab.runs.results import check_settings_of, outcome, read_checked
 from sgdf_lab.runs.session import RunContext, seconds_of_run, sigterm_as_interrupt
 from sgdf_lab.support.errors import UserError, describe, message_of, unknown, visible
 from sgdf_lab.support.files import explained
+from sgdf_lab.support.numerics import find_device
 from sgdf_lab.support.tables import say
 from sgdf_lab.sweeps import ENGINES, contestants, worker
 from sgdf_lab.sweeps.plan import Grid, Sweep, Tuned, lines_of_search, stage_sizes, write_plan
@@ -50,6 +51,12 @@ class Engine:
             raise UserError("--address and --gpus-per-run are of Ray: add --engine ray")
         if self.cpus_per_run < 0 or (self.gpus_per_run or 0) < 0:
             raise UserError("--cpus-per-run and --gpus-per-run are numbers of at least 0")
+
+    def device(self, wanted: str | torch.device | None) -> torch.device:
+        """Where the runs are computed: on a GPU of Ray's nodes even if this machine has none."""
+        if self.name == "ray" and (self.gpus_per_run or str(wanted) == "cuda"):
+            return torch.device("cuda")
+        return find_device(wanted)
 
     def at_once(self, device: torch.device) -> tuple[int, int]:
         """Worker processes, and runs side by side if there is only one."""

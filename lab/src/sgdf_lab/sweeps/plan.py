@@ -27,7 +27,7 @@ ARGUMENTS = ("task", "model", "optimizer", "epochs", "precision", "data")
 OF_TRIALS = ("finalists", "choice_seeds", "space")  # keys that have a meaning only with trials
 KEYS = (*ARGUMENTS, "title", "seeds", "set", "grid", "cells", "trials", *OF_TRIALS)
 
-#: A sweep of more runs is a mistake: its plan alone would take gigabytes.
+#: A sweep of more runs is a mistake: even its plan would take gigabytes.
 MAX_RUNS = 10_000
 
 TRIALS = 16
@@ -58,6 +58,7 @@ class Grid:
     configs: tuple[Config, ...]
     note: str = ""  # for the reader of the results
     chosen_from: "Tuned | None" = None  # whose best settings these are
+    is_choice: bool = False  # by its runs settings are chosen: over them there is no verdict
 
     def with_data(self, data_dir: Path | None) -> "Grid":
         """On the user's own data in a folder; as it was, if its tasks have other data."""
@@ -68,7 +69,7 @@ class Grid:
 class Tuned:
     """A fair comparison: trials of every contestant, then the best setting of each with all seeds.
 
-    With `finalists`, so many of the best trials run again, with the seeds of the choice.
+    The best trials, as many as `finalists`, run again, with the seeds of the choice.
     """
 
     name: str

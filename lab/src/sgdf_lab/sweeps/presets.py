@@ -74,7 +74,11 @@ IMAGES = ("sgd", "sgd-nesterov", "sgd-ema", "sgdf", "adamw", "filter-adamw")
 
 
 def sweep_from_preset(name: str, values: Table) -> Sweep:
-    """A search by name, with a tenth of the training images held out for validation."""
+    """A search by name: what chooses its settings is held out, and is not what it ends with.
+
+    That is a tenth of the training images; of a text, whose validation part always is, it is cut in
+    two, and the second half is for the test.
+    """
     if name not in PRESET_NAMES:
         raise unknown("preset", name, PRESET_NAMES)
     if name != TUNED and "trials" in values:
@@ -96,6 +100,8 @@ def sweep_from_preset(name: str, values: Table) -> Sweep:
         title, make_cells = PRESETS[name]
         cells, values, holds_out = make_cells(task.name), {**values, "title": title}, True
     settings = dict(values.get("set", {}))
+    if "test_tokens" in task.options:
+        settings.setdefault("test_tokens", task.options["eval_tokens"])
     if holds_out:
         settings.setdefault("validation", training_images(task, values) // 10)
     return sweep_from_table(full_name, {**values, "cells": cells, "set": settings})

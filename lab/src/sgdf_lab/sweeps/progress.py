@@ -57,13 +57,13 @@ class Total:
         self.runs = {config.name: config for config in configs}
         self.in_steps = all(config.unit == "step" for config in configs)
         self.unit = "step" if self.in_steps else "epoch"
-        self.size = sum(c.epochs * self.size_of(c) for c in self.runs.values())
+        self.size = sum(map(self.length, self.runs.values()))
 
-    def size_of(self, config: Config) -> int:
-        return config.interval if self.in_steps else 1
+    def length(self, config: Config) -> int:
+        return config.total if self.in_steps else config.epochs
 
     def done(self) -> float:
-        return sum(self.done_of(name) * self.size_of(c) for name, c in self.runs.items())
+        return sum(self.done_of(n) * self.length(c) / c.epochs for n, c in self.runs.items())
 
     def done_of(self, name: str) -> float:
         """Read from files: the run's process may be on another machine."""

@@ -226,7 +226,7 @@ class RunStack:
         return [ids[id(leaf)] for leaf in stack.leaves]
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Of every run: the mean loss, and the number of right answers."""
+        """The mean loss of every run, and the number of its right answers."""
         return vmap(self.loss_of)(self.leaves, self.buffers, x, y)
 
     def loss_of(

@@ -1,17 +1,15 @@
 """The runs of a sweep in worker processes: the pool, and the worker, which trains one run after
 another.
 
-A request and its answer are one line of JSON each, on standard input and output. Runs of a killed
-worker or a killed sweep resume from their checkpoints.
+A worker is not made by multiprocessing, which would run a user's script again in each of them: only
+its connection is. Runs of a killed worker or a killed sweep resume from their checkpoints.
 """
 
 import contextlib
-import io
 import itertools
 import json
 import os
 import queue
-import selectors
 import signal
 import subprocess
 import sys
@@ -20,10 +18,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, TextIO
-
-import torch
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
 
 from sgdf_lab.runs.config import Config
 from sgdf_lab.runs.results import failure, failure_from
@@ -82,21 +78,6 @@ def record_failure(config: Config, context: RunContext, result: dict[str, Any]) 
             write_atomically(path, json.dumps({"error": result["error"], "when": when}) + "\n")
 
 
-# --- requests and answers -----------------------------------------------------------------------
-
-
-def as_request(config: Config, context: RunContext) -> str:
-    return json.dumps({"config": config.as_json(), "context": vars(context)}, default=str)
-
-
-def from_request(line: str) -> tuple[Config, RunContext]:
-    request = json.loads(line)
-    context = request["context"]
-    context["out"], context["device"] = Path(context["out"]), torch.device(context["device"])
-    context["data_dir"] = context["data_dir"] and Path(context["data_dir"])
-    return Config.from_json(request["config"], "the request"), RunContext(**context)
-
-
 def answer_to(config: Config, context: RunContext) -> dict[str, Any]:
     """Train a run; the answer is its result, and messages for the user."""
     messages: list[str] = []
@@ -110,7 +91,7 @@ def answer_to(config: Config, context: RunContext) -> dict[str, Any]:
 def run_in_processes(
     configs: Iterable[Config], context: RunContext, jobs: int, threads: int, notify: Notify
 ) -> Results:
-    """Train `jobs` runs at a time, each in a process of its own with so many threads."""
+    """Train `jobs` runs at a time, each in a process of its own with `threads` threads."""
     waiting = deque(configs)
     deaths: Counter[str] = Counter()
     with WorkerPool(context, threads, notify) as pool:
@@ -135,53 +116,51 @@ class WorkerProcess:
     """A process that runs this module, seen from the sweep."""
 
     def __init__(self, threads: int) -> None:
-        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115, open as long as the process
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115, open as long as the process
+        self.connection, other = Pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sgdf_lab.sweeps.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            text=True,
+            [sys.executable, "-P", "-m", "sgdf_lab.sweeps.worker", str(other.fileno())],
+            pass_fds=[other.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=self.output,
             env={
                 "OMP_NUM_THREADS": str(threads),
                 "MKL_NUM_THREADS": str(threads),
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),  # finds a user's own optimizer too
+                "PYTHONIOENCODING": "utf-8:backslashreplace",  # which may print any text
             },
             process_group=0,  # Ctrl-C reaches it from the sweep, once, not from the terminal
         )
-        assert self.process.stdin
-        assert self.process.stdout
-        self.requests: Any = self.process.stdin
-        self.answers: Any = self.process.stdout
+        other.close()
 
     def submit(self, config: Config, context: RunContext) -> None:
         with contextlib.suppress(OSError):  # if it is dead, `answer` will tell
-            self.requests.write(as_request(config, context) + "\n")
-            self.requests.flush()
+            self.connection.send((config, context))
 
     def answer(self) -> dict[str, Any] | None:
         """Read an answer; None if the process died."""
-        line = self.answers.readline()
-        return dict(json.loads(line)) if line.endswith("\n") else None
+        try:
+            return dict(self.connection.recv())
+        except (EOFError, OSError):
+            return None
 
     def cause_of_death(self) -> str:
         """How the last of MAX_DEATHS processes ended, in words."""
         code = self.process.wait()
         if code < 0:
             return f"was killed {MAX_DEATHS} times (signal {-code})"
-        self.stderr.seek(0)
-        lines = self.stderr.read().decode(errors="replace").split("\n")
+        self.output.seek(0)
+        lines = self.output.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"exited {MAX_DEATHS} times (exit code {code}{last and ': ' + last})"
 
     def close(self) -> None:
         """Send no more requests, and wait until the process has exited."""
-        for file in (self.requests, self.answers):
-            with contextlib.suppress(OSError):
-                file.close()
+        self.connection.close()
         self.process.wait()
-        self.stderr.close()
+        self.output.close()
 
 
 class WorkerPool:
@@ -191,20 +170,18 @@ class WorkerPool:
         self.context, self.threads, self.notify = context, threads, notify
         self.idle: list[WorkerProcess] = []
         self.busy: dict[WorkerProcess, Config] = {}
-        self.readable = selectors.DefaultSelector()
 
     def submit(self, config: Config) -> None:
         worker = self.idle.pop() if self.idle else WorkerProcess(self.threads)
         self.busy[worker] = config
-        self.readable.register(worker.answers, selectors.EVENT_READ, worker)
         worker.submit(config, self.context)
 
     def answers(self) -> Iterator[tuple[Config, WorkerProcess, dict[str, Any] | None]]:
         """Wait for the next answers; None from a worker that died."""
-        for key, _ in self.readable.select():
-            worker: WorkerProcess = key.data
+        by_connection: dict[Any, WorkerProcess] = {w.connection: w for w in self.busy}
+        for connection in wait(list(by_connection)):
+            worker = by_connection[connection]
             answer = worker.answer()
-            self.readable.unregister(worker.answers)
             config = self.busy.pop(worker)
             if answer is not None:
                 self.idle.append(worker)
@@ -228,7 +205,6 @@ class WorkerPool:
         finally:
             for worker in workers:
                 worker.close()
-            self.readable.close()
 
     def send_signal(self, number: signal.Signals) -> None:
         for worker in self.busy:
@@ -238,44 +214,31 @@ class WorkerPool:
 # --- the worker --------------------------------------------------------------------------------
 
 
-class RequestReader:
-    """Reads requests in a thread, so that the end of the sweep is noticed during a run."""
+def requests(connection: Connection) -> Iterator[tuple[Config, RunContext]]:
+    """What the sweep asks for. A thread reads it, to notice the end of the sweep during a run."""
+    received: queue.Queue[tuple[Config, RunContext] | None] = queue.Queue()
 
-    def __init__(self, lines: TextIO) -> None:
-        self.queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.unanswered = 0
-        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
-
-    def _read(self, lines: TextIO) -> None:
-        for line in lines:
-            self.unanswered += 1
-            self.queue.put(line)
-        self.queue.put(None)
-        if self.unanswered:  # the sweep is gone: save and stop, as after Ctrl-C
+    def read() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                received.put(connection.recv())
+        unanswered = received.unfinished_tasks
+        received.put(None)
+        if unanswered:  # the sweep is gone: save and stop, as after Ctrl-C
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def __iter__(self) -> Iterator[tuple[Config, RunContext]]:
-        while line := self.queue.get():
-            yield from_request(line)
-            self.unanswered -= 1
-
-
-def reserve_stdout() -> TextIO:
-    """Standard output, for answers only: other prints go to standard error from here on."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what a user's optimizer prints may be any text
-        sys.stdout.reconfigure(errors="backslashreplace")
-    return answers
+    threading.Thread(target=read, daemon=True).start()
+    while request := received.get():
+        yield request
+        received.task_done()
 
 
 def main() -> int:
-    answers = reserve_stdout()
+    connection = Connection(int(sys.argv[1]))
     try:
-        for config, context in RequestReader(sys.stdin):
-            answers.write(json.dumps(answer_to(config, context)) + "\n")
-            answers.flush()
-    except (KeyboardInterrupt, BrokenPipeError):
+        for config, context in requests(connection):
+            connection.send(answer_to(config, context))
+    except (KeyboardInterrupt, ConnectionError):
         return 130
     return 0
 
@@ -283,4 +246,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # a plain exit would wait for the thread that reads standard input
+    os._exit(code)  # a plain exit would wait for the thread that reads

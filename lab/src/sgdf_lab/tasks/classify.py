@@ -52,22 +52,31 @@ def resident_classifier(
     team: Team = SINGLE_PROCESS,
 ) -> "Classifier":
     """The trainer for a dataset that is small enough to stay on the device."""
-    with tasks.weights_by_seed(config):
-        _, channels, height, width = dataset.train.images.shape
-        shape = channels, height, width
-        model = models.build_classifier(config.model, classes=dataset.classes, shape=shape)
     training, evaluation = splits(config, dataset)
-    augmented = config.task_definition.augmented
-    batches = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
     return Classifier(
         config,
-        tasks.channels_last(model, device),
-        batches,
+        tasks.channels_last(initial_model(config, dataset), device),
+        resident_batches(config, training, dataset, device),
         {name: ResidentImages(split, dataset, device) for name, split in evaluation.items()},
         device,
         compile=compile,
         team=team,
     )
+
+
+def initial_model(config: "Config", dataset: Dataset) -> nn.Module:
+    """The network of a run before its first step."""
+    _, channels, height, width = dataset.train.images.shape
+    shape = channels, height, width
+    with tasks.weights_by_seed(config):
+        return models.build_classifier(config.model, classes=dataset.classes, shape=shape)
+
+
+def resident_batches(
+    config: "Config", training: Split, dataset: Dataset, device: torch.device
+) -> ResidentBatches:
+    augmented = config.task_definition.augmented
+    return ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
 
 
 def splits(config: "Config", dataset: Dataset) -> tuple[Split, dict[str, Split]]:

@@ -1,12 +1,8 @@
 """What checked statements are written to: results.json, theory.html and figures."""
 
-import base64
-import io
 import re
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +11,20 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgdf_lab.support import document, provenance
 from sgdf_lab.support import figures as shared
-from sgdf_lab.support import provenance
-from sgdf_lab.support.files import write_atomically, write_json
-from sgdf_lab.support.palette import GREY
+from sgdf_lab.support.document import contents, html_table, text
+from sgdf_lab.support.files import write_json
+from sgdf_lab.support.palette import AXIS, GRID
 from sgdf_lab.theory.result import CONDITION, FAILS, HOLDS, OURS, Check, Panel, Result
 
 # --- Draw the panels of a statement with matplotlib
 
 STYLE: dict[Any, Any] = shared.STYLE | {
     "axes.titlesize": 10,
-    "axes.edgecolor": GREY,
+    "axes.edgecolor": AXIS,
     "axes.grid": True,
-    "grid.color": "#DDDDDD",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.7,
     "lines.markersize": 4.5,
@@ -89,14 +86,6 @@ def with_formulas(label: str) -> str:
     return PATTERN.sub(lambda symbol: FORMULAS[symbol[0]], shared.plain(label))
 
 
-def svg(panel: Panel) -> bytes:
-    """One panel as an SVG image, to be embedded in a page."""
-    figure, target = draw([panel]), io.BytesIO()
-    with rc_context(STYLE):
-        figure.savefig(target, format="svg", metadata={"Date": None})
-    return target.getvalue()
-
-
 def write_figure(result: Result, folder: Path) -> list[Path]:
     """Write all panels of a statement as one PNG and one SVG."""
     figure = draw(result.panels)
@@ -108,12 +97,10 @@ def write_figure(result: Result, folder: Path) -> list[Path]:
 
 # --- All statements on one self-contained HTML page
 
-CLASSES = {HOLDS: "holds", CONDITION: "condition", FAILS: "fails"}
-RULES = {"paper": "as printed", "condition": "with the condition", "remark": "remark"}
+RULES = {"paper": "as printed", "condition": "with the condition"}
 
 
-def render_page(results: Sequence[Result], record: dict[str, Any]) -> str:
-    """The page; `record` is the content of results.json."""
+def page_body(results: Sequence[Result]) -> str:
     printed = [result for result in results if result.label != OURS]
     counts = Counter(result.verdict for result in printed)
     summary = ", ".join(
@@ -121,98 +108,58 @@ def render_page(results: Sequence[Result], record: dict[str, Any]) -> str:
         for verdict in (HOLDS, CONDITION, FAILS)
         if counts[verdict]
     )
-    counted = f" Of {len(printed)} statements {escape(summary)}." if printed else ""
-    style = files("sgdf_lab.theory").joinpath("assets", "page.css").read_text("utf-8")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>SGDF: the paper's statements, checked</title>
-<style>
-{style}</style>
-</head>
-<body>
-<h1>The paper's statements, checked</h1>
-<p>Each statement of “Signal Processing Meets SGD: From Momentum to Filter” as it is printed, beside
-its exact value or a simulation.{counted} A measured number counts as a counterexample only if it
-differs by more than four standard errors.</p>
-<div class="scroll"><table>
-<thead><tr><th>statement</th><th>verdict</th></tr></thead>
-<tbody>{"".join(summary_row(result) for result in results)}</tbody>
-</table></div>
-{"".join(section(result) for result in results)}
-<footer>{footer(record)}</footer>
-</body>
-</html>
-"""
+    counted = f" Of {len(printed)} statements {text(summary)}." if printed else ""
+    return f"""<p>Each statement of “Signal Processing Meets SGD: From Momentum to Filter” as it is
+printed, beside its exact value or a simulation.{counted} A measured number counts as a
+counterexample only if it differs by more than four standard errors.</p>
+{contents((result.name, result.title, result.verdict) for result in results)}
+{"".join(map(section, results))}"""
 
 
-def prose(text: str) -> str:
-    """Escape text, and replace the hyphens of formulas by minus signs, which do not break lines."""
-    return escape(re.sub("(?<![A-Za-z])-|-(?![A-Za-z])", "−", text))
-
-
-def summary_row(result: Result) -> str:
-    return (
-        f'<tr><td><a href="#{escape(result.name)}">{escape(result.title)}</a><br>'
-        f'<span class="label"><code>{escape(result.label)}</code></span></td>'
-        f"<td>{badge(result)}</td></tr>\n"
-    )
-
-
-def badge(result: Result) -> str:
-    return f'<span class="verdict {CLASSES[result.verdict]}">{escape(result.verdict)}</span>'
+def minus_signs(formula: str) -> str:
+    """Replace the hyphens of formulas by minus signs, which do not break lines."""
+    return re.sub("(?<![A-Za-z])-|-(?![A-Za-z])", "−", formula)
 
 
 def section(result: Result) -> str:
-    condition = (
-        f"<p><b>Left out:</b> {prose(result.condition)}.</p>"
-        if result.condition and result.verdict == CONDITION
-        else ""
-    )
-    images = "".join(
-        f'<img alt="{escape(panel.title)}: {escape(panel.ylabel)} against {escape(panel.xlabel)}" '
-        f'src="data:image/svg+xml;base64,{base64.b64encode(svg(panel)).decode()}">'
-        for panel in result.panels
-    )
-    return f"""<section id="{escape(result.name)}">
-<h2>{escape(result.title)}</h2>
-<p>{badge(result)} <span class="label"><code>{escape(result.label)}</code></span></p>
-<p><b>Claim:</b> {prose(result.claim)}</p>
-<p><b>Assumed:</b> {prose(result.assumptions)}.</p>
-{condition}
-<div class="figures">{images}</div>
-<p>{prose(result.explanation)}</p>
-<div class="scroll checks"><table>
-<thead><tr><th>check</th><th class="number">printed</th><th class="number">measured</th>
-<th>result</th></tr></thead>
-<tbody>{"".join(check_row(check) for check in result.checks)}</tbody>
-</table></div>
+    parts = {"Claim": result.claim, "Assumed": f"{result.assumptions}."}
+    if result.condition and result.verdict == CONDITION:
+        parts["Left out"] = f"{result.condition}."
+    words = "".join(f"<p><b>{n}:</b> {text(minus_signs(w))}</p>\n" for n, w in parts.items())
+    figures = "".join(map(panel_figure, result.panels))
+    rows = [check_row(check) for check in result.checks]
+    warning = "" if result.verdict == HOLDS else " warning"
+    return f"""<section id="{text(result.name)}">
+<h2>{text(result.title)}</h2>
+<p class="verdict{warning}">{text(result.verdict)}</p>
+<p class="protocol"><code>{text(result.label)}</code></p>
+{words}<div class="charts chart">{figures}</div>
+<p>{text(minus_signs(result.explanation))}</p>
+{html_table(("printed", "measured", "result"), rows, [""] * len(rows))}
 </section>
 """
 
 
-def check_row(check: Check) -> str:
+def panel_figure(panel: Panel) -> str:
+    words = text(f"{panel.title}: {panel.ylabel} against {panel.xlabel}")
+    drawn = shared.inline_svg(draw([panel]), fonttype="path")
+    return f'<figure role="img" aria-label="{words}">{drawn}</figure>'
+
+
+def check_row(check: Check) -> list[str]:
     error = f" ± {check.error:.1g}" if check.error else ""
-    if check.under == "remark":
-        kind, mark = "remark", "remark"
-    else:
-        kind = "" if check.ok else "counter"
-        mark = f"{'holds' if check.ok else 'fails'}, {RULES[check.under]}"
+    kept = "holds" if check.ok else "fails"
+    mark = f"{kept}, {RULES[check.under]}" if check.under in RULES else check.under
     relation = {"<=": "≤", ">=": "≥", "=": "="}[check.relation]
-    return (
-        f'<tr class="{kind}"><td>{prose(check.what)}</td>'
-        f'<td class="number">{relation} {check.printed:.4g}</td>'
-        f'<td class="number">{check.measured:.4g}{error}</td><td class="mark">{mark}</td></tr>\n'
-    )
+    printed, measured = f"{relation} {check.printed:.4g}", f"{check.measured:.4g}{error}"
+    return [minus_signs(check.what), printed, measured, mark]
 
 
-def footer(record: dict[str, Any]) -> str:
+def source_of(record: dict[str, Any]) -> str:
     machine = record["machine"]
-    return escape(
-        f"{record['command']} · commit {record['commit']} · {machine['device']}, "
-        f"Python {machine['python']}, NumPy {machine['numpy']} · {record['seconds']} s"
+    return (
+        f"{record['command']} (commit {record['commit']}; {machine['device']}, Python "
+        f"{machine['python']}, NumPy {machine['numpy']}; {record['seconds']} s)"
     )
 
 
@@ -234,4 +181,5 @@ def write_results(
     write_json(folder / "results.json", record, indent=2)
     for result in results:
         write_figure(result, folder / "figures")
-    write_atomically(folder / "theory.html", render_page(results, record))
+    title = "The paper's statements, checked"
+    document.write(folder / "theory.html", title, page_body(results), source_of(record))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sgdf.kernels.quantized import FLOOR, Quantized, blocks_per_row, dequantize
+from sgdf.optim import is_8_bit, read_moment
 from sgdf_lab import optimizers
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.numbers import is_number
@@ -184,23 +184,11 @@ def restored_moments(saved: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
         if not is_8_bit(codes, scale, p):
             continue
         if order(codes) != order(p):
-            moments[key] = dequantize(Quantized(codes, scale))
+            moments[key] = read_moment(saved, key)
             del moments[f"{key}_scale"]
         else:  # one row of scales for each row of the parameter
             moments[f"{key}_scale"] = scattered(scale, p, rows=True)
     return {key: scattered(value, p) for key, value in moments.items()}
-
-
-def is_8_bit(codes: Any, scale: Any, p: Tensor) -> bool:
-    """Whether it is a moment of p in 8 bits, with its scales."""
-    return (
-        isinstance(codes, Tensor)
-        and isinstance(scale, Tensor)
-        and codes.dtype in FLOOR
-        and codes.shape == p.shape
-        and p.dim() > 1
-        and scale.shape == (p.shape[0], blocks_per_row(p))
-    )
 
 
 def order(t: Tensor) -> list[int]:

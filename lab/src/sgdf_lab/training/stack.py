@@ -6,7 +6,6 @@ gains) are tensors along it. What each run computes is what it would compute by 
 order of sums; the update is `sgdf.filter.direction` or `sgdf.matrix.direction`, as everywhere.
 """
 
-import contextlib
 from collections.abc import Hashable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from sgdf.filter import (
     Denominator,
     FilterSettings,
     Moments,
-    default_gain_eps,
     direction,
     moment_names,
 )
@@ -37,9 +35,11 @@ from sgdf.matrix import (
     with_first_gradient,
 )
 from sgdf.matrix import direction as matrix_direction
+from sgdf.optim import filter_settings
 from sgdf_lab.optimizers.muon import MuonAdamW
-from sgdf_lab.optimizers.pipeline import Pipeline, Rule, has_basis, is_due
+from sgdf_lab.optimizers.pipeline import Pipeline, Rule, as_matrices, has_basis, is_due
 from sgdf_lab.support.errors import UserError
+from sgdf_lab.support.numerics import full_precision
 
 # --- what an optimizer does to a parameter --------------------------------------------------------
 
@@ -67,6 +67,16 @@ class ParameterRule(NamedTuple):
     weight_decay: float
 
 
+#: What a stack does, of settings that an optimizer may have.
+USUAL: dict[str, tuple[Any, ...]] = {
+    "amsgrad": (False,),
+    "decoupled_weight_decay": (True,),
+    "maximize": (False,),
+    "state_dtype": (None, torch.float32),
+    "stochastic_rounding": (False,),
+}
+
+
 def rules_of(optimizer: Optimizer) -> dict[Tensor, ParameterRule]:
     """What the optimizer does to each of its parameters; `UserError` if that is not known here."""
     found: dict[Tensor, ParameterRule] = {}
@@ -81,9 +91,13 @@ def rules_of_group(
     optimizer: Optimizer, group: dict[str, Any], params: Sequence[Tensor]
 ) -> Sequence[Elements | Nadam | Rule]:
     count, name = len(params), type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.NAdam) and group["decoupled_weight_decay"]:
+    for setting, allowed in USUAL.items():
+        if group.get(setting, allowed[0]) not in allowed:
+            given = f"{setting}={group[setting]}"
+            raise UserError(f"{name} with {given} cannot be trained in a stack: use another engine")
+    if isinstance(optimizer, torch.optim.NAdam):
         return [Nadam(tuple(group["betas"]), group["eps"], group["momentum_decay"])] * count
-    if isinstance(optimizer, torch.optim.AdamW) and not group["amsgrad"]:
+    if isinstance(optimizer, torch.optim.AdamW):
         return [adam(group["betas"], group["eps"])] * count
     if isinstance(optimizer, MuonAdamW):
         if not group["use_muon"]:
@@ -118,13 +132,11 @@ def adam(betas: Sequence[float], eps: float) -> Elements:
 
 
 def filter_adam(group: dict[str, Any]) -> Elements:
-    (beta1, beta2), gain_eps = group["betas"], group["gain_eps"]
-    if gain_eps is None:
-        gain_eps = default_gain_eps(group["eps"], group["second_moment"])
-    settings = FilterSettings(
-        (beta1, beta2), gain_eps, group["gain_scale"], group["gain_power"], group["correction"]
+    settings = filter_settings(group)
+    return Elements(
+        settings._replace(betas=tuple(settings.betas)),  # type: ignore[arg-type]
+        Denominator(group["second_moment"], group["eps"]),
     )
-    return Elements(settings, Denominator(group["second_moment"], group["eps"]))
 
 
 def muon(group: dict[str, Any]) -> MatrixSettings:
@@ -305,7 +317,7 @@ class MatrixStack(Stack):
         self.state = MatrixState(m, slow, s, v)
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
-        return torch.stack([as_matrices(x) for x in tensors], 1)
+        return torch.stack([as_matrices(x, 1) for x in tensors], 1)
 
     def views(self, like: Sequence[Tensor]) -> list[Tensor]:
         return [x.view(y.shape) for x, y in zip(self.values.unbind(1), like, strict=True)]
@@ -319,7 +331,7 @@ class MatrixStack(Stack):
         decay = self.rule.settings.basis_decay
         # Only the scale of the factors depends on their decay, and nothing on the betas.
         settings = self.rule.settings._replace(basis_decay=0.0, filter=FilterSettings())
-        with full_float32():
+        with full_precision():
             one = with_first_gradient(
                 self.joined(grads)[first], MatrixState(None), settings, FLOAT32, torch
             )
@@ -329,7 +341,7 @@ class MatrixStack(Stack):
 
     def update(self, g: Tensor, count: Tensor) -> Tensor:
         settings, t = self.rule.settings, count - 1 if self.builds else count
-        with full_float32():
+        with full_precision():
             update, state = matrix_direction(
                 g, self.state, t, settings._replace(orthogonalise=False), numbers=FLOAT32, xp=torch
             )
@@ -354,16 +366,11 @@ class MatrixStack(Stack):
 
         s, v, sides = self.state.s, self.state.v, (self.state.factors, self.state.basis)
         own = MatrixState(None, None, part(s), part(v), *(Sides(*map(part, x)) for x in sides))
-        with full_float32():
+        with full_precision():
             new = refreshed(own, self.rule.settings, FLOAT32, WITH_FAST_QR)
         for kept, value in zip((s, v, *self.state.basis), (new.s, new.v, *new.basis), strict=True):
             if kept is not None:
                 kept[:, due] = value
-
-
-def as_matrices(x: Tensor) -> Tensor:
-    """runs x parameter as runs x rows x columns."""
-    return x.flatten(2) if x.dim() > 2 else x[:, None]
 
 
 def keep(old: Sequence[Tensor | None], new: Sequence[Tensor | None]) -> None:
@@ -371,17 +378,6 @@ def keep(old: Sequence[Tensor | None], new: Sequence[Tensor | None]) -> None:
     for before, after in zip(old, new, strict=True):
         if before is not None and after is not None:
             before.copy_(after)
-
-
-@contextlib.contextmanager
-def full_float32() -> Iterator[None]:
-    """No TF32 in matrix products: ten bits are too few for a basis."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 # --- QR of large batches --------------------------------------------------------------------------
@@ -451,7 +447,7 @@ def stacks_of(
     for name, own in rules.items():
         rule = [each._replace(rule=without_turn(each.rule)) for each in own]
         is_matrix = isinstance(rule[0].rule, Rule)
-        shape = as_matrices(weights[name]).shape if is_matrix else None
+        shape = as_matrices(weights[name], 1).shape if is_matrix else None
         together.setdefault((shape, tuple(rule)), []).append(name)
     stacks: list[Stack] = []
     leaves: dict[str, Tensor] = {}

@@ -60,6 +60,7 @@ def add_gradients(subparsers: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Train, print tables, write JSON and figures."""
     from sgdf_lab.instruments import figures
+    from sgdf_lab.tasks import classify
 
     console = open_console()
     from sgdf_lab.support.numerics import find_device
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     configs = subjects.make_configs(options)
     config = next(iter(configs.values()))
     subjects.check_task(config)
-    dataset = subjects.load_dataset(config, options)
+    dataset = classify.load_dataset(config.task, options.data_dir, config.data == "synthetic")
     if options.epochs and not options.errors:
         raise UserError("--epoch selects where errors are measured from: it needs --errors")
     moments = dict.fromkeys(options.epochs or [None]) if options.errors else {}
@@ -193,10 +194,11 @@ def measure_errors(
     from torch.nn.functional import cross_entropy
 
     from sgdf_lab.instruments import estimators, figures
+    from sgdf_lab.tasks import classify
 
     config, model = subjects.error_start(options, epoch, dataset, device)
-    training = subjects.training_images(config, dataset)
-    data = subjects.choose_images(training, dataset, device, options.images, batch=None)
+    images = classify.splits(config, dataset)[0]
+    data = subjects.choose_images(images, dataset, device, options.images, batch=None)
     with as_user_error(f"the errors of {config.model} cannot be measured"):
         errors = estimators.estimator_errors(
             *(model, cross_entropy, data),

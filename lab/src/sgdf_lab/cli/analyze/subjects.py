@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from sgdf_lab.data import Dataset, Split
+    from sgdf_lab.data import Dataset
     from sgdf_lab.runs.config import Config
     from sgdf_lab.training.images import ResidentBatches
 
@@ -129,6 +129,7 @@ class Subject:
 
 def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) -> list[Subject]:
     """All subjects, checked before work on the first one begins."""
+    from sgdf_lab.reports.labels import run_names
     from sgdf_lab.runs.results import read_config
     from sgdf_lab.runs.run_folder import find_checkpoint
 
@@ -136,7 +137,7 @@ def find_subjects(folders: Sequence[Path], epochs: Sequence[int] | None = None) 
     moments: list[int | None] = list(dict.fromkeys(epochs or ())) or [None]
     subjects = [
         Subject(folder, config, epoch, label + ("" if epoch is None else f", epoch {epoch}"))
-        for folder, config, label in zip(folders, configs, subject_labels(configs), strict=True)
+        for folder, config, label in zip(folders, configs, run_names(configs), strict=True)
         for epoch in moments
     ]
     for subject in subjects:
@@ -160,23 +161,6 @@ def begin(what: str, options: argparse.Namespace) -> "tuple[Console, torch.devic
     return console, device, found
 
 
-def subject_labels(configs: "Sequence[Config]") -> list[str]:
-    """The optimizer of each run, and as many of its settings as distinguish the runs."""
-    from sgdf_lab.reports.labels import settings_words
-
-    words = [[c.optimizer] for c in configs]
-    for more in (
-        lambda c: settings_words(c, [rival for rival in configs if rival.optimizer == c.optimizer]),
-        lambda c: [f"seed {c.seed}"],
-        lambda c: [c.task, c.model],
-        lambda c: [c.name.rpartition("-")[2]],
-    ):
-        if len({tuple(label) for label in words}) == len(words):
-            break
-        words = [[*label, *more(c)] for label, c in zip(words, configs, strict=True)]
-    return [", ".join(label) for label in words]
-
-
 def check_task(config: "Config") -> None:
     """The command handles the lab's classifiers of images that fit in memory."""
     from sgdf_lab import tasks
@@ -192,47 +176,22 @@ def check_task(config: "Config") -> None:
 # --- weights and images ---------------------------------------------------------------------------
 
 
-def training_images(config: "Config", dataset: "Dataset") -> "Split":
-    """Without those that the run held out for validation."""
-    from sgdf_lab.training.images import hold_out
-
-    return hold_out(dataset.train, config.validation)[0] if config.validation else dataset.train
-
-
 def load_subject(
     subject: Subject, options: argparse.Namespace, device: "torch.device"
 ) -> "tuple[nn.Module, list[tuple[Tensor, Tensor]]]":
     """The model with the subject's weights, and batches of its training images."""
-    import torch
 
     from sgdf_lab.runs.run_folder import find_checkpoint, require_checkpoint
+    from sgdf_lab.tasks import channels_last, classify
 
     config = subject.config
     checkpoint = require_checkpoint(find_checkpoint(subject.folder, subject.epoch), device)
-    dataset = load_dataset(config, options)
-    training = training_images(config, dataset)
-    with torch.random.fork_rng(devices=[]):
-        model = model_for(config, dataset)
+    dataset = classify.load_dataset(config.task, options.data_dir, config.data == "synthetic")
+    model = classify.initial_model(config, dataset)
     model.load_state_dict(checkpoint["model"])
-    model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model, choose_images(training, dataset, device, options.images, options.batch)
-
-
-def load_dataset(config: "Config", options: argparse.Namespace) -> "Dataset":
-    from sgdf_lab import data
-
-    name = config.task_definition.dataset
-    return data.load(name, options.data_dir, synthetic=config.data == "synthetic")
-
-
-def model_for(config: "Config", dataset: "Dataset") -> "nn.Module":
-    """The config's network, with weights from torch's current random state."""
-    from sgdf_lab import models
-
-    _, channels, height, width = dataset.train.images.shape
-    return models.build_classifier(
-        config.model, classes=dataset.classes, shape=(channels, height, width)
-    )
+    images = classify.splits(config, dataset)[0]  # without those that the run held out
+    chosen = choose_images(images, dataset, device, options.images, options.batch)
+    return channels_last(model, device), chosen
 
 
 def choose_images(
@@ -306,33 +265,20 @@ def optimizer_for(config: "Config", parameters: Any, device: "torch.device") -> 
     )
 
 
-def initial_model(config: "Config", dataset: "Dataset", device: "torch.device") -> "nn.Module":
-    """The network of a run with these settings, before its first step."""
-    import torch
-
-    from sgdf_lab.training.batches import seed_for
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", config.seed))
-        model = model_for(config, dataset)
-    return model.to(device).train()
-
-
 class FirstSteps:
     """The first steps of one optimizer, with the weights and batches of the config's seed."""
 
     def __init__(self, config: "Config", dataset: "Dataset", device: "torch.device") -> None:
         import torch
 
+        from sgdf_lab.tasks import classify
         from sgdf_lab.training.batches import seed_for
-        from sgdf_lab.training.images import ResidentBatches
 
         torch.manual_seed(seed_for("dropout", config.seed))
-        self.model = initial_model(config, dataset, device)
+        self.model = classify.initial_model(config, dataset).to(device).train()
         self.optimizer = optimizer_for(config, self.model.named_parameters(), device)
-        augmented = config.task_definition.augmented
-        training = training_images(config, dataset)
-        epochs = ResidentBatches(training, dataset, device, seed=config.seed, augmented=augmented)
+        images = classify.splits(config, dataset)[0]
+        epochs = classify.resident_batches(config, images, dataset, device)
         self.batches = endless_batches(epochs, config.batch)
         self.loss = math.nan
 
@@ -374,9 +320,10 @@ def error_start(
     from sgdf_lab.instruments.evaluation import batch_norms
     from sgdf_lab.runs.results import read_config
     from sgdf_lab.runs.run_folder import find_checkpoint, require_checkpoint
+    from sgdf_lab.tasks import classify
 
     config = make_configs(options, options.errors)[options.errors]
-    model = initial_model(config, dataset, device)
+    model = classify.initial_model(config, dataset).to(device).train()
     folder = Path(options.subject)
     if epoch is None and not (folder / "last.pt").exists():
         return config, model

@@ -91,7 +91,7 @@ class Distance:
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:
         try:
-            with full_precision(images.device):
+            with full_precision():
                 features = self.network(images)
         except Exception as error:  # a user's network may raise anything
             reason = str(error).strip().partition("\n")[0]

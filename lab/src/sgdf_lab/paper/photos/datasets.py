@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sgdf_lab.data.class_folders import ImageFiles, LabelledNames, image_files
+from sgdf_lab.data.class_folders import (
+    ImageFiles,
+    LabelledNames,
+    class_names,
+    image_files,
+    labelled,
+)
 from sgdf_lab.data.dataset import DatasetSpec, data_folder
 from sgdf_lab.support.errors import UserError
 from sgdf_lab.support.files import open_regular, read_text
@@ -161,17 +167,9 @@ def check_present(home: Path, split: LabelledNames, source: Path) -> None:
 
 
 def list_imagenet(home: Path) -> Listing:
-    from torchvision.datasets import ImageFolder
-
-    train, val = (ImageFolder(home / part) for part in ("train", "val"))
-    if train.classes != val.classes:
-        other = sorted({*train.classes} ^ {*val.classes})[0]
-        raise UserError(f"{home} has the class {other} in only one of train and val")
-    start = len(str(home / "_")) - 1  # of the name in the folder
-    training, test = (
-        [(path[start:], label) for path, label in part.samples] for part in (train, val)
-    )
-    return training, test, tuple(train.classes)
+    classes = class_names(home / "train")
+    train, val = (labelled(home, Path(part), classes) for part in ("train", "val"))
+    return train, val, classes
 
 
 IMAGENET = ImageFolderDataset(

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sgdf_lab.optimizers import style
-from sgdf_lab.reports.evidence import Summary, notes
-from sgdf_lab.reports.evidence.summary import REFERENCES
+from sgdf_lab.reports.evidence import Summary
+from sgdf_lab.reports.evidence.summary import PARTS, REFERENCES, TO_GO, counts
 from sgdf_lab.reports.figures import Interval, draw_intervals
 from sgdf_lab.reports.tables import Table
 from sgdf_lab.reports.wording import NOTHING, signed
@@ -104,7 +104,7 @@ def row_of(comparison: Json, label: str) -> Json | None:
 
 def is_complete(summary: Summary) -> bool:
     """Whether every planned run has ended, in whatever way."""
-    return not any(notes.counts(summary, part, notes.TO_GO) for part in notes.PARTS)
+    return not any(counts(summary, part, TO_GO) for part in PARTS)
 
 
 # --- as a table ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from sgdf_lab.reports.curves import looks, optimizer_colours
+from sgdf_lab.reports.curves import looks, optimizer_colours, with_unit
 from sgdf_lab.reports.evidence import Summary
 from sgdf_lab.reports.evidence.tables import ranked
 from sgdf_lab.reports.figures import Interval, differences_figure
@@ -57,11 +57,6 @@ def colours_of(summary: Summary) -> dict[str, str]:
     return {c["label"]: colours[c["optimizer"]] for c in summary["contestants"]}
 
 
-def metric_title(summary: Summary, words: str) -> str:
-    unit = summary["metric"]["unit"]
-    return f"{words}, {unit}" if unit else words
-
-
 def add_title(figure: Figure, title: str) -> None:
     """In as many lines as it takes."""
     width = int(LETTERS * figure.get_figwidth())
@@ -84,7 +79,8 @@ def differences_to(summary: Summary, comparison: Json) -> Figure:
         )
         for row in rows
     ]  # fmt: skip
-    words = metric_title(summary, f"{metric['words']} minus that of {comparison['reference']}")
+    minus = f"{metric['words']} minus that of {comparison['reference']}"
+    words = with_unit(minus, metric["unit"])
     figure = differences_figure(
         intervals, words, lower_is_better=metric["lower_is_better"], digits=metric["digits"]
     )
@@ -120,7 +116,7 @@ def best_figure(summary: Summary) -> Figure:
             draw_best(axes, members, looks, references, size[1] - 1.2)
             axes.set_title(name, fontsize=10, fontweight="normal")
         words = f"expected best {summary['validation']['words']}"
-        all_axes[0].set_ylabel(plain(metric_title(summary, words)))
+        all_axes[0].set_ylabel(plain(with_unit(words, summary["metric"]["unit"])))
         add_title(figure, summary["title"])
     return figure
 
@@ -153,8 +149,14 @@ def best_limits(summary: Summary, drawn: Sequence[Json]) -> tuple[float, float]:
     worst = statistics.median(starts)
     furthest = max(ends) if lower else min(ends)
     reach = max(abs(worst - best), 1.15 * abs(furthest - best)) or 1.0
-    near, far = best - 0.06 * reach, best + 1.02 * reach
-    return (near, far) if lower else (2 * best - far, 2 * best - near)
+    return beyond(best, 0.06 * reach, 1.02 * reach, lower_is_better=lower)
+
+
+def beyond(
+    best: float, better: float, worse: float, *, lower_is_better: bool
+) -> tuple[float, float]:
+    """The limits of an axis, so far on the better side of the best and on the worse one."""
+    return (best - better, best + worse) if lower_is_better else (best - worse, best + better)
 
 
 def draw_best(
@@ -236,7 +238,7 @@ def rates_figure(summary: Summary) -> Figure:
         signs = "ring: chosen, ×: diverged or failed, triangle: outside, line: best of all"
         figure.supxlabel(f"learning rate ({signs})", fontsize=9)
         words = f"final {summary['validation']['words']}"
-        figure.supylabel(plain(metric_title(summary, words)), fontsize=9)
+        figure.supylabel(plain(with_unit(words, summary["metric"]["unit"])), fontsize=9)
         add_title(figure, summary["title"])
     return figure
 
@@ -250,8 +252,7 @@ def rate_limits(summary: Summary) -> tuple[float, float]:
     furthest = max(bests) if lower else min(bests)
     reach = max(2 * abs(statistics.median(known) - best), 1.3 * abs(furthest - best)) or 1.0
     reach = min(reach, 1.05 * abs(known[-1] - best) or 1.0)
-    near, far = best - 0.1 * reach, best + 1.15 * reach
-    return (near, far) if lower else (2 * best - far, 2 * best - near)
+    return beyond(best, 0.1 * reach, 1.15 * reach, lower_is_better=lower)
 
 
 def draw_trials(

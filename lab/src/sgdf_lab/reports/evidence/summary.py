@@ -4,23 +4,27 @@ import dataclasses
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sgdf_lab.reports.cells import earlier_starts
 from sgdf_lab.reports.choice import choice_of
 from sgdf_lab.reports.comparison import REFERENCES as REFERENCES
-from sgdf_lab.reports.evidence import VERSION, Summary, notes
+from sgdf_lab.reports.evidence import VERSION, Summary
 from sgdf_lab.reports.labels import contestant_names, visible
 from sgdf_lab.reports.numbers import (
+    SEEN,
     SIGNIFICANCE,
-    Outcome,
     compare,
     expected_best,
     median_or_never,
+    outcome,
     result_metric,
     share_within,
     sign_test,
     spread,
+    validation_words,
     with_verdicts,
 )
 from sgdf_lab.runs.config import frozen
@@ -37,6 +41,10 @@ from sgdf_lab.tasks import Metric
 
 MARGINS = {"language": 0.02}  # nats per token
 MARGIN = 1.0  # of others: a point of accuracy
+NAMED = 4  # contestants in a sentence; more are counted
+PARTS = ("trials", "finals", "seeds")
+TO_GO = ("missing", "unfinished")
+LOST = ("diverged", "failed")
 METRIC = ("key", "words", "unit", "lower_is_better", "digits")
 
 Json = dict[str, Any]
@@ -89,7 +97,7 @@ def summarize(
             "seeds": [*sweep.seeds],
         },
         "metric": {name: getattr(metric, name) for name in METRIC},
-        "validation": {"key": validation_key(config), "words": validation_words(config)},
+        "validation": {"key": validation_key(config), "words": validation_words(task.metric)},
         "margin": margin,
         "ahead": SIGNIFICANCE,
         "worst_finished": worst,
@@ -108,20 +116,10 @@ def summarize(
         "command": visible(command),
         **provenance([run.record for run in used if run.record]),
     }
-    return {**summary, "notes": notes.sentences(summary)}
+    return {**summary, "notes": notes(summary)}
 
 
 # --- metrics -------------------------------------------------------------------------------------
-
-
-def validation_words(config: Any) -> str:
-    """
-    >>> from sgdf_lab.runs.config import make
-    >>> validation_words(make("digits"))
-    'validation accuracy'
-    """
-    words: str = config.task_definition.metric.words
-    return words.replace("test ", "validation ", 1)
 
 
 def extremes(
@@ -149,8 +147,7 @@ def contestant_values(
     values = [trial.validation for trial in ended]
     counted = [worst if value is None else value for value in values]
     known = [value for value in counted if value is not None]
-    finals = [v for run in contestant.seeds if (v := run.final(metric.key)) is not None]
-    final = spread(finals)
+    final = spread(outcome(contestant.seeds, metric).values.values())
     finished = [value for value in values if value is not None]
     own = metric.best(finished) if finished else None
     return {
@@ -241,8 +238,8 @@ def comparison(
 ) -> Json:
     """Everybody against one: paired differences, and the time to where it ends."""
     rivals = [contestant for contestant in contestants if contestant is not reference]
-    own = outcome(reference, metric)
-    found = with_verdicts([compare(outcome(rival, metric), own) for rival in rivals], metric)
+    own, *others = (outcome(c.seeds, metric, choice_of(c)) for c in (reference, *rivals))
+    found = with_verdicts([compare(other, own) for other in others], metric)
     rows = [
         {
             "contestant": rival.label,
@@ -263,15 +260,6 @@ def comparison(
             reach(c, reference, target, alone[c.label], alone[reference.label]) for c in contestants
         ],
     }
-
-
-def outcome(contestant: Contestant, metric: Metric) -> Outcome:
-    runs = {run.config.seed: run for run in contestant.seeds}
-    finals = {seed: run.final(metric.key) for seed, run in runs.items()}
-    values = {seed: value for seed, value in finals.items() if value is not None}
-    lost = [seed for seed, run in runs.items() if run.is_lost]
-    missing = runs.keys() - values.keys() - {*lost}
-    return Outcome(values, lost, missing, choice_of(contestant))
 
 
 def same_settings(rival: Contestant, reference: Contestant) -> Json | None:
@@ -356,7 +344,7 @@ def provenance(records: Sequence[RunRecord]) -> Json:
         start
         for record in records
         for start in (record.environment, *earlier_starts(record))
-        if isinstance(start, dict) and start
+        if start
     ]
     machines = [start["machine"] for start in starts if isinstance(start.get("machine"), dict)]
     hours = math.fsum(s for record in records for s in record.seconds.values()) / 3600
@@ -369,11 +357,6 @@ def provenance(records: Sequence[RunRecord]) -> Json:
     }
 
 
-def earlier_starts(record: RunRecord) -> list[Any]:
-    found = record.environment.get("earlier")
-    return found if isinstance(found, list) else []
-
-
 def different(values: Iterable[Any]) -> list[str]:
     return sorted({str(value) for value in values if value})
 
@@ -381,3 +364,108 @@ def different(values: Iterable[Any]) -> list[str]:
 def machine_words(machine: Mapping[str, Any]) -> str:
     cuda = f", CUDA {machine['cuda']}" if machine.get("cuda") else ""
     return f"{machine.get('device', 'unknown')}, torch {machine.get('torch', 'unknown')}{cuda}"
+
+
+# --- what a reader has to know -------------------------------------------------------------------
+
+
+def notes(summary: Summary) -> list[str]:
+    """What is missing, what was lost, how it was computed."""
+    worst = summary["worst_finished"]
+    counted = "" if worst is None else f", and counted as the worst finished one, {worst:.4g},"
+    without = [c["label"] for c in summary["contestants"] if c["chosen"] is None]
+    others = {"": n} if (n := summary["other_runs"]) else {}
+    found = [
+        about(
+            counts(summary, "trials", TO_GO),
+            "Incomplete: {n} trial{s} to go ({who}); a choice may still change.",
+        ),
+        unequal_trials(summary),
+        about(
+            counts(summary, "trials", LOST),
+            f"{{n}} trial{{s}} diverged or failed ({{who}}): never chosen{counted} in the "
+            "expected best.",
+        ),
+        about(
+            counts(summary, "finals", TO_GO),
+            "Incomplete: {n} run{s} of finalists to go ({who}); a choice may still change.",
+        ),
+        about(
+            counts(summary, "finals", LOST),
+            "{n} run{s} of finalists diverged or failed ({who}): such a setting is chosen only if "
+            "every finalist lost one.",
+        ),
+        about(counts(summary, "seeds", TO_GO), "Incomplete: {n} seed{s} to go ({who})."),
+        f"Without a finished trial, and so without a setting: {joined(without)}." * bool(without),
+        about(
+            counts(summary, "seeds", LOST),
+            "{n} seed{s} diverged or failed ({who}): means, differences and p values marked * are "
+            "over the other seeds only, and too good.",
+        ),
+        at_edges(summary),
+        seen(summary),
+        about(others, "Left out: {n} run{s} of another plan."),  # or of an earlier choice
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def about(numbers: Mapping[str, int], sentence: str) -> str:
+    """A sentence with these numbers, by contestant; empty without any.
+
+    >>> about({"AdamW": 1, "SGDF, K": 2}, "{n} seed{s} diverged ({who}).")
+    '3 seeds diverged (AdamW: 1; SGDF, K: 2).'
+    """
+    n = sum(numbers.values())
+    who = joined([f"{label}: {count}" for label, count in numbers.items()])
+    return sentence.format(n=n, s="s" * (n != 1), who=who) if numbers else ""
+
+
+def unequal_trials(summary: Summary) -> str:
+    """A comparison is fair only if everybody had as many trials."""
+    ended = {
+        c["label"]: sum(t["status"] in ("finished", *LOST) for t in c["trials"])
+        for c in summary["contestants"]
+    }
+    most = max(ended.values())
+    fewer = {label: n for label, n in ended.items() if n < most}
+    return about(fewer, f"Not equal: some had {most} trials, others fewer ({{who}}).")
+
+
+def at_edges(summary: Summary) -> str:
+    """Learning rates at an edge; with several settings, one of the others is there by chance."""
+    edges = [
+        f"{contestant['label']} ({edge})"
+        for contestant in summary["contestants"]
+        for edge in (contestant["chosen"] or {}).get("edges", ())
+        if edge.endswith(" lr")
+    ]
+    words = f"The chosen learning rate is at an edge of what was tried: {joined(edges)}."
+    return words if edges else ""
+
+
+def seen(summary: Summary) -> str:
+    is_seen = summary["metric"]["key"] == summary["validation"]["key"]
+    has_result = any(contestant["final"] for contestant in summary["contestants"])
+    return SEEN.format(summary["metric"]["words"]) if is_seen and has_result else ""
+
+
+def counts(summary: Summary, part: str, statuses: Sequence[str]) -> dict[str, int]:
+    """How many trials, finals or seeds have one of the statuses, by contestant; without zeros."""
+    found: Counter[str] = Counter()
+    for contestant in summary["contestants"]:
+        runs = runs_of(contestant, part)
+        found[contestant["label"]] += sum(run["status"] in statuses for run in runs)
+    return {label: n for label, n in found.items() if n}
+
+
+def runs_of(contestant: Mapping[str, Any], part: str) -> Iterable[Mapping[str, Any]]:
+    if part == "trials":
+        return contestant["trials"]  # type: ignore[no-any-return]
+    if part == "finals":
+        return [run for final in contestant["finals"] for run in final["seeds"].values()]
+    return contestant[part].values()  # type: ignore[no-any-return]
+
+
+def joined(words: Sequence[str]) -> str:
+    more = f"; and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return "; ".join(words[:NAMED]) + more

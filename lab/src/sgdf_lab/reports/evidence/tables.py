@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from sgdf_lab.reports import tables as shared
 from sgdf_lab.reports.evidence import Summary
-from sgdf_lab.reports.labels import NO_BREAK, setting_words
+from sgdf_lab.reports.labels import setting_words
 from sgdf_lab.reports.numbers import Spread
 from sgdf_lab.reports.tables import Table, as_markdown
-from sgdf_lab.reports.wording import NOTHING, duration, signed, spread
+from sgdf_lab.reports.wording import NOTHING, duration, interval, signed, spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,16 +141,12 @@ def difference_words(comparison: Json, label: str, digits: int) -> tuple[str, st
     row = next(row for row in comparison["rows"] if row["contestant"] == label)
     if row["n"] == 0:
         return NOTHING, "", ""
-    mean, mark = signed(row["mean"], digits), "*" * bool(row["lost"])
+    mark, verdict = "*" * bool(row["lost"]), f", {row['verdict']}" * bool(row["verdict"])
     if row["p"] is None:
-        return f"{mean}{mark}", "one seed" if row["n"] == 1 else "all alike", ""
-    low, high = (signed(row[end], digits) for end in ("low", "high"))
-    verdict = f", {row['verdict']}" if row["verdict"] else ""
-    return (
-        f"{mean} [{low},{NO_BREAK}{high}]{mark}",
-        p_words(row["p_holm"]),
-        p_words(row["p_verdict"]) + verdict,
-    )
+        why = "one seed" if row["n"] == 1 else "all alike"
+        return signed(row["mean"], digits) + mark, why, ""
+    words = interval((row["mean"], row["low"], row["high"]), digits)
+    return words + mark, p_words(row["p_holm"]), p_words(row["p_verdict"]) + verdict
 
 
 def p_words(p: float) -> str:
@@ -222,17 +218,13 @@ def time_words(contestant: Json, with_steps: bool) -> str:
 
 
 def same_settings(summary: Summary) -> Table:
-    """Against each reference: at how many of its trials' settings it is better, by how much."""
-    found = {
-        comparison["reference"]: {row["contestant"]: row for row in comparison["rows"]}
-        for comparison in summary["comparisons"]
-        if any(row.get("same_settings") for row in comparison["rows"])
-    }
-    digits = summary["metric"]["digits"]
+    """A line for each pair: at how many settings of the trials one is better, by how much."""
+    order = [contestant["label"] for contestant in ranked(summary)]
     rows = [
-        (c["label"], *(same_words(rows.get(c["label"]), digits) for rows in found.values()))
-        for c in ranked(summary)
-        if any((rows.get(c["label"]) or {}).get("same_settings") for rows in found.values())
+        (row["contestant"], comparison["reference"], same_words(row, summary["metric"]["digits"]))
+        for comparison in summary["comparisons"]
+        for row in sorted(comparison["rows"], key=lambda row: order.index(row["contestant"]))
+        if row.get("same_settings")
     ]
     caption = (
         f"The trials at which both had the same settings, by their final "
@@ -240,8 +232,7 @@ def same_settings(summary: Summary) -> Table:
         "value of the sign test, not corrected. One seed, and nothing is chosen: this is what "
         "happens if only the optimizer is exchanged."
     )
-    columns = tuple(f"better than {reference}" for reference in found)
-    return Table("same", "At the same settings", columns, tuple(rows), caption)
+    return Table("same", "At the same settings", ("than", "better"), tuple(rows), caption)
 
 
 def same_words(row: Json | None, digits: int) -> str:
