@@ -83,20 +83,23 @@ def test_the_twin_is_the_torch_optimizer(form):
                 np.testing.assert_allclose(p, wanted[t][name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 
-def test_matrices_and_stacks_take_turns_together():
-    """As in torch, where they are groups: one set of turns, whatever the kinds are."""
-    shapes = {"a": (6, 6), "b": (3, 6, 6), "c": (6, 6), "d": (2, 5, 5), "e": (6, 6), "f": (2, 3, 6)}
-    kinds = {name: "stacked" if name in "bd" else "matrix" for name in shapes}
+@pytest.mark.parametrize(("names", "turns"), [("acef", [0, 1, 2, 3]), ("bdg", [0, 1, 2])])
+def test_matrices_or_stacks_take_the_turns_of_torch(names, turns):
+    """In a tree with both kinds, each kind takes turns by itself."""
+    shapes = {"a": (6, 6), "b": (3, 6, 6), "c": (6, 6), "d": (2, 5, 5), "e": (6, 6),
+              "f": (2, 3, 6), "g": (2, 4, 4)}  # fmt: skip
+    shapes = {name: shapes[name] for name in names}
+    kinds = {name: "stacked" if name in "bdg" else "matrix" for name in shapes}
     options = {"basis_interval": 4, "max_basis_dim": 6}
     first = {name: numbers(k, shape) for k, (name, shape) in enumerate(shapes.items())}
     # A matrix of more dimensions is all but the last by the last here, the other way in torch.
     ours = {name: torch.tensor(p, requires_grad=True) for name, p in first.items()}
-    ours["f"] = torch.tensor(first["f"].reshape(6, 6), requires_grad=True)
+    if "f" in ours:
+        ours["f"] = torch.tensor(first["f"].reshape(6, 6), requires_grad=True)
     groups = [{"params": [ours[name]], "matrices": "stacked" if kind == "stacked" else True}
               for name, kind in kinds.items()]  # fmt: skip
     optimizer = FilterSOAP(groups, lr=0.02, **options)
-    turns = [optimizer._turns[p] for p in ours.values()]
-    assert sorted(turns) == [0, 0, 1, 1, 2, 3]
+    assert sorted(optimizer._turns[p] for p in ours.values()) == turns
     with precision(np.float64):
         twin = filter_soap(0.02, kinds=kinds, **options)
         params = jax.tree.map(jnp.asarray, first)

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -125,7 +124,33 @@ def filter_muon(
         >>> bool(jnp.sum(params["w"] ** 2) < 3), bool(jnp.sum(params["b"] ** 2) < 3)
         (True, True)
     """
-    return _by_kind(True, **locals())
+    if adjust_lr_fn not in (None, *LR_SCALES):
+        raise ValueError(f"Invalid adjust_lr_fn value: {adjust_lr_fn!r}")
+    settings = MatrixSettings(
+        FilterSettings((b1, b2), gain_eps, gain_scale, gain_power, True, bias_correction),
+        slow_beta,
+        slow_weight,
+        eigenbasis,
+        eps,
+        basis_decay,
+        max_basis_dim,
+        turn_moments,
+        True,
+        ns_steps,
+        ns_coefficients,
+        adjust_lr_fn,
+    )
+    rest = filter_adamw(
+        learning_rate if aux_learning_rate is None else aux_learning_rate,
+        aux_b1,
+        aux_b2,
+        eps,
+        aux_weight_decay,
+        gain_scale=aux_gain_scale,
+        gain_power=aux_gain_power,
+        gain_eps=gain_eps,
+    )
+    return _by_kind(settings, basis_interval, learning_rate, weight_decay, rest, kinds)
 
 
 def filter_soap(
@@ -196,70 +221,47 @@ def filter_soap(
         >>> bool(jnp.sum(params["w"] ** 2) < 3)
         True
     """
-    return _by_kind(False, **locals(), **OF_SOAP)
-
-
-#: Settings of `filter_muon` that `filter_soap` has not.
-OF_SOAP = {
-    "eigenbasis": True,
-    "bias_correction": True,
-    "ns_steps": 5,
-    "ns_coefficients": COEFFICIENTS,
-    "adjust_lr_fn": None,
-}
-
-
-def _by_kind(orthogonalise: bool, **given: Any) -> optax.GradientTransformation:
-    """The transformation of matrices for matrices and stacks of them, another for other leaves."""
-    o = SimpleNamespace(**given)
-    if o.adjust_lr_fn not in (None, *LR_SCALES):
-        raise ValueError(f"Invalid adjust_lr_fn value: {o.adjust_lr_fn!r}")
     settings = MatrixSettings(
-        FilterSettings((o.b1, o.b2), o.gain_eps, o.gain_scale, o.gain_power, True,
-                       o.bias_correction),
-        o.slow_beta, o.slow_weight, o.eigenbasis, o.eps, o.basis_decay, o.max_basis_dim,
-        o.turn_moments, orthogonalise, o.ns_steps, o.ns_coefficients, o.adjust_lr_fn,
-    )  # fmt: skip
-    _check(settings, o.basis_interval, o.weight_decay)
-    rest = filter_adamw(
-        o.learning_rate if o.aux_learning_rate is None else o.aux_learning_rate,
-        o.aux_b1,
-        o.aux_b2,
-        o.eps,
-        o.aux_weight_decay,
-        gain_scale=o.aux_gain_scale,
-        gain_power=o.aux_gain_power,
-        gain_eps=o.gain_eps,
+        FilterSettings((b1, b2), gain_eps, gain_scale, gain_power),
+        slow_beta,
+        slow_weight,
+        True,
+        eps,
+        basis_decay,
+        max_basis_dim,
+        turn_moments,
+        False,
     )
-    step = _matrix_transformation(settings, o.basis_interval, o.weight_decay)
-    parts = {True: optax.chain(step, optax.scale_by_learning_rate(o.learning_rate)), False: rest}
+    rest = filter_adamw(
+        learning_rate if aux_learning_rate is None else aux_learning_rate,
+        aux_b1,
+        aux_b2,
+        eps,
+        aux_weight_decay,
+        gain_scale=aux_gain_scale,
+        gain_power=aux_gain_power,
+        gain_eps=gain_eps,
+    )
+    return _by_kind(settings, basis_interval, learning_rate, weight_decay, rest, kinds)
 
-    def divided(params: optax.Params) -> tuple[optax.GradientTransformation, Callable[..., Any]]:
-        """The transformation of these parameters, and what makes matrices of their shapes."""
-        kinds = _kinds_by_shape if o.kinds is None else o.kinds
-        kinds = kinds(params) if callable(kinds) else kinds
 
-        def as_matrices(tree: Any) -> Any:
-            return jax.tree.map(
-                lambda kind, part: jax.tree.map(lambda x: _as_matrix(x, kind), part), kinds, tree
-            )
+def _by_kind(
+    settings: MatrixSettings,
+    interval: int,
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: float,
+    rest: optax.GradientTransformation,
+    kinds: Any,
+) -> optax.GradientTransformation:
+    """The transformation of matrices for matrices, `rest` for the other leaves."""
+    _check(settings, interval, weight_decay)
 
-        return optax.partition(parts, jax.tree.map(lambda kind: kind != REST, kinds)), as_matrices
+    def matrices(kind: str) -> optax.GradientTransformation:
+        step = _matrix_transformation(settings, interval, weight_decay, kind == STACKED)
+        return optax.chain(step, optax.scale_by_learning_rate(learning_rate))
 
-    def init(params: optax.Params) -> Any:
-        inner, as_matrices = divided(params)
-        return inner.init(as_matrices(params))
-
-    def update(
-        updates: optax.Updates, state: Any, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, Any]:
-        if params is None:
-            raise ValueError("filter_muon and filter_soap need the parameters in update")
-        inner, as_matrices = divided(params)
-        new, state = inner.update(as_matrices(updates), state, as_matrices(params))
-        return jax.tree.map(lambda x, g: x.reshape(g.shape), new, updates), state
-
-    return optax.GradientTransformation(init, update)
+    parts = {MATRIX: matrices(MATRIX), STACKED: matrices(STACKED), REST: rest}
+    return optax.partition(parts, _kinds_by_shape if kinds is None else kinds)
 
 
 def _check(settings: MatrixSettings, interval: int, weight_decay: Any) -> None:
@@ -287,13 +289,13 @@ def _kinds_by_shape(params: optax.Params) -> Any:
 
 
 def _matrix_transformation(
-    settings: MatrixSettings, interval: int, weight_decay: float
+    settings: MatrixSettings, interval: int, weight_decay: float, stacked: bool
 ) -> optax.GradientTransformation:
-    """The direction of (stacks of) matrices, with their decay; the learning rate comes after."""
+    """The direction of matrices, with their decay; the learning rate comes after it."""
 
     def init(params: optax.Params) -> MatrixFilterState:
         def new(p: Any) -> MatrixState:
-            x = jnp.asarray(p, jnp.promote_types(p.dtype, jnp.float32))
+            x = _as_matrices(jnp.asarray(p, jnp.promote_types(p.dtype, jnp.float32)), stacked)
             empty = start(x, settings, jnp)
             if not settings.eigenbasis:
                 return empty
@@ -302,21 +304,23 @@ def _matrix_transformation(
         return MatrixFilterState(jnp.zeros([], jnp.int32), jax.tree.map(new, params))
 
     def update(
-        updates: optax.Updates, state: MatrixFilterState, params: optax.Params
+        updates: optax.Updates, state: MatrixFilterState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, MatrixFilterState]:
+        if params is None:
+            raise ValueError("filter_muon and filter_soap need the parameters in update")
         grads: list[Any]
         structure: Any
         grads, structure = jax.tree.flatten(updates)
         states = structure.flatten_up_to(state.matrices)
-        turns = _turns(grads, settings, interval)
+        turns = _turns(grads, settings, interval, stacked)
         moves = (state.count > 0) if settings.eigenbasis else True
         new_updates, new_states = [], []
         with jax.default_matmul_precision("float32"):
             columns = zip(grads, states, structure.flatten_up_to(params), turns, strict=True)
             for g, before, p, turn in columns:
-                x = g.astype(before.m.dtype)
+                x = _as_matrices(g.astype(before.m.dtype), stacked)
                 u, after = _step(x, before, state.count, settings, interval, turn)
-                u += jnp.where(moves, weight_decay, 0.0) * p.astype(u.dtype)
+                u = u.reshape(g.shape) + jnp.where(moves, weight_decay, 0.0) * p.astype(u.dtype)
                 new_updates.append(u.astype(g.dtype))
                 new_states.append(after)
         count = optax.safe_increment(state.count)
@@ -347,14 +351,15 @@ def _step(
     return jax.lax.cond(count == 0, build, move, g, state)  # type: ignore[no-any-return]
 
 
-def _turns(grads: Any, settings: MatrixSettings, interval: int) -> list[int]:
-    """When each basis is refreshed, as in `sgdf.FilterMuon`."""
-    sides = [[side for side in g.shape[-2:] if settings.has_basis(side)] for g in grads]
-    return shares([sum(side**3 for side in each) for each in sides], interval)
+def _turns(grads: Any, settings: MatrixSettings, interval: int, stacked: bool) -> list[int]:
+    """When each basis is refreshed, as in `sgdf.FilterMuon`; matrices and stacks by themselves."""
+    shapes = [_as_matrices(jnp.empty_like(g), stacked).shape[-2:] for g in grads]
+    sums = [sum(side**3 for side in shape if settings.has_basis(side)) for shape in shapes]
+    return shares(sums, interval)
 
 
-def _as_matrix(x: Any, kind: str) -> Any:
-    return x.reshape(-1, x.shape[-1]) if kind == MATRIX and jnp.ndim(x) > 2 else x
+def _as_matrices(x: Any, stacked: bool) -> Any:
+    return x if stacked or x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _range(x: Any) -> NumberRange:

@@ -55,13 +55,15 @@ def column_norms(vectors: Tensor) -> Tensor:
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """No TF32 or bfloat16 in products of float32, and convolutions that repeat their results."""
-    cudnn = torch.backends.cudnn
     products = torch.get_float32_matmul_precision()
-    flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    cudnn: Any = torch.backends.cudnn if torch.cuda.is_available() else None
     try:
         torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
+        if cudnn:
+            flags = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+            cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
         yield
     finally:
         torch.set_float32_matmul_precision(products)
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = flags
+        if cudnn:
+            cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = flags
