@@ -414,26 +414,6 @@ struct Piece {
     std::int64_t row, first, last; // tiles
 };
 
-// Copies what is above the blocks on the diagonal of an n x n matrix to below them.
-template <class T> void mirror(std::int64_t n, std::int64_t block, T *x) {
-    constexpr std::int64_t SIDE = 8; // of a tile, of which every row is one cache line or less
-    for (std::int64_t first = 0; first + block < n; first += block) {
-        const std::int64_t end = first + block;
-        for (std::int64_t i = first; i < end; i += SIDE) {
-            for (std::int64_t j = end; j < n; j += SIDE) {
-                const T *above = x + i * n + j;
-                T *below = x + j * n + i;
-                const bool whole = i + SIDE <= end && j + SIDE <= n;
-                const std::int64_t rows = whole ? SIDE : std::min(SIDE, end - i);
-                const std::int64_t columns = whole ? SIDE : std::min(SIDE, n - j);
-                for (std::int64_t l = 0; l < columns; l++)
-                    for (std::int64_t k = 0; k < rows; k++)
-                        below[l * n + k] = above[k * n + l];
-            }
-        }
-    }
-}
-
 struct Averages { // for cpu.py the struct is an array
     double beta, slow_beta, slow_weight, largest, sign, trend, gain;
 };
@@ -477,16 +457,6 @@ extern "C" void sgdf_descend(std::int64_t n, float *__restrict p, const float *_
         for (std::int64_t i = first; i < last; i++)
             p[i] = keep * p[i] - lr * update[i];
     }
-}
-
-// The part of a symmetric product that is not computed.
-extern "C" void sgdf_mirror(std::int64_t n, std::int64_t block, int bytes, void *x) {
-    if (bytes == 2)
-        mirror(n, block, static_cast<std::uint16_t *>(x));
-    else if (bytes == 4)
-        mirror(n, block, static_cast<std::uint32_t *>(x));
-    else
-        mirror(n, block, static_cast<std::uint64_t *>(x));
 }
 
 extern "C" void sgdf_step(int kind, std::int64_t count, const Row *rows,

@@ -237,14 +237,14 @@ def _in_rows(p: Tensor) -> bool:
 # --- the passes of a matrix step that are not products -------------------------------------------
 
 
-def suits_passes(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> bool:
-    """Whether `average`, `descend` and, in any dtype, `mirror` can read and write all of these."""
+def suits_passes(tensors: Iterable[Tensor]) -> bool:
+    """Whether `average` and `descend` can read and write all of these."""
     return (
         not torch.compiler.is_compiling()
         and all(
             type(x) in PLAIN  # not fake: those have no memory
             and x.is_cpu
-            and x.dtype == dtype
+            and x.dtype == torch.float32
             and x.is_contiguous()
             and not x.is_neg()
             for x in tensors
@@ -278,13 +278,6 @@ def descend(p: Tensor, update: Tensor, shrink: float, rate: float) -> None:
     threads = torch.get_num_threads()
     loaded.sgdf_descend(p.numel(), p.data_ptr(), update.data_ptr(), shrink, rate, threads)
     torch.autograd.graph.increment_version([p])
-
-
-def mirror(x: Tensor, block: int) -> None:
-    """Copy what is above the blocks on the diagonal of a square matrix to below them."""
-    loaded = library()
-    assert loaded is not None
-    loaded.sgdf_mirror(len(x), block, x.element_size(), x.data_ptr())
 
 
 # --- the compiled library -----------------------------------------------------------------------
@@ -373,7 +366,6 @@ def _open(path: Path) -> ctypes.CDLL:
     loaded.sgdf_descend.argtypes = [
         ctypes.c_int64, pointer, pointer, number, number, ctypes.c_int
     ]  # fmt: skip
-    loaded.sgdf_mirror.argtypes = [*[ctypes.c_int64] * 2, ctypes.c_int, pointer]
-    for name in ("step", "average", "descend", "mirror"):
-        getattr(loaded, f"sgdf_{name}").restype = None
+    for function in (loaded.sgdf_step, loaded.sgdf_average, loaded.sgdf_descend):
+        function.restype = None
     return loaded

@@ -464,7 +464,7 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
         if g.is_cpu and a.shape[-2] > BLOCK:
             each = (x for factor in factors for x in _matrices(factor))
             for x, left, right in zip(each, a, b, strict=True):
-                symmetric_product(x, left, right, beta=decay, alpha=1 - decay, out=x)
+                symmetric_product(left, right, x, beta=decay, alpha=1 - decay)
         else:
             stack = _matrices(_joined(factors))
             torch.baddbmm(stack, a, b, beta=decay, alpha=1 - decay, out=stack)
@@ -473,18 +473,14 @@ def _update_factors(rule: MatrixRule, rows: Sequence[Row], g: Tensor) -> None:
 
 
 def symmetric_product(
-    x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor
+    a: Tensor, b: Tensor, out: Tensor, *, beta: float = 0.0, alpha: float = 1.0
 ) -> None:
-    """`torch.addmm` where the result is symmetric: the blocks below the diagonal are copied."""
+    """out <- beta out + alpha a b, which is symmetric: the blocks below the diagonal are copied."""
     for first in range(0, len(out), BLOCK):
-        rows = slice(first, first + BLOCK)
-        rest = out[rows, first:]
-        torch.addmm(x[rows, first:], a[rows], b[:, first:], beta=beta, alpha=alpha, out=rest)
-    if cpu.suits_passes([out], out.dtype):
-        cpu.mirror(out, BLOCK)
-    else:
-        for end in range(BLOCK, len(out), BLOCK):
-            out[end:, end - BLOCK : end].copy_(out[end - BLOCK : end, end:].mT)
+        end = first + BLOCK
+        rest = out[first:end, first:]
+        torch.addmm(rest, a[first:end], b[:, first:], beta=beta, alpha=alpha, out=rest)
+        out[end:, first:end].copy_(out[first:end, end:].mT)
 
 
 def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
@@ -584,38 +580,38 @@ def _iterate(
     is 20 times the others. The basis of the shorter side joins the last of these products.
     """
     a, b, c = coefficients
-    one = y.dim() == 2
-    product, plus = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
-    symmetric = symmetric_product if one and y.is_cpu else plus
+    product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
     rows, columns = y.shape[-2:]
     tall, short = rows > columns, min(rows, columns)
     of_short, of_long = basis[::-1] if tall else basis
     square = rows == columns and of_short is None  # neither steps nor a basis to join
-    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 3)]
-    gram, p, spare = products if not square else (*products, y)
+    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 5)]
+    gram, p, half, all_p, spare = products if not square else (*products, y, y, y)
     other = torch.empty_like(y)
     while steps > 0:
         at_once = min(2, steps) if rows != columns else 1
         steps -= at_once
         last = of_short if steps == 0 else None
-        symmetric(gram, *((y.mT, y) if tall else (y, y.mT)), beta=0.0, out=gram)
+        if y.is_cpu and y.dim() == 2:
+            symmetric_product(*((y.mT, y) if tall else (y, y.mT)), gram)
+        else:
+            product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
         # P without its a on the diagonal, beside which bfloat16 would round the rest away.
-        symmetric(gram, gram, gram, beta=b, alpha=c, out=p)
+        plus(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
             plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
-            if at_once == 2:
-                symmetric(gram, p, gram, beta=a, out=spare)  # P A
-                symmetric(spare, spare, p, beta=a, out=gram)  # P A P is the next A
-                symmetric(gram, gram, gram, beta=b, alpha=c, out=spare)  # the next P
-            p.diagonal(dim1=-2, dim2=-1).add_(a)
-            if at_once == 2:
-                symmetric(p, spare, p, beta=a, out=gram)
-                p, gram = gram, p
+            all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
+            for _ in range(at_once - 1):
+                plus(gram, p, gram, beta=a, out=half)  # P A
+                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
+                plus(gram, gram, gram, beta=b, alpha=c, out=p)
+                plus(all_p, p, all_p, beta=a, out=spare)
+                all_p, spare = spare, all_p
             if last is not None:
-                product(*((p, last.mT) if tall else (last, p)), out=spare)
-                p, spare = spare, p
-            product(*((y, p) if tall else (p, y)), out=other)
+                product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
+                all_p = spare
+            product(*((y, all_p) if tall else (all_p, y)), out=other)
         y, other = other, y
     if of_long is not None:
         product(*((of_long, y) if tall else (y, of_long.mT)), out=other)
