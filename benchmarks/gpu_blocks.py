@@ -153,7 +153,9 @@ def matrix_steps_table(device: str) -> str:
     parts = [about, markdown_table(head, rows)]
     if missing:
         parts.append(f"{'; '.join(missing)}: {MISSING}.")
-    parts += [f"- {escaped(bar['sentence'])}" for bar in record["bars"]]
+    if record["bars"]:
+        lines = (escaped(bar["sentence"]).removeprefix("target: ") for bar in record["bars"])
+        parts.append("\n".join(["What was aimed at:", "", *(f"- {line}" for line in lines)]))
     return "\n\n".join(parts)
 
 
@@ -164,8 +166,10 @@ def matrix_step_cells(row: Mapping[str, Any]) -> list[str]:
     return [
         f"{row['optimizer']} {row['path']}",
         f"{row['state_bytes']:.1f}",
-        f"{statistics.fmean(timings):.3g}",
-        f"{max(timings):.3g}",
+        *(
+            f"{ms:,.0f}" if ms >= 1000 else f"{ms:.3g}"
+            for ms in (statistics.fmean(timings), max(timings))
+        ),
         MISSING if ratio is None else f"{ratio:.2f}",
         MISSING if allocated is None else f"{allocated / 1e6:.3g}",
     ]
