@@ -95,12 +95,14 @@ def runs_in(name: str) -> list[RunRecord]:
 
 
 BESIDE_MUON = {"gpt-tiny-muon": 600, "gpt-tiny-muon-long": 1800}  # steps
+RUNS_BESIDE_MUON = 36  # at each length: four contestants, three rates, three seeds
 
 
 def beside_muon() -> str:
     """Each optimizer at the best of its rates, beside Muon at the best of its own settings."""
     rows: dict[str, list[str]] = {}
-    found = [n for n in BESIDE_MUON if (ROOT / "results" / "evidence" / n / "runs.jsonl").exists()]
+    done = {name: len(runs_in(f"evidence/{name}/runs.jsonl")) for name in BESIDE_MUON}
+    found = [name for name, runs in done.items() if runs == RUNS_BESIDE_MUON]
     for name in found:
         settings: dict[tuple[str, float], dict[int, dict[str, float]]] = defaultdict(dict)
         for run in runs_in(f"evidence/{name}/runs.jsonl"):
@@ -120,8 +122,8 @@ def beside_muon() -> str:
     parts = ("rate", "test loss", "minus Muon, seeds below it")
     head = [f"{part}, {BESIDE_MUON[name]} steps" for name in found for part in parts]
     table = markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
-    missing = [f"At {n} steps: {gpu_blocks.MISSING}." for name, n in BESIDE_MUON.items()
-               if name not in found]  # fmt: skip
+    missing = [f"At {n} steps: {done[name]} of {RUNS_BESIDE_MUON} runs are recorded."
+               for name, n in BESIDE_MUON.items() if name not in found]  # fmt: skip
     return "\n\n".join([table, *missing])
 
 
