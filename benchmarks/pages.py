@@ -227,8 +227,8 @@ def eight_bit_table(file: Path = EIGHT_BITS) -> str:
     table = markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
     return (
         "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
-        "--lists one-tensor`, torchao 0.18, bitsandbytes 0.50). torchao leaves this tensor in float32, "
-        f"since its size is no multiple of 256:\n\n{table}"
+        "--lists one-tensor`, torchao 0.18, bitsandbytes 0.50). torchao leaves this tensor in "
+        f"float32, since its size is no multiple of 256:\n\n{table}"
     )
 
 
