@@ -15,10 +15,7 @@ from sgdf.optim import wait_until_compiled
 from stepping import assert_bitwise, copies
 from stepping import normal as drawn
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.gpu
 FILTERS = [{}, {"gain_scale": 0.1, "gain_power": 0}, {"state_dtype": torch.int8}]
 each_filter = pytest.mark.parametrize("settings", FILTERS, ids=str)
 

@@ -18,10 +18,7 @@ from sgdf.kernels.plan import Plan
 from sgdf.optim import wait_until_compiled
 from stepping import PATHS, each_path
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,11 +12,8 @@ from optim.test_matrix import FORMS, by_the_rule, gradients, parameter, run
 from sgdf import FilterMuon, FilterSOAP
 from stepping import advance, assert_bitwise, normal, set_gradients, through_a_file
 
-on_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
-each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+on_gpu = pytest.param("cuda", marks=pytest.mark.gpu)
+each_device = pytest.mark.parametrize("device", ["cpu", on_gpu])
 
 
 @each_device

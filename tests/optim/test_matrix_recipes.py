@@ -44,8 +44,8 @@ def test_nanogpt(tmp_path):
 
 
 def test_the_trainer_of_hugging_face(tmp_path):
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package, reason="Hugging Face's Trainer is in sgdf[integrations]")
     assert fall(losses(recipes()[1], tmp_path, HF_HUB_OFFLINE="1"))
 
 

@@ -85,3 +85,12 @@ def test_the_bar_of_a_sweep_fits_80_columns(tmp_path):
     assert "0 of 3 runs" in console.file.getvalue()
     assert "999.5 of 3000 epochs" in console.file.getvalue()
     assert list(tmp_path.iterdir()) == [], "files of killed runs are removed"
+
+
+def test_what_many_runs_say_is_said_once(tmp_path):
+    """As on which text they train."""
+    console = Console(file=io.StringIO(), width=80)
+    with progress.board(runs(2), {}, context_in(tmp_path), console) as notify:
+        for text in ("a text of 9 tokens", "a text of 9 tokens", "one run ended"):
+            notify(text)
+    assert console.file.getvalue().splitlines() == ["a text of 9 tokens", "one run ended"]

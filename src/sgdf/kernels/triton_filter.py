@@ -28,6 +28,7 @@ K: tl.constexpr = tl.constexpr(0)
 ROOT_OF_K: tl.constexpr = tl.constexpr(1)
 POWER_OF_K: tl.constexpr = tl.constexpr(2)
 CONSTANT: tl.constexpr = tl.constexpr(3)
+NONE: tl.constexpr = tl.constexpr(0)
 SEPARATE: tl.constexpr = tl.constexpr(1)
 DERIVED: tl.constexpr = tl.constexpr(2)
 
@@ -342,7 +343,7 @@ def updated(
     """What lr is multiplied with, and the new moments; s and v pass through if not kept."""
     inverse_trend, fluctuation, inverse_second, of_m, of_s = of_step
     beta1, rest1, _, rest2, largest, gain_eps, adam_eps, gain_scale, gain_power = numbers
-    if SECOND == 0:  # filter.without_overflow
+    if SECOND == NONE:  # filter.without_overflow
         g = tl.where(tl.abs(g) > largest, m, g)
     else:
         g = tl.maximum(g, -largest, propagate_nan=tl.PropagateNan.ALL)
@@ -413,6 +414,7 @@ def update_piece(
     p_at, g_at, m_at, s_at, v_at = at
     m_scales, s_scales, v_scales = scales
     beta1, _, beta2, _, _, _, _, gain_scale, _ = numbers
+    lr, _, _ = of_weights
     KEEPS_S: tl.constexpr = (KIND != MOMENTUM) and ((GAIN != CONSTANT) or (SECOND > SEPARATE))
     g = read_block(g_at, start, offset, mask, G_PAIRED, MASKED)
     m = load_moment(m_at, m_scales, 1.0, block, start, offset, mask, CODES, True, MASKED)
@@ -452,7 +454,7 @@ def update_piece(
     if KIND == ESTIMATE:
         write(g_at + start + offset, update, mask, MASKED)
     else:
-        p -= of_weights[0] * update
+        p -= lr * update
         if STOCHASTIC:
             p = rounded_at_random(p, drawn, FOR_PARAMETER)
         write(p_at + start + offset, p, mask, MASKED)

@@ -29,11 +29,16 @@ FILE_INTERVAL = 5.0  # between two writes of a run
 def board(
     configs: Sequence[Config], results: Mapping[str, Any], context: RunContext, console: Console
 ) -> Iterator[Callable[[str], None]]:
-    """Show how much of all runs is done; yields a function that prints a line beside it."""
-    total = Total(configs, results, context)
+    """Show how much of all runs is done; yields a function that prints a line beside it, once.
+
+    What runs say of their data is the same for many of them.
+    """
+    total, said = Total(configs, results, context), set[str]()
 
     def notify(text: str) -> None:
-        say(console, text)
+        if text not in said:
+            said.add(text)
+            say(console, text)
 
     try:
         with contextlib.ExitStack() as stack:
