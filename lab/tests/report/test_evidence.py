@@ -164,6 +164,7 @@ def test_only_the_last_stage_of_a_sweep_has_a_verdict(tmp_path):
         output = io.StringIO()
         show_stage(stage, tmp_path, Console(file=output, width=300))
         on_page = (tmp_path / f"{stage.name}.html").read_text()
+        assert all(line in on_page for line in lines_of_search(sweep)) == is_last
         for shown in (output.getvalue(), on_page):
             shown = " ".join(shown.split()).partition("Intervals")[0]
             assert ("`sgdf evidence" in shown) != is_last
