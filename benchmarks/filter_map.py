@@ -31,6 +31,7 @@ STEPS = {"short": 600, "long": 1800}
 COLUMNS = ("sgd", "adam", "eigen", "orthogonal", "eigen-orthogonal")
 IMAGE_COLUMNS = COLUMNS[1:]
 CHOICE = {"finalists": 2, "choice_seeds": [101, 102], "seeds": [1, 2, 3, 4, 5, 6]}
+MAP = {"trials": 8, **CHOICE}
 CONTEST = {"trials": 12, "finalists": 3, "choice_seeds": [101, 102], "seeds": [*range(1, 9)]}
 CONTROL = {**CONTEST, "trials": 8, "seeds": [1, 2, 3, 4, 5, 6]}
 #: What two CPU cores can do, of the plans that had no time on the GPU: the protocol says which.
@@ -49,6 +50,9 @@ RATES = {
 DECAYS = {"sgd": (1e-5, 1e-2)}  # the others: (1e-2, 1)
 REACH = 4.0  # rates of a cell: from a quarter of that of its column to four times as much
 REACH_ON_CPU = 2.0
+#: The contest of 3 million parameters: only the rate is searched, by these.
+RATES_ON_CPU = {**ON_CPU, "seeds": [1, 2, 3]}
+OF_RATES = ("adamw", "muon", "filter-muon-eigen")
 
 #: The rows: what stands before the step. A constant gain has the exponent 0.
 ONE = {"betas": [0.9, 0.95]}
@@ -150,7 +154,7 @@ def column_plan(
     settings |= {name: tuned[name] for name in ("aux_lr", "weight_decay")}
     return {
         "title": f"Map of filters, {what}: before {column}",
-        **(changes or {"trials": 8, **CHOICE}),
+        **(changes or MAP),
         **task,
         "set": settings,
         "cells": cells,
@@ -256,11 +260,11 @@ def contest_of_rates(
         lr = settings.pop("lr")
         del settings["param_groups"]  # as every run has them
         optimizer = contestant.chosen.config.optimizer
-        if optimizer in ("adamw", "muon", "filter-muon-eigen"):
+        if optimizer in OF_RATES:
             cells.append({"optimizer": optimizer, **settings})
             space[optimizer] = {"lr": [rounded(lr / REACH_ON_CPU), rounded(lr * REACH_ON_CPU)]}
-    plan = {"title": f"The contest: {title}", **ON_CPU, "seeds": [1, 2, 3]}
-    return {**plan, **task, "cells": cells, "space": space}
+    head = {"title": f"The contest: {title}", **RATES_ON_CPU}
+    return {**head, **task, "cells": cells, "space": space}
 
 
 def rounded(value: float) -> float:
@@ -281,7 +285,7 @@ def plans() -> dict[str, Any]:
         rows = tuple(FILTERS)
         changes: dict[str, Any] = {}
         if length == "images" and column == "adam":  # begun before the time was up
-            rows, changes = ON_IMAGES, {"trials": 8, **CHOICE, "seeds": ON_CPU["seeds"]}
+            rows, changes = ON_IMAGES, {**MAP, "seeds": ON_CPU["seeds"]}
         elif length == "images":
             rows, changes = ON_IMAGES_ON_CPU, {"reach": REACH_ON_CPU, **ON_CPU}
         elif length == "long":

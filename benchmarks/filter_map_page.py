@@ -57,7 +57,8 @@ STEP_NAMES = {
     "eigen-orthogonal": "eigenbasis and orthogonalisation",
 }
 RIVALS = ("AdamW", "NAdamW", "Muon", "SOAP")
-OURS = ("FilterAdamW", "FilterMuon", "FilterMuon, eigenbasis", "FilterSOAP")
+EIGENBASIS = "FilterMuon, eigenbasis"
+OURS = ("FilterAdamW", "FilterMuon", EIGENBASIS, "FilterSOAP")
 STEP_TIMES = plans.ROOT / "results" / "bench-step-matrices-cuda.json"
 PASSES = 9  # a length up to this is in passes over the images
 COUNTED = ("contest-gpt-encyclopedia", "contest-gpt-books", "contest-lstm-encyclopedia",
@@ -121,7 +122,7 @@ def short_name(contestant: Json) -> str:
 
 
 def of_all_tasks(contestant: Json) -> str:
-    """The same, but SOAP is SOAP."""
+    """Its name in a table over all tasks, where SOAP with kernels as matrices is SOAP."""
     return short_name(contestant).partition(", kernels")[0]
 
 
@@ -359,7 +360,7 @@ def map_table(
     whole, sign = plans.STEPS.get(length, 2), -1 if images else 1
     rows = []
     for column, cells in columns.items():
-        for row in sorted(cells, key=lambda r: sign * middle(cells[r])):
+        for row in sorted(cells, key=lambda r: middle(cells[r], sign)):
             cell = cells[row]
             digits = 2 if images else 4
             is_average = cell["difference"] is None
@@ -375,8 +376,9 @@ def map_table(
     return markdown_table(header, rows)
 
 
-def middle(cell: Json) -> float:
-    return cell["final"]["mean"] if cell["final"] else math.inf
+def middle(cell: Json, sign: int) -> float:
+    """The mean of the seeds, less is better with this sign; who diverged is last."""
+    return sign * cell["final"]["mean"] if cell["final"] else math.inf
 
 
 def difference_words(row: Json, digits: int) -> list[str]:
@@ -434,7 +436,7 @@ def contest_means(found: Mapping[str, Summary]) -> str:
     rows: dict[str, list[str]] = {}
     for task in tasks:
         sign = 1 if task["metric"]["lower_is_better"] else -1
-        means = {of_all_tasks(c): sign * middle(c) for c in task["contestants"]}
+        means = {of_all_tasks(c): middle(c, sign) for c in task["contestants"]}
         for name, mean in means.items():
             words = (
                 f"{sign * mean:.{task['metric']['digits']}f}" if math.isfinite(mean) else "diverged"
@@ -448,10 +450,7 @@ def contest(summary: Summary) -> str:
     """Best first: the metric, the differences to the rivals, the steps to AdamW's end."""
     metric = summary["metric"]
     sign = 1 if metric["lower_is_better"] else -1
-    order = sorted(
-        summary["contestants"],
-        key=lambda c: sign * c["final"]["mean"] if c["final"] else math.inf,
-    )
+    order = sorted(summary["contestants"], key=lambda c: middle(c, sign))
     names = {c["label"]: short_name(c) for c in summary["contestants"]}
     unit = "steps" if summary["length"] > PASSES else "passes"
     against = [f"minus {names[c['reference']]}" for c in of_rivals(summary)]
@@ -527,9 +526,7 @@ def another_draw(found: Mapping[str, Summary]) -> str:
             }  # fmt: skip
             pairs = [(values[name], values[rival]) for rival in RIVALS]
             parts = ((100 * not_better(*pair), dealt_again(*pair)) for pair in pairs)
-            cells = (
-                f"{share:.1f} %; {f'{p:.3f}' if p >= 0.001 else '< 0.001'}" for share, p in parts
-            )
+            cells = (f"{share:.1f} %; {p_words(p)}" for share, p in parts)
             rows.append([name, title_of(task), *cells])
     return markdown_table(header, rows) if rows else "Nothing is ahead of all rivals yet."
 
@@ -571,7 +568,7 @@ def with_or_without(found: Mapping[str, Summary]) -> str:
     for summary in found.values():
         for comparison in summary["comparisons"]:
             if comparison["reference"] == "FilterMuon":
-                row = next(r for r in comparison["rows"] if r["contestant"] == OURS[2])
+                row = next(r for r in comparison["rows"] if r["contestant"] == EIGENBASIS)
                 rows.append([title_of(summary), summary["metric"]["words"],
                              *difference_words(row, summary["metric"]["digits"])])  # fmt: skip
     if not rows:
@@ -588,7 +585,7 @@ def defaults(found: Mapping[str, Summary]) -> str:
         for column, cells in columns_of(found, length).items():
             default = DEFAULTS.get(column)
             if default in cells:
-                best = min(cells, key=lambda r, cells=cells, sign=sign: sign * middle(cells[r]))
+                best = min(cells, key=lambda r, cells=cells, sign=sign: middle(cells[r], sign))
                 if told := cells[best]["from the default"]:
                     apart = difference_words(told, digits)
                     rows.append([f"{STEP_NAMES[column]}, {words}", default, best, *apart])
@@ -611,11 +608,11 @@ def kernels(found: Mapping[str, Summary]) -> str:
         "Muon": own["Muon"],
         "orthogonalisation with an average of 0.9, kernels as matrices": orthogonal,
         "SOAP, kernels as matrices": own["SOAP, kernels as matrices"],
-        OURS[2]: own[OURS[2]],
+        EIGENBASIS: own[EIGENBASIS],
     }
     rows = [[name, f"{final['mean']:.2f}", f"{final['n']}"] for name, final in named.items()]
     table = markdown_table(["vision transformer, CIFAR-10", "test accuracy", "seeds"], rows)
-    best = own[OURS[2]]["mean"]
+    best = own[EIGENBASIS]["mean"]
     over, part = best - own["Muon"]["mean"], orthogonal["mean"] - own["Muon"]["mean"]
     above, rate = best - own["AdamW"]["mean"], adam["mean"] - own["AdamW"]["mean"]
     return (
@@ -630,7 +627,7 @@ def price() -> str:
     measured = json.loads(STEP_TIMES.read_text(encoding="utf-8"))
     of = measured["lists"]["gpt-124m-matrices"]
     names = {"muon-loop": "Muon (torch)", "filtermuon": "FilterMuon",
-             "filtermuon-eigenbasis": OURS[2], "soap-loop": "SOAP (pytorch_optimizer)",
+             "filtermuon-eigenbasis": EIGENBASIS, "soap-loop": "SOAP (pytorch_optimizer)",
              "filtersoap": "FilterSOAP"}  # fmt: skip
     by_name = {row["name"]: row for row in of["rows"]}
     rows = [

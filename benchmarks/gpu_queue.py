@@ -50,7 +50,7 @@ TESTS = ("tests", "lab/tests", ".")
 
 
 def version(entry: Entry, command: Command) -> str:
-    """Of what the numbers depend on: the command, and the files that the entry names."""
+    """A hash of what the numbers depend on: the command, and the files that the entry names."""
     total = hashlib.sha256(json.dumps(command.words).encode())
     for pattern in entry.inputs:
         for file in sorted(ROOT.glob(pattern)):

@@ -9,7 +9,6 @@ the test metric of each; benchmarks/pages.py puts it into the pages. It trains n
 """
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "evidence"
 FIGURE = ROOT / "docs" / "figures" / "loss-curves"
 
-STARRED = "FilterMuon, eigenbasis"
+STARRED = filter_map_page.EIGENBASIS
 NAMES = {STARRED: "FilterMuon*"}  # as the pages and the figure call it
 DRAWN = {"contest-gpt-encyclopedia": "encyclopedia articles", "contest-gpt-books": "books"}
 CURVES = ("AdamW", "FilterAdamW", "SOAP", "Muon", STARRED)
@@ -136,7 +135,7 @@ def table() -> str:
         rows.append([words, *saved, *(metric_words(summary, name) for name in SHOWN)])
     saving = [f"steps {shown(ours)} saves on {rival}" for ours, rival in SAVERS.items()]
     header = ["", *saving, *map(shown, SHOWN)]
-    header = [re.sub("Filter", "Filter<wbr>", name).replace("*", r"\*") for name in header]
+    header = [name.replace("Filter", "Filter<wbr>").replace("*", r"\*") for name in header]
     return "\n" + markdown_table(header, rows) + "\n"
 
 
@@ -157,8 +156,9 @@ def figure(tasks: Sequence[str] = tuple(DRAWN)) -> Figure:
                 axes.plot(steps, losses.mean(axis=0), color=style.colour, linestyle=dashes,
                           linewidth=1.8, label=shown(label))  # fmt: skip
             for ours, rival in SAVERS.items():
-                means = (curves(task, label)[1].mean(axis=0) for label in (ours, rival))
-                reached = steps_to(steps, next(means), target := next(means)[-1])
+                mine, theirs = (curves(task, x)[1].mean(axis=0) for x in (ours, rival))
+                target = theirs[-1]
+                reached = steps_to(steps, mine, target)
                 if reached is None:
                     continue
                 axes.hlines(target, reached, steps[-1], color="#555555", linewidth=1.4)

@@ -15,6 +15,7 @@ import json
 import re
 import statistics
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -95,14 +96,17 @@ def runs_in(name: str) -> list[RunRecord]:
 
 
 BESIDE_MUON = {"gpt-tiny-muon": 600, "gpt-tiny-muon-long": 1800}  # steps
-RUNS_BESIDE_MUON = 36  # at each length: four contestants, three rates, three seeds
 
 
 def beside_muon() -> str:
     """Each optimizer at the best of its rates, beside Muon at the best of its own settings."""
     rows: dict[str, list[str]] = {}
     done = {name: len(runs_in(f"evidence/{name}/runs.jsonl")) for name in BESIDE_MUON}
-    found = [name for name, runs in done.items() if runs == RUNS_BESIDE_MUON]
+    planned = {
+        name: runs_of_grid(ROOT / "benchmarks" / "evidence" / "matrix" / f"{name}.toml")
+        for name in BESIDE_MUON
+    }
+    found = [name for name, runs in done.items() if runs == planned[name]]
     for name in found:
         settings: dict[tuple[str, float], dict[int, dict[str, float]]] = defaultdict(dict)
         for run in runs_in(f"evidence/{name}/runs.jsonl"):
@@ -122,9 +126,14 @@ def beside_muon() -> str:
     parts = ("rate", "test loss", "minus Muon, seeds below it")
     head = [f"{part}, {BESIDE_MUON[name]} steps" for name in found for part in parts]
     table = markdown_table(["", *head], [[title, *cells] for title, cells in rows.items()])
-    missing = [f"At {n} steps: {done[name]} of {RUNS_BESIDE_MUON} runs are recorded."
+    missing = [f"At {n} steps: {done[name]} of {planned[name]} runs are recorded."
                for name, n in BESIDE_MUON.items() if name not in found]  # fmt: skip
     return "\n\n".join([table, *missing])
+
+
+def runs_of_grid(plan: Path) -> int:
+    table = tomllib.loads(plan.read_text(encoding="utf-8"))
+    return len(table["cells"]) * len(table["seeds"])
 
 
 def muon_title(run: RunRecord) -> str:
@@ -227,8 +236,7 @@ def eight_bit_table(file: Path = EIGHT_BITS) -> str:
     table = markdown_table(["", "state, bytes per parameter", "one tensor of 25 M"], rows)
     return (
         "Milliseconds per step of one tensor on a CPU, in one run (`sgdf bench step --device cpu "
-        "--lists one-tensor`, torchao 0.18, bitsandbytes 0.50). torchao leaves this tensor in "
-        f"float32, since its size is no multiple of 256:\n\n{table}"
+        f"--lists one-tensor`):\n\n{table}"
     )
 
 
@@ -301,27 +309,6 @@ def language_table() -> str:
     head = ["", "tokens per step", "step, all in", "over the bare step",
             "of the dense bf16 peak (6ND)"]  # fmt: skip
     return markdown_table(head, lines)
-
-
-def readme_table() -> str:
-    columns = ("SGDF fused", "SGD fused", DERIVED, "AdamW fused")
-    gpu, cpu = steps("cuda", "gpt"), steps("cpu", "resnet50")
-    best: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for run in runs_in("cifar10-vgg11"):
-        best[run.config.optimizer, run.config.lr].append(run.best)
-    accuracies = [best["sgdf", 0.5], best["sgd", 0.05], [], best["adamw", 0.001]]
-    small = [gpu.get(f"{name}, int8 state") for name in columns]
-    rows = [
-        ["VGG11 on CIFAR-10, best test accuracy",
-         *(spread(values) if values else "not measured" for values in accuracies)],
-        ["state per parameter, float32", *(f"{gpu[c]['state_bytes']:.0f} bytes" for c in columns)],
-        ["state per parameter, 8 bits",
-         *(f"{row['state_bytes']:.0f} bytes" if row else "none" for row in small)],
-        ["step of 1.3 billion parameters, H200", *(f"{gpu[c]['ms']:.3g} ms" for c in columns)],
-        ["step of ResNet-50, 2 cores of a CPU", *(f"{cpu[c]['ms']:.3g} ms" for c in columns)],
-    ]  # fmt: skip
-    head = ["", "SGDF", "SGD, momentum 0.9", "FilterAdamW, derived", "AdamW"]
-    return markdown_table(head, rows)
 
 
 # --- runs: docs/settings.md, docs/evidence.md and the README --------------------------------------
@@ -557,7 +544,7 @@ def theory_table(now: str) -> str:
 
 
 def theory_counts() -> str:
-    """Of the paper's statements, without our own."""
+    """How many of the paper's statements hold; our own do not count."""
     entries = record("theory.json")["statements"]
     counts = Counter(entry["verdict"] for entry in entries if entry["label"] != OURS)
     holds, condition, fails = (
@@ -604,7 +591,6 @@ MADE: dict[str, Callable[[], str]] = {
     "in backward": in_backward_table,
     "trainer": trainer_table,
     "language": language_table,
-    "what you get": readme_table,
     "rates": rates_table,
     "first steps": first_steps_table,
     "warm-up": warmup_words,

@@ -61,7 +61,7 @@ def vgg11_table() -> str:
 
 
 def vgg11_difference(label: str) -> PairedDifference:
-    """Of the final accuracies, from SGDF's."""
+    """The difference of the final accuracies from SGDF's."""
     own, reference = (vgg11()[name].cell for name in (label, "sgdf"))
     return compare(*(outcome(cell.runs, cell.task.metric) for cell in (own, reference)))
 

@@ -697,7 +697,7 @@ def test_a_matrix_without_a_gradient_stays_and_joins_later(form):
     power=st.integers(-6, 6),
 )
 def test_the_step_does_not_depend_on_the_scale_or_the_side(form, rows, columns, seed, power):
-    """Of the transposed matrix the step is the transposed one; times 2^k it is the same."""
+    """The step of a transposed matrix is the transposed one; times 2^k it is the same."""
     cls, options = FORMS[form]
     grads = gradients((rows, columns), 5, seed)
     changes = []

@@ -342,7 +342,7 @@ def report(
     return comparisons
 
 
-# --- what the commands do with runs that there are: each also returns what could not be read ------
+# --- behind both the functions and the commands ---------------------------------------------------
 
 
 def compared(

@@ -203,7 +203,7 @@ class Contestant:
 
     @property
     def fewest_timings(self) -> int:
-        """Of a contestant whose steps exceed its seconds."""
+        """The fewest timings of a contestant whose steps exceed its seconds."""
         return max(FEWEST_TIMINGS, 2 * self.period)
 
     @property

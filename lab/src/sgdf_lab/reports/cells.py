@@ -32,7 +32,7 @@ class RunCell:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The seeds of planned runs that there are not."""
+        """The seeds of planned runs that do not exist."""
         return tuple(sorted(run.config.seed for run in self.runs if run.record is None))
 
     @cached_property

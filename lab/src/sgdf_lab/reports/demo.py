@@ -197,7 +197,7 @@ def write(file: Path, sweep: Grid, found: Sequence[Outcome]) -> None:
 <section><figure><div class="chart">{inline_svg(figure(found))}</div>
 <figcaption>Lines are means, bands the range of the seeds.</figcaption></figure></section>
 <h2>In numbers</h2>
-{html_table(COLUMNS, shown, [""] * len(shown))}
+{html_table(COLUMNS, shown)}
 <p class="protocol">{text(sweep.note)}
 Times are of this machine, with the runs side by side.</p>
 <h2>What they write</h2>

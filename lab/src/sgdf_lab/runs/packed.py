@@ -54,6 +54,7 @@ def pack(folders: Iterable[Path], file: Path) -> None:
 
 
 def replaces(run: Packed, recorded: Packed) -> bool:
+    """Whether a run takes the place of the recorded one."""
     if "result" not in recorded or "result" not in run:
         return "result" not in recorded
     if any(run[part] != recorded.get(part) for part in ("config", "metrics")):

@@ -69,11 +69,13 @@ def contents(entries: Iterable[tuple[str, str, str]]) -> str:
     return f"<nav><ul>{''.join(links)}</ul></nav>"
 
 
-def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str]) -> str:
+def html_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], remarks: Sequence[str] = ()
+) -> str:
     """Rows begin with their label. On a phone each number has the title of its column beside it."""
     head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
     body = ""
-    for remark, (label, *values) in zip(remarks, rows, strict=True):
+    for remark, (label, *values) in zip(remarks or [""] * len(rows), rows, strict=True):
         small = f"<small>{text(remark)}</small>" if remark else ""
         numbers = "".join(
             f'<td data-title="{text(title)}">{text(value)}</td>'

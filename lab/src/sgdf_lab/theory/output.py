@@ -135,7 +135,7 @@ def section(result: Result) -> str:
 <p class="protocol"><code>{text(result.label)}</code></p>
 {words}<div class="charts chart">{figures}</div>
 <p>{text(minus_signs(result.explanation))}</p>
-{html_table(("printed", "measured", "result"), rows, [""] * len(rows))}
+{html_table(("printed", "measured", "result"), rows)}
 </section>
 """
 
