@@ -3,6 +3,7 @@
     python benchmarks/filter_map.py --list   # the plans, their runs, what is done
     python benchmarks/filter_map.py --write  # the plans that wait for no result
     python benchmarks/filter_map.py --run --device cuda --data-dir DIR --minutes 25
+    python benchmarks/filter_map.py --run --device cpu --engine local --at-once 1 --data-dir DIR
 
 A plan is a file of `sgdf sweep` in benchmarks/evidence/map; its runs are recorded as they end, in
 results/evidence/NAME/runs.jsonl. The plan of a column is written when the rates of its other
@@ -494,7 +495,9 @@ def sweep(name: str, plan: dict[str, Any], options: argparse.Namespace) -> subpr
     )
     words = [sys.executable, "-m", "sgdf_lab", "sweep", plan_file]
     words += ["--no-checkpoints", "--out", out, "--record", record]
-    words += ["--engine", "stack", "--together", str(options.together), "--device", options.device]
+    words += ["--engine", options.engine, "--device", options.device]
+    if options.engine == "stack":
+        words += ["--together", str(options.together)]
     if plan["task"] == "text":
         words += ["--set", f"corpus={corpus_of(plan, options.data_dir)}"]
     elif options.data_dir:
@@ -548,6 +551,7 @@ def main() -> int:
     add("--minutes", type=float, default=60.0)
     add("--data-dir", metavar="DIR", default=os.environ.get("SGDF_DATA"))
     add("--device", default="cuda")
+    add("--engine", choices=("stack", "local"), default="stack", help="local: a run on each core")
     add("--together", type=int, default=96, help="runs in a stack")
     add("--at-once", type=int, default=5, metavar="N", help="sweeps at a time")
     add("--wait", action="store_true", help="wait for data that is not here yet")
