@@ -9,6 +9,7 @@ its result is rough anyway.
 import contextlib
 import functools
 import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -57,12 +58,14 @@ PURPOSES = {
     "s": FOR_VARIANCE,
     "v": FOR_SECOND_MOMENT,
 }
-#: Entries of a chunk, which bounds the temporaries: what fits into the cache of a CPU, what keeps a
-#: GPU busy.
-CHUNK = {"cpu": 2**17, "cuda": 2**23}
-
-#: Entries from which the CPU multiplies matrices one by one as fast as in a batch, in less memory.
-LARGE_FOR_CPU = 2**17
+#: Entries of a chunk, which bounds the temporaries. On a GPU, what keeps it busy; on a CPU, two
+#: matrices of a small transformer: its cores multiply them faster side by side than in turn.
+CHUNK = {"cpu": 3 * 2**19, "cuda": 2**23}
+#: What fits into the cache of a CPU, where temporaries do not matter.
+SMALL_CHUNK = 2**17
+#: Temporaries of a step on a CPU in copies of a chunk, beside those of bases: if the averages are
+#: made in one pass, and if not.
+COPIES, MORE_COPIES = 5.5, 16
 #: Rows of a block of a symmetric product on the CPU.
 BLOCK = 192
 
@@ -110,9 +113,51 @@ class MatrixWork(NamedTuple):
     plan: None = None
 
 
+class Scratch(threading.local):
+    """Memory for the temporaries of a chunk on a CPU, kept for the next chunk and the next step.
+
+    Without it the allocator hands large blocks back to the system after each chunk, and gets them
+    again page by page, which took a tenth of a step. A GPU has a caching allocator.
+    """
+
+    MOST = 2**26  #: bytes that are kept
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self.used = 0
+        self.serves = False
+
+    @contextlib.contextmanager
+    def for_chunk(self, p: Tensor) -> Iterator[None]:
+        """Serve the calls of `empty`; what they returned is overwritten by the next chunk."""
+        self.used, self.serves = 0, p.is_cpu and not is_fake(p)
+        try:
+            yield
+        finally:
+            self.serves = False
+            size = min(self.used, self.MOST)
+            if size > len(self.memory):
+                self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if not self.serves or device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        first, size = self.used, math.prod(shape) * dtype.itemsize
+        self.used += -(-size // 64) * 64  # the width of a cache line
+        if self.used > len(self.memory):
+            return torch.empty(shape, dtype=dtype, device=device)
+        return self.memory[first : first + size].view(dtype).view(shape)
+
+    def empty_like(self, x: Tensor) -> Tensor:
+        return self.empty(x.shape, x.dtype, x.device)
+
+
+scratch = Scratch()
+
+
 def step_chunk(rule: MatrixRule, rows: list[Row]) -> None:
     """One step of parameters of the same shape, dtype, device and age."""
-    with torch.no_grad(), full_float32(rows[0].p):
+    with torch.no_grad(), full_float32(rows[0].p), scratch.for_chunk(rows[0].p):
         if builds_basis(rows[0]):
             build_basis(rule, rows, gradients(rule, rows))
         else:
@@ -129,10 +174,23 @@ def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
         key = (row.shape, p.dtype, p.device, row.g.dtype, age, at)
         groups.setdefault(key, []).append(row)
     for group in groups.values():
-        entries = max(1, math.prod(group[0].shape))
-        size = max(1, CHUNK.get(group[0].p.device.type, CHUNK["cuda"]) // entries)
+        size = size_of_chunk(group)
         for first in range(0, len(group), size):
             yield group[first : first + size]
+
+
+def size_of_chunk(rows: Sequence[Row]) -> int:
+    """How many of these rows are stepped together: on a CPU, temporaries are less than two copies
+    of all of them, where these are not small.
+    """
+    row, entries = rows[0], max(1, math.prod(rows[0].shape))
+    if not row.p.is_cpu:
+        return max(1, CHUNK["cuda"] // entries)
+    kept_as_computed = isinstance(row.m, Tensor) and row.m.dtype == compute_dtype(row.p)
+    copies = COPIES if row.s is None and kept_as_computed else MORE_COPIES
+    copies += sum(2 * x.numel() / entries for x in row.basis if x is not None)
+    fits = min(CHUNK["cpu"] // entries, int(2 * len(rows) / copies))
+    return max(1, SMALL_CHUNK // entries, fits)
 
 
 @contextlib.contextmanager
@@ -254,7 +312,8 @@ def averages_in_one_pass(rule: MatrixRule, rows: Sequence[Row]) -> list[Tensor]:
         settings.filter.gain_scale,
     )
     count = 2 if has_basis(rows) else 1
-    out = [first.new_empty(len(rows), *first.shape) for _ in range(count)]
+    shape = (len(rows), *first.shape)
+    out = [scratch.empty(shape, first.dtype, first.device) for _ in range(count)]
     for row, *mine in zip(rows, *out, strict=True):
         clipped = mine[0] if count == 2 else None
         cpu.average(row.g, row.m, row.slow, clipped, mine[-1], numbers)  # type: ignore[arg-type]
@@ -320,8 +379,7 @@ def as_matrices(x: Tensor, stacked: bool) -> Tensor:
 
 def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """A new contiguous tensor with these along its first dimension."""
-    shape = (len(tensors), *tensors[0].shape)
-    out = torch.empty(shape, dtype=dtype, device=tensors[0].device)
+    out = scratch.empty((len(tensors), *tensors[0].shape), dtype, tensors[0].device)
     torch._foreach_copy_(list(out.unbind()), list(tensors))
     return out
 
@@ -353,7 +411,7 @@ def direction(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor]) -> Ten
         update = orthogonal(rule, update, basis)
     else:
         x = as_matrices(update, rule.stacked)
-        update = _turned(x, torch.empty_like(x), _transposed(basis))[0].view(update.shape)
+        update = _turned(x, scratch.empty_like(x), _transposed(basis))[0].view(update.shape)
         bounded(rows, update)
     refresh(rule, rows)  # after the last use of the basis, of which a stack of one is no copy
     return update
@@ -365,7 +423,7 @@ def divided(rule: MatrixRule, rows: Sequence[Row], parts: list[Tensor], basis: S
     g, mean = (as_matrices(x, rule.stacked) for x in parts)
     parts.clear()
     _update_factors(rule, rows, g)
-    g, spare = _turned(g, torch.empty_like(g), basis)
+    g, spare = _turned(g, scratch.empty_like(g), basis)
     mean, spare = _turned(mean, spare, basis)
     update = estimates(rule, rows, g.view(shape), mean.view(shape))
     return bounded(rows, update.div_(_denominator(rule, rows, g.view(shape), spare.view(shape))))
@@ -490,21 +548,28 @@ def refresh(rule: MatrixRule, rows: Sequence[Row]) -> None:
         assert row.basis_step is not None
         if (int(row.basis_step) + row.turn) % rule.basis_interval == 0:
             due.append(row)
-    if due:
-        dtype = compute_dtype(due[0].p)
-        moments: dict[str, Any] = {"s": None, "v": None}
-        for name in moments:
-            if getattr(due[0], name) is not None:
-                stack = _stacked([_load(getattr(row, name), dtype) for row in due], dtype)
-                moments[name] = as_matrices(stack, rule.stacked)
-        factors, basis = (_stack([getattr(row, x) for row in due]) for x in ("factors", "basis"))
-        state = MatrixState(None, None, **moments, factors=factors, basis=basis)
-        state = refreshed(state, rule.settings, number_range(dtype), torch)
-        for name in moments:
-            if moments[name] is not None:
-                new = getattr(state, name).reshape(len(due), *due[0].shape)
-                _store(rule, due, name, list(new.unbind()))
-        _unstack(state.basis, [row.basis for row in due])
+    if due and due[0].p.is_cpu:
+        for row in due:  # in less memory, and as fast
+            refresh_together(rule, [row])
+    elif due:
+        refresh_together(rule, due)
+
+
+def refresh_together(rule: MatrixRule, rows: Sequence[Row]) -> None:
+    dtype = compute_dtype(rows[0].p)
+    moments: dict[str, Any] = {"s": None, "v": None}
+    for name in moments:
+        if getattr(rows[0], name) is not None:
+            stack = _stacked([_load(getattr(row, name), dtype) for row in rows], dtype)
+            moments[name] = as_matrices(stack, rule.stacked)
+    factors, basis = (_stack([getattr(row, x) for row in rows]) for x in ("factors", "basis"))
+    state = MatrixState(None, None, **moments, factors=factors, basis=basis)
+    state = refreshed(state, rule.settings, number_range(dtype), torch)
+    for name in moments:
+        if moments[name] is not None:
+            new = getattr(state, name).reshape(len(rows), *rows[0].shape)
+            _store(rule, rows, name, list(new.unbind()))
+    _unstack(state.basis, [row.basis for row in rows])
 
 
 def count_for_basis(rows: Sequence[Row]) -> None:
@@ -520,7 +585,7 @@ def _matrices(x: Tensor) -> Tensor:
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """A stack of tensors; of one it is a view."""
-    return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0][None]
+    return _stacked(tensors, tensors[0].dtype) if len(tensors) > 1 else tensors[0][None]
 
 
 def _stack(sides: Sequence[Sides]) -> Sides:
@@ -551,27 +616,23 @@ def newton_schulz(
     With a basis, Q_L O Q_R^T: the matrix turned back has the singular values that x has.
     """
     dtype = fast_dtype(x) if dtype is None else dtype
-    sides = [None if side is None else side.to(dtype) for side in basis]
-    if x.is_cpu and x[0].numel() >= LARGE_FOR_CPU:
-        for k, one in enumerate(x):
-            own = Sides(*(None if side is None else side[k] for side in sides))
-            one.copy_(_iterate(_normalised(one, dtype), steps, coefficients, own))
-        return x
-    return x.copy_(_iterate(_normalised(x, dtype), steps, coefficients, Sides(*sides)))
+    sides = Sides(*(None if side is None else side.to(dtype) for side in basis))
+    return x.copy_(_iterate(_normalised(x, dtype), steps, coefficients, sides))
 
 
 def _normalised(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Divided by its norm, in the dtype; x may be overwritten."""
     norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_(min=SMALLEST_NORM)
+    y = scratch.empty(x.shape, dtype, x.device)
     if x.is_cpu and dtype != x.dtype:  # torch's division into another dtype is not vectorised
-        return x.div_(norm).to(dtype)
-    return torch.div(x, norm, out=torch.empty(x.shape, dtype=dtype, device=x.device))
+        return y.copy_(x.div_(norm))
+    return torch.div(x, norm, out=y)
 
 
 def _iterate(
     y: Tensor, steps: int, coefficients: tuple[float, float, float], basis: Sides
 ) -> Tensor:
-    """The steps on a matrix or a batch of them; y is overwritten.
+    """The steps on a batch of matrices; y is overwritten.
 
     A step multiplies Y by P = a + b A + c A^2, with A = Y Y^T, and A by P^2; a tall Y from the
     right, with A = Y^T Y. Where one side is longer, some steps are taken on the small A, and Y is
@@ -580,41 +641,38 @@ def _iterate(
     is 20 times the others. The basis of the shorter side joins the last of these products.
     """
     a, b, c = coefficients
-    product, plus = (torch.mm, torch.addmm) if y.dim() == 2 else (torch.bmm, torch.baddbmm)
     rows, columns = y.shape[-2:]
     tall, short = rows > columns, min(rows, columns)
     of_short, of_long = basis[::-1] if tall else basis
     square = rows == columns and of_short is None  # neither steps nor a basis to join
-    products = [y.new_empty(*y.shape[:-2], short, short) for _ in range(2 if square else 5)]
+    sides = (*y.shape[:-2], short, short)
+    products = [scratch.empty(sides, y.dtype, y.device) for _ in range(2 if square else 5)]
     gram, p, half, all_p, spare = products if not square else (*products, y, y, y)
-    other = torch.empty_like(y)
+    other = scratch.empty_like(y)
     while steps > 0:
         at_once = min(2, steps) if rows != columns else 1
         steps -= at_once
         last = of_short if steps == 0 else None
-        if y.is_cpu and y.dim() == 2:
-            symmetric_product(*((y.mT, y) if tall else (y, y.mT)), gram)
-        else:
-            product(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        torch.bmm(*((y.mT, y) if tall else (y, y.mT)), out=gram)
         # P without its a on the diagonal, beside which bfloat16 would round the rest away.
-        plus(gram, gram, gram, beta=b, alpha=c, out=p)
+        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
-            plus(y, *((y, p) if tall else (p, y)), beta=a, out=other)
+            torch.baddbmm(y, *((y, p) if tall else (p, y)), beta=a, out=other)
         else:
             all_p.copy_(p).diagonal(dim1=-2, dim2=-1).add_(a)
             for _ in range(at_once - 1):
-                plus(gram, p, gram, beta=a, out=half)  # P A
-                plus(half, half, p, beta=a, out=gram)  # P A P is the next A
-                plus(gram, gram, gram, beta=b, alpha=c, out=p)
-                plus(all_p, p, all_p, beta=a, out=spare)
+                torch.baddbmm(gram, p, gram, beta=a, out=half)  # P A
+                torch.baddbmm(half, half, p, beta=a, out=gram)  # P A P is the next A
+                torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=p)
+                torch.baddbmm(all_p, p, all_p, beta=a, out=spare)
                 all_p, spare = spare, all_p
             if last is not None:
-                product(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
+                torch.bmm(*((all_p, last.mT) if tall else (last, all_p)), out=spare)
                 all_p = spare
-            product(*((y, all_p) if tall else (all_p, y)), out=other)
+            torch.bmm(*((y, all_p) if tall else (all_p, y)), out=other)
         y, other = other, y
     if of_long is not None:
-        product(*((of_long, y) if tall else (y, of_long.mT)), out=other)
+        torch.bmm(*((of_long, y) if tall else (y, of_long.mT)), out=other)
         y = other
     return y
 
