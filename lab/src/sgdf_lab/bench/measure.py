@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
@@ -292,9 +293,11 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def extra_bytes(step: Callable[[], object], device: str) -> int:
-    """The peak of what a step allocates, as torch counts it."""
+    """The peak of what a step allocates, as torch counts it, and what it keeps for the next."""
     if device != "cuda":
-        return _extra_bytes_on_cpu(step)
+        # Memory is kept by thread: a new one shows it.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_extra_bytes_on_cpu, step).result()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -304,13 +307,19 @@ def extra_bytes(step: Callable[[], object], device: str) -> int:
 
 
 def _extra_bytes_on_cpu(step: Callable[[], object]) -> int:
-    """The profiler notes every allocation, and what is freed as a negative one."""
+    *_, kept = _held_bytes(step)
+    return kept + max(_held_bytes(step))
+
+
+def _held_bytes(step: Callable[[], object]) -> list[int]:
+    """What is held after each allocation and release of a step: the profiler notes them."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     result: Any = profiler.profiler
     events = [e for e in result.kineto_results.events() if e.name() == "[memory]"]
-    held = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
-    return max(accumulate(held), default=0)
+    return list(
+        accumulate((e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())), initial=0)
+    )
 
 
 # --- costs ----------------------------------------------------------------------------------------
