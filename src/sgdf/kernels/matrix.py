@@ -137,6 +137,7 @@ class Scratch(threading.local):
             self.serves = False
             size = min(self.used, self.MOST)
             if size > len(self.memory):
+                del self.memory  # before there is more
                 self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -173,24 +174,25 @@ def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
         age = None if not row.step.is_cpu else float(row.step)
         key = (row.shape, p.dtype, p.device, row.g.dtype, age, at)
         groups.setdefault(key, []).append(row)
+    most = max((len(group) * math.prod(group[0].shape) for group in groups.values()), default=0)
     for group in groups.values():
-        size = size_of_chunk(group)
+        size = size_of_chunk(group[0], most)
         for first in range(0, len(group), size):
             yield group[first : first + size]
 
 
-def size_of_chunk(rows: Sequence[Row]) -> int:
-    """How many of these rows are stepped together: on a CPU, temporaries are less than two copies
-    of all of them, where these are not small.
+def size_of_chunk(row: Row, most: int) -> int:
+    """How many rows like this one are stepped together: on a CPU, temporaries are about two copies
+    of the shape that has the most entries, or small.
     """
-    row, entries = rows[0], max(1, math.prod(rows[0].shape))
+    entries = max(1, math.prod(row.shape))
     if not row.p.is_cpu:
         return max(1, CHUNK["cuda"] // entries)
     kept_as_computed = isinstance(row.m, Tensor) and row.m.dtype == compute_dtype(row.p)
     copies = COPIES if row.s is None and kept_as_computed else MORE_COPIES
     copies += sum(2 * x.numel() / entries for x in row.basis if x is not None)
-    fits = min(CHUNK["cpu"] // entries, int(2 * len(rows) / copies))
-    return max(1, SMALL_CHUNK // entries, fits)
+    fits = min(CHUNK["cpu"], int(2 * most / copies))
+    return max(1, SMALL_CHUNK // entries, fits // entries)
 
 
 @contextlib.contextmanager
@@ -653,7 +655,7 @@ def _iterate(
         at_once = min(2, steps) if rows != columns else 1
         steps -= at_once
         last = of_short if steps == 0 else None
-        torch.bmm(*((y.mT, y) if tall else (y, y.mT)), out=gram)
+        gram_matrices(y, gram)
         # P without its a on the diagonal, beside which bfloat16 would round the rest away.
         torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=p)
         if at_once == 1 and last is None:
@@ -675,6 +677,16 @@ def _iterate(
         torch.bmm(*((of_long, y) if tall else (y, of_long.mT)), out=other)
         y = other
     return y
+
+
+def gram_matrices(y: Tensor, out: Tensor) -> None:
+    """Y Y^T of a batch, or Y^T Y where Y is tall."""
+    left, right = (y.mT, y) if y.shape[-2] > y.shape[-1] else (y, y.mT)
+    if y.is_cpu and y.shape[-1] != y.shape[-2] and len(out[0]) > BLOCK:
+        for each in zip(left, right, out, strict=True):
+            symmetric_product(*each)
+    else:
+        torch.bmm(left, right, out=out)
 
 
 def fast_dtype(x: Tensor) -> torch.dtype:
