@@ -137,8 +137,8 @@ class Scratch(threading.local):
             self.serves = False
             size = min(self.used, self.MOST)
             if size > len(self.memory):
-                del self.memory  # before there is more
-                self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+                self.memory = self.memory.new_empty(0)  # before there is more
+                self.memory = self.memory.new_empty(size)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         if not self.serves or device.type != "cpu":
