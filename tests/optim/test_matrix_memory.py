@@ -98,20 +98,21 @@ def test_the_chunks_are_small_enough(form):
 @pytest.mark.parametrize("form", ["muon", "muon, eigenbasis"])
 def test_many_matrices_need_much_less(form, small_chunks):
     """Twelve of 2^12 entries are a chunk."""
-    assert copies(form, (64, 64), 96) == pytest.approx(copies(form, (64, 64), 72), rel=0.05)
+    most = [copies(form, (64, 64), count, steps=1) for count in (60, 72)]
+    assert most[1] == pytest.approx(most[0], rel=0.05)
 
 
 def test_what_is_kept_for_the_next_step_is_what_a_chunk_needs(monkeypatch):
     monkeypatch.undo()
     kernel.scratch.__dict__.clear()
     kernel.scratch.__init__()
-    copies("muon, eigenbasis", (256, 512), 6)  # two at a time
+    copies("muon, eigenbasis", (256, 512), 6, steps=1)
     kept = len(kernel.scratch.memory)
     assert 0 < kept < 12 * 4 * 256 * 512
     copies("muon", (20, 30), 2)
     assert len(kernel.scratch.memory) == kept
     monkeypatch.setattr(kernel.Scratch, "MOST", kept + 64)
-    copies("muon, eigenbasis", (1024, 512), 2)
+    copies("muon, eigenbasis", (512, 384), 2, steps=1)
     assert len(kernel.scratch.memory) == kept + 64
 
 
